@@ -1,1 +1,1 @@
-"""Figures that docs/operations/performance.md keeps; each module is one command and prints one table."""
+"""Benchmarks of docs/operations/performance.md; each module is a command that prints a table."""

@@ -1,8 +1,8 @@
-"""What deciding about a charge takes, without SQL: `python -m benchmarks.admission` (about five seconds).
+"""Time of deciding a charge, without SQL: `python -m benchmarks.admission` (about five seconds).
 
-Four accounts on the path, one step of DP-SGD, curves over the service's whole grid and over every eleventh of its
-orders (127). The floor is the least that any rule must do to four such curves with numpy: add the charge, and compare
-with the thresholds.
+Four accounts on the path, one step of DP-SGD, curves over the service's whole grid and over every eleventh order (127).
+The floor is the minimum that any rule must do with numpy: add the charge to four curves, and compare with the
+thresholds.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,7 @@ CALLS = 50
 
 
 def path(kind: FilterKind) -> tuple[Account, ...]:
-    """Open accounts root to leaf, and charge the first step, which freezes their weights.
-
-    Args:
-        kind: their filter.
-
-    Returns:
-        The accounts.
-    """
+    """Create accounts root to leaf, and charge the first step, which freezes their weights."""
     opened = tuple(
         Account(
             id=f"bud_{depth}",
@@ -63,12 +56,12 @@ def path(kind: FilterKind) -> tuple[Account, ...]:
 
 
 def price(accounts: tuple[Account, ...]) -> PricedStep:
-    """Return the step at its price."""
+    """Return the step with its cost."""
     return accounts[0].price(STEP)
 
 
 def decisions() -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name."""
+    """Return the benchmarks by name."""
     adaptive, declared = path(FilterKind.ADAPTIVE), path(FilterKind.DECLARED)
     steps = [price(adaptive)]
     spent = [account.spent.values for account in declared]
@@ -86,18 +79,18 @@ def decisions() -> dict[str, Callable[[], object]]:
 
 
 def thinned(grid_version: int) -> NDArray[np.float64]:
-    """Return every eleventh order of the grid; it stands in for `orders`."""
+    """Return every eleventh order of the grid, as a replacement of `orders`."""
     return orders(grid_version)[::11]
 
 
 def forget_orders() -> None:
-    """Clear what was computed over a grid of other orders."""
+    """Clear caches for other grids."""
     for cached in (adaptive_filter_bounds, declared_filter_bounds, declared_bounds, kept_curve, zero_curve):
         cached.cache_clear()
 
 
 def report() -> None:
-    """Print the median time of a decision, interleaved, and its ratio to the floor."""
+    """Print interleaved medians of a decision, and ratios to the floor."""
     timed = decisions()
     taken: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(ROUNDS):

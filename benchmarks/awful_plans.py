@@ -1,4 +1,4 @@
-"""Plans that are made to be dear: every formula at its slowest, wrapped, composed, scheduled and searched over."""
+"""Generator of expensive plans: every formula at its slowest, nested, scheduled and searched."""
 
 import json
 import random
@@ -8,19 +8,14 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 LARGEST_BODY: Final = 2 << 20
-"""Bytes: twice what the service takes. To send a longer one is work for the client alone."""
+"""Bytes: twice the service's limit; longer bodies only cost the client."""
 
 LIMITS = [{"epsilon": 1.0, "delta": 1e-5}, {"epsilon": 0.01, "delta": 1e-9}, {"epsilon": 300.0, "delta": 1e-3}]
 ADD, REPLACE = "add_or_remove_one", "replace_one"
 
 
 def awful_plans(choice: random.Random, count: int) -> Iterator[tuple[str, Json]]:
-    """Yield paths and bodies.
-
-    Args:
-        choice: decides everything.
-        count: how many.
-    """
+    """Yield `count` paths and bodies chosen by a random generator."""
     for _ in range(count):
         yield _plan(choice)
 
@@ -51,7 +46,7 @@ def _counted(choice: random.Random, relation: str) -> list[Json]:
 
 
 def _searched(choice: random.Random, relation: str, kind: str) -> Json:
-    """An event with one noise multiplier, or one sampling probability, to be searched for."""
+    """Return an event with a single noise multiplier or sampling probability, to search for."""
     if kind == "steps" or choice.randrange(10) == 0:
         return _event(choice, relation)
     event = _decay(choice) if choice.randrange(5) in {0, 1} else _sampled(choice, relation)

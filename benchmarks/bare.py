@@ -1,4 +1,4 @@
-"""The floor that a step is compared with: the same body and reply models over HTTP, and nothing stored."""
+"""Baseline of a step: the same models over HTTP, without storage."""
 
 from fastapi import FastAPI
 
@@ -9,6 +9,6 @@ app = FastAPI(openapi_url=None)
 
 @app.post("/steps")
 async def take(body: AuthorizeSteps) -> StepAuthorization:
-    """Validate, and reply at once."""
+    """Validate the body, and respond at once."""
     del body
     return StepAuthorization.model_validate(ADMITTED_EXAMPLE)

@@ -1,9 +1,9 @@
-"""How long the noise for a target takes, beside dp_accounting: `python -m benchmarks.calibration` (about a minute).
+"""Time of finding noise, compared to dp_accounting: `python -m benchmarks.calibration` (about a minute).
 
-Both find the noise multiplier of DP-SGD for an epsilon and a delta, in turns, in one process: dp_accounting by
-`calibrate_dp_mechanism` with its own defaults (tolerance 1e-6, its 155 orders), this service by the search of
-`POST /v1/accounting/noise-multiplier` (six digits, rounded up, tried over its 1387 orders). Each starts anew every
-time: no curve is kept between searches. `epsilon` is what each noise costs by our own accountant: at most the target.
+Both find the noise multiplier of DP-SGD for an epsilon and a delta, interleaved in one process: dp_accounting by
+`calibrate_dp_mechanism` with its defaults (tolerance 1e-6, its 155 orders), this service by the search of
+`POST /v1/accounting/noise-multiplier` (six digits, rounded up, over its 1387 orders). No curve is cached between
+searches. `epsilon` is the cost of each noise by our own accountant: at most the target.
 """
 
 import logging
@@ -33,23 +33,23 @@ PLANS = [
 ]
 ROUNDS = 7
 SEARCHES = {"ours": 5, "theirs": 1}
-"""In each round; a short search needs more of them for a steady median."""
+"""Searches in each round; short ones need more for a stable median."""
 
 
 def target(steps: int, epsilon: float, delta: float) -> Target:
-    """Return what a training must meet."""
+    """Return the calibration target of a training."""
     return Target(Rule(epsilon, delta), steps, RdpCurve.zero(orders(GRID_VERSION).size), RELATION)
 
 
 def ours(q: float, steps: int, epsilon: float, delta: float) -> float:
-    """Return the noise multiplier that this service finds."""
+    """Find the noise multiplier by this service."""
     found = noise_multiplier_that_fits(PoissonSampled(q, Gaussian(1.0)), target(steps, epsilon, delta))
     assert found is not None
     return found
 
 
 def theirs(q: float, steps: int, epsilon: float, delta: float) -> float:
-    """Return the noise multiplier that dp_accounting finds."""
+    """Find the noise multiplier by dp_accounting."""
 
     def training(noise: float) -> dp_event.DpEvent:
         step = dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(noise))
@@ -59,7 +59,7 @@ def theirs(q: float, steps: int, epsilon: float, delta: float) -> float:
 
 
 def cost(noise: float, q: float, steps: int, epsilon: float, delta: float) -> float:
-    """Return the epsilon that a noise multiplier costs by this service."""
+    """Compute the epsilon of a noise multiplier by this service."""
     total = target(steps, epsilon, delta).total(PoissonSampled(q, Gaussian(noise)))
     return epsilon_of_curve(orders(GRID_VERSION), total, delta).epsilon
 

@@ -1,7 +1,7 @@
-"""What the curve of a sampled Gaussian takes, beside other accountants: `python -m benchmarks.curves` (about 10 s).
+"""Time of a sampled Gaussian's curve, compared to other accountants: `python -m benchmarks.curves` (about 10 s).
 
 Ours is over the service's whole grid and rounded to units; the others' are over their own default orders. Opacus is
-compared with if it is installed.
+included if it is installed.
 """
 
 import logging
@@ -31,33 +31,17 @@ Contender = Callable[[float, float], object]
 
 
 def ours(q: float, z: float) -> object:
-    """Compute a curve over the grid; nothing of it is kept.
-
-    Args:
-        q: sampling probability.
-        z: noise multiplier.
-
-    Returns:
-        The curve.
-    """
+    """Compute a curve over the grid, uncached."""
     return curve_over(PoissonSampled(q, Gaussian(z)), orders(GRID_VERSION), RELATION)
 
 
 def dp_accounting(q: float, z: float) -> object:
-    """Charge one step to a new accountant of dp_accounting.
-
-    Args:
-        q: sampling probability.
-        z: noise multiplier.
-
-    Returns:
-        The accountant.
-    """
+    """Charge one step to a new accountant of dp_accounting."""
     return RdpAccountant().compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)))
 
 
 def contenders() -> dict[str, Contender]:
-    """Return what is timed, by name."""
+    """Return the benchmarks by name."""
     found: dict[str, Contender] = {"ours": ours, "dp_accounting": dp_accounting}
     if find_spec("opacus"):
         analysis = import_module("opacus.accountants.analysis.rdp")
@@ -67,7 +51,7 @@ def contenders() -> dict[str, Contender]:
 
 
 def fresh() -> None:
-    """Print the median time of a fresh curve, interleaved, and how many times longer the others take."""
+    """Print interleaved medians of an uncached curve, and ratios of the others."""
     timed = contenders()
     print(f"a fresh curve, median of {ROUNDS}, in ms, and as a multiple of ours")
     print(f"{'q':<10}{'z':<6}" + "".join(f"{name:>22}" for name in timed))
@@ -85,11 +69,7 @@ def fresh() -> None:
 
 
 def cached() -> float:
-    """Return the median time of asking for a curve that was asked for before.
-
-    Returns:
-        Seconds.
-    """
+    """Return the median seconds of a cached curve."""
     q, z = SETTINGS[0]
     event = PoissonSampled(q, Gaussian(z))
     event_curve(event, RELATION)
@@ -103,11 +83,7 @@ def cached() -> float:
 
 
 def schedules() -> tuple[float, float]:
-    """Return what a schedule of 1,000 distinct noise multipliers takes, from 4 to 0.5 at q 0.01.
-
-    Returns:
-        Seconds for a curve each; seconds for one decay event with such steps.
-    """
+    """Return the seconds of 1,000 noise multipliers from 4 to 0.5 at q 0.01: by curves, and by one decay event."""
     rate = float(np.log(8) / (STEPS - 1))
     decay = Decay("exp", rate, STEPS, PoissonSampled(0.01, Gaussian(4.0)))
     each, one = [], []

@@ -1,8 +1,8 @@
-"""What a large organisation's pages cost: `python -m benchmarks.dashboard [--postgresql]`.
+"""Cost of a large organisation's pages: `python -m benchmarks.dashboard [--postgresql]`.
 
-100 populations, 2,000 budgets, 10,000 runs. The overview as a whole, one of its polls that finds nothing new, and
-`/healthz` as the floor, in turns: how long the answer takes, and the processor time that the server spends on it. Then
-a real browser opens the overview: its first paint, and what its scripts weigh.
+100 populations, 2,000 budgets, 10,000 runs. The whole overview, a poll of it without changes, and `/healthz` as the
+baseline, interleaved: response time and processor time of the server. Then a browser opens the overview: first paint,
+and size of the scripts.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from benchmarks.servers import EVENT, Server, ledger
 from benchmarks.throughput import postgresql
 
 POPULATIONS, BUDGETS, RUNS = 100, 20, 5
-"""Of each: so many in all, in each population, in each budget."""
+"""Populations, budgets of each, runs of each budget."""
 
 TURNS = 60
 POLLS = 20
-"""A turn's polls: one alone is less than the clock of processor time tells."""
+"""Polls measured at once: one is shorter than the resolution of processor time."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def fill(server: Server) -> None:
-    """Open the trees and let every run take a step."""
+    """Create the accounts, and let every run take a step."""
     made = 0
 
     def post(path: str, body: dict[str, object]) -> str:
@@ -63,13 +63,13 @@ def fill(server: Server) -> None:
 
 
 def processor_ms(server: Server) -> float:
-    """What the server's process has used of processors so far: milliseconds."""
+    """Return the server process's processor time in milliseconds."""
     fields = Path(f"/proc/{server.process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * 1e3 / _TICK
 
 
 def signed_in(server: Server) -> httpx2.Client:
-    """A client with the cookie of a session."""
+    """Return a client with a session cookie."""
     key = server.client.headers["authorization"].partition(" ")[2]
     client = httpx2.Client(base_url=server.client.base_url, timeout=60, trust_env=False)
     reply = client.post("/sign-in", data={"key": key}, headers={"Sec-Fetch-Site": "same-origin"})
@@ -78,7 +78,7 @@ def signed_in(server: Server) -> httpx2.Client:
 
 
 def compare(server: Server) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds of waiting and of processors that each request takes, in turns."""
+    """Measure response and processor milliseconds of each request, interleaved."""
     client = signed_in(server)
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(TURNS):
@@ -104,11 +104,11 @@ FIRST_PAINT: Final = """new Promise((done) => new PerformanceObserver((seen) => 
   const [first] = seen.getEntriesByName("first-contentful-paint");
   if (first) done(first.startTime);
 }).observe({ type: "paint", buffered: true }))"""
-"""Waits in the page: its policy lets nothing be evaluated again and again, as Playwright's own waiting would."""
+"""Waits inside the page, because its CSP forbids the repeated evaluation of Playwright's waiting."""
 
 
 def painted(server: Server, program: str) -> tuple[list[float], int, int]:
-    """First paints of the overview in milliseconds; bytes of its HTML; of its own scripts, compressed."""
+    """Measure first paints of the overview in ms, and the bytes of its HTML and of its scripts, compressed."""
     client = signed_in(server)
     cookie = next(iter(client.cookies.jar))
     paints: list[float] = []
@@ -134,11 +134,7 @@ def painted(server: Server, program: str) -> tuple[list[float], int, int]:
 
 
 def main(*, on_postgresql: bool = False) -> None:
-    """Print the table.
-
-    Args:
-        on_postgresql: and not on SQLite.
-    """
+    """Print the table, on SQLite or PostgreSQL."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         url = f"sqlite:///{Path(folder) / 'ledger.db'}"
         if on_postgresql:

@@ -1,8 +1,8 @@
-"""Does a full ledger answer as an empty one does? `python -m benchmarks.filled [--rows 1000000] [--postgresql]`.
+"""Comparison of a full ledger with an empty one: `python -m benchmarks.filled [--rows 1000000] [--postgresql]`.
 
 Fills a ledger over HTTP, ten steps in each event row, `--events` rows in each request, a quarter of them in one run;
-then compares it, in turns, with a ledger that has only what the comparison needs: registering a run, charging a step,
-reading 500 points of a history. At the end the resident memory of both servers. A million rows take some minutes.
+then compares it, interleaved, with a ledger that has only the required rows: registering a run, charging a step,
+reading 500 points of a history; and the resident memory of both servers. A million rows take some minutes.
 """
 
 import argparse
@@ -27,13 +27,13 @@ STEPS_A_ROW = 10
 
 
 def rows_of(events: int) -> dict[str, object]:
-    """A request that makes so many event rows."""
+    """Build a request that creates so many event rows."""
     kinds = [EVENT | {"sampling_probability": 0.001 + place / 1e5} for place in range(events)]
     return {"events": [{"event": kind, "count": STEPS_A_ROW} for kind in kinds]}
 
 
 def filling(server: Server, events: int, run: str) -> Requests:
-    """Requests that fill a ledger: every fourth connection charges one run, the others have a run of their own."""
+    """Build the requests that fill a ledger: every fourth connection charges one run, the others their own."""
     headers = {"Authorization": server.client.headers["authorization"]}
     paths = [steps_path(server) if index % 4 else run for index in range(CONNECTIONS)]
     return [[request(path, rows_of(events), headers)] for path in paths]
@@ -51,14 +51,14 @@ def fill(server: Server, rows: int, events: int, run: str) -> None:
 
 
 def timed(send: Callable[[], httpx2.Response]) -> float:
-    """Return the milliseconds that a request takes."""
+    """Return the milliseconds of a request."""
     start = time.perf_counter()
     send().raise_for_status()
     return (time.perf_counter() - start) * 1e3
 
 
 def compare(servers: dict[str, Server], runs: dict[str, str]) -> dict[str, dict[str, list[float]]]:
-    """Measure each request on each server in turn."""
+    """Measure each request on each server, interleaved."""
     found: dict[str, dict[str, list[float]]] = {}
     body = {"name": "r", "budget": "p/b", "event": EVENT}
     for _ in range(TURNS):
@@ -76,13 +76,7 @@ def compare(servers: dict[str, Server], runs: dict[str, str]) -> dict[str, dict[
 
 
 def main(rows: int, events: int, *, on_postgresql: bool) -> None:
-    """Print the table.
-
-    Args:
-        rows: event rows of the full ledger.
-        events: of them in each request that fills it.
-        on_postgresql: and not on SQLite.
-    """
+    """Print the table for `rows` event rows, `events` in each request."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         urls = {name: f"sqlite:///{Path(folder) / name}.db" for name in ("empty", "full")}
         if on_postgresql:

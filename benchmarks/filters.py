@@ -1,7 +1,7 @@
-"""How many steps the adaptive filter admits, as a share of the declared one: `python -m benchmarks.filters`.
+"""Steps admitted by the adaptive filter, relative to the declared one: `python -m benchmarks.filters`.
 
-The declared filter spends the whole delta at every order, which only a plan fixed in advance may do. The first table
-is for a workload that is known beforehand, the second for one whose noise or sampling changes after the first step.
+The declared filter spends the whole delta at every order, which is valid for plans fixed in advance only. The first
+table is for a workload known in advance, the second for one whose noise or sampling changes after the first step.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ FEWEST = 500
 
 
 def account(limit: Limit, kind: FilterKind) -> Account:
-    """Return an account with a limit and nothing spent."""
+    """Return an empty account with a limit."""
     return Account(
         id="bud_bench",
         kind=AccountKind.BUDGET,
@@ -49,14 +49,9 @@ def step(q: float, z: float) -> PricedStep:
 
 
 def shares(noise_factor: float, probability_factor: float) -> Iterator[tuple[float, str]]:
-    """Yield adaptive / declared counts of a step whose parameters changed after the first one.
+    """Yield adaptive / declared counts, with settings, of a step whose parameters changed after the first one.
 
-    Args:
-        noise_factor: of the noise multiplier.
-        probability_factor: of the sampling probability, capped at 1.
-
-    Yields:
-        The share and its setting, where the declared filter admits at least 500.
+    Only settings of which the declared filter admits at least 500 steps.
     """
     for q, z, epsilon, delta in product(PROBABILITIES, NOISE_MULTIPLIERS, EPSILONS, DELTAS):
         limit = Limit(epsilon, delta)

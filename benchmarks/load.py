@@ -1,7 +1,7 @@
-"""A load generator that is not the bottleneck: `wrk` if it is on the PATH, else raw sockets in a process of their own.
+"""Load generator: `wrk` if it is on the PATH, else raw sockets in a separate process.
 
-`python -m benchmarks.load --port N --seconds S FILE` sends what the file says, a JSON list with a list of whole HTTP
-requests for each connection, over and over, one at a time on each connection, and prints what came back.
+`python -m benchmarks.load --port N --seconds S FILE` sends the requests in the file, a JSON list with a list of HTTP
+requests for each connection, repeatedly and sequentially on each connection, and prints the result.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import cast
 import uvloop
 
 Requests = Sequence[Sequence[str]]
-"""Whole requests, a list for each connection."""
+"""HTTP requests for each connection."""
 
 _WRK = """
 local requests = { %s }
@@ -38,14 +38,14 @@ end
 
 @dataclass(frozen=True)
 class Load:
-    """What a load generator saw.
+    """Result of a load test.
 
     Args:
-        replies: how many came back.
-        failed: how many of them were not 200, or were lost.
-        seconds: how long it lasted.
-        median_ms: what half of the replies took at the most.
-        late_ms: what 99 % of them took at the most.
+        replies: number of responses.
+        failed: number of responses other than 200, or lost.
+        seconds: duration.
+        median_ms: median latency.
+        late_ms: 99th percentile of the latency.
     """
 
     replies: int
@@ -56,12 +56,12 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Replies a second."""
+        """Responses per second."""
         return self.replies / self.seconds
 
 
 def request(path: str, body: object, headers: Mapping[str, str]) -> str:
-    """A whole POST with a JSON body."""
+    """Build a POST request with a JSON body."""
     content = json.dumps(body, separators=(",", ":"))
     fields = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": len(content), **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -69,18 +69,12 @@ def request(path: str, body: object, headers: Mapping[str, str]) -> str:
 
 
 def loaded(port: int, requests: Requests, seconds: float) -> Load:
-    """Send requests for a while, from another process.
+    """Send requests from another process for some seconds.
 
-    Args:
-        port: of a server on 127.0.0.1.
-        requests: ASCII; on `wrk` they are dealt to the connections in turn.
-        seconds: how long.
-
-    Returns:
-        What came back; every reply was 200.
+    `wrk` distributes the requests over the connections in turn.
 
     Raises:
-        AssertionError: some reply was not 200.
+        AssertionError: a response was not 200.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         if shutil.which("wrk"):
@@ -109,12 +103,12 @@ def loaded(port: int, requests: Requests, seconds: float) -> Load:
 
 
 def _dealt(requests: Requests) -> int:
-    """How many requests wrk is given: every one of every connection."""
+    """Return the number of requests for wrk: all of all connections."""
     return len(requests) * max(len(own) for own in requests)
 
 
 class _Client(asyncio.Protocol):
-    """One connection: sends the next request when the reply to the last one is there."""
+    """Connection that sends the next request after each response."""
 
     def __init__(self, requests: Sequence[bytes], statuses: Counter[bytes], times: list[float]) -> None:
         self._requests = cycle(requests)
@@ -125,12 +119,12 @@ class _Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the first request."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._send()
 
     def data_received(self, data: bytes) -> None:
-        """Count a reply if it is whole, and go on."""
+        """Count a complete response, and send the next request."""
         self._got += data
         head, found, body = self._got.partition(b"\r\n\r\n")
         if not found:
@@ -144,7 +138,7 @@ class _Client(asyncio.Protocol):
         self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count what is lost; the one who stops all of them does not look any more."""
+        """Count the lost request, except at the end."""
         del exc
         self._statuses[b"lost"] += 1
 

@@ -1,8 +1,8 @@
-"""How much of epsilon is lost by keeping curves over a grid: `python -m benchmarks.orders_grid` (about 15 seconds).
+"""Loss of epsilon by the grid of orders: `python -m benchmarks.orders_grid` (about 15 seconds).
 
 For every DP-SGD setting (sampling probability, noise multiplier, delta, epsilon) the order is searched continuously;
-the number of steps is the largest that the best order proves to be within epsilon. The excess of a grid is how much
-larger its own epsilon for these steps is. Steps are real numbers here, at least 1.
+the number of steps is the largest that the best order proves to be within epsilon. The excess of a grid is its epsilon
+for these steps over the best. Steps are real numbers here, at least 1.
 """
 
 from collections.abc import Iterator
@@ -29,25 +29,12 @@ Setting = tuple[float, float, float, float, float]
 
 
 def divergence(q: float, z: float, at: Floats) -> Floats:
-    """Return the divergence of one step.
-
-    Args:
-        q: sampling probability.
-        z: noise multiplier.
-        at: (n_orders,) Rényi orders.
-
-    Returns:
-        (n_orders,) nats.
-    """
+    """Compute the divergence of one step at (n_orders,) orders, in nats."""
     return rdp(PoissonSampled(q, Gaussian(z)), at, NeighboringRelation.ADD_OR_REMOVE_ONE)
 
 
 def settings() -> Iterator[Setting]:
-    """Yield every setting that at least one step fits.
-
-    Yields:
-        Sampling probability, noise multiplier, delta, epsilon, number of steps.
-    """
+    """Yield probability, noise multiplier, delta, epsilon and steps of every setting with at least one step."""
     for q, z in product(PROBABILITIES, NOISE_MULTIPLIERS):
         dense = divergence(q, z, DENSE)
         for delta, epsilon in product(DELTAS, EPSILONS):
@@ -59,15 +46,7 @@ def settings() -> Iterator[Setting]:
 
 
 def excesses(grid: Floats, table: list[Setting]) -> Floats:
-    """Return the relative excess of a grid's epsilon.
-
-    Args:
-        grid: (n_orders,) Rényi orders.
-        table: settings with their numbers of steps.
-
-    Returns:
-        (n_settings,) epsilon over the grid divided by the best epsilon, minus 1.
-    """
+    """Compute the relative excess of a grid's epsilon for (n_settings,) settings."""
     curves = {pair: divergence(*pair, grid) for pair in {(q, z) for q, z, *_ in table}}
     return np.array(
         [

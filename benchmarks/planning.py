@@ -1,8 +1,8 @@
-"""What the dearest plans take, and what they cost others: `python -m benchmarks.planning` (some two minutes).
+"""Time of the most expensive plans, and their effect on others: `python -m benchmarks.planning` (some two minutes).
 
-1. The processor time of 500 generated awful plans, each in a process that has computed nothing of it before.
-2. A live service, two organisations. Six clients of one send awful plans without a pause; a viewer of the other asks a
-   trivial plan and its trainer takes a step, in turns with the health check. The same is measured without the six.
+1. Processor time of 500 generated plans, each in a process without caches for it.
+2. A live service, two organisations. Six clients of one send expensive plans without pause; a viewer of the other sends
+   a trivial plan and its trainer takes a step, interleaved with health checks. The same without the six.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from benchmarks.servers import Server, ledger_of_two, steps_path
 SEED = 20261122
 HOSTILE_CLIENTS = 6
 PLANS_OF_EACH = 150
-"""Written before anything is measured, then sent again and again."""
+"""Prepared before the measurement, then sent repeatedly."""
 SECONDS = 30.0
 TRIVIAL = {"events": [{"event": {"type": "gaussian", "noise_multiplier": 3.0}, "count": 10}], "delta": 1e-5}
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def processor_times(server: Server) -> None:
-    """Print what each of 500 awful plans takes of the service's processors."""
+    """Print the processor time of each of 500 expensive plans."""
     for _ in range(2):  # the processes that calculate are started
         server.client.post("/v1/accounting/epsilon", json=TRIVIAL).raise_for_status()
         time.sleep(2.0)
@@ -57,7 +57,7 @@ def processor_times(server: Server) -> None:
 
 
 def waits(ours: Server, theirs: Server) -> None:
-    """Print what a trivial plan and a step wait, alone and beside hostile clients of another organisation."""
+    """Print the latency of a trivial plan and a step, alone and during another organisation's load."""
     path, step = steps_path(ours), iter(range(10**9))
 
     def take_step() -> None:
@@ -80,7 +80,7 @@ def waits(ours: Server, theirs: Server) -> None:
 
 
 def _in_turns(probes: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Return what each request waited, sorted: ms. They are sent in turns, so that all meet the same load."""
+    """Return the sorted latencies in ms of requests sent in turn, so that all meet the same load."""
     waited: list[list[float]] = [[] for _ in probes]
     until = time.perf_counter() + SECONDS
     while time.perf_counter() < until:
@@ -94,7 +94,7 @@ def _in_turns(probes: Sequence[Callable[[], None]]) -> list[list[float]]:
 
 @contextmanager
 def _hostile(server: Server, clients: int) -> Iterator[None]:
-    """Let so many clients send awful plans, one after the other: in a process that is not the one that measures."""
+    """Run clients that send expensive plans continuously, in another process."""
     context = multiprocessing.get_context("spawn")
     ready, stop = context.Barrier(2), context.Event()
     arguments = (server.port, server.client.headers["Authorization"], clients, ready, stop)
@@ -110,7 +110,7 @@ def _hostile(server: Server, clients: int) -> Iterator[None]:
 
 
 def _attack(port: int, authorization: str, clients: int, ready: Barrier, stop: Event) -> None:
-    """Send what was written before, until it is enough."""
+    """Send the prepared plans until stopped."""
     prepared = [
         [(path, json.dumps(body).encode()) for path, body in awful_plans(random.Random(SEED + number), PLANS_OF_EACH)]  # noqa: S311 - repeatable
         for number in range(clients)
@@ -122,7 +122,7 @@ def _attack(port: int, authorization: str, clients: int, ready: Barrier, stop: E
             for path, content in itertools.cycle(plans):
                 if stop.is_set():
                     return
-                with suppress(httpx2.TransportError):  # whoever is hostile is cut off at times
+                with suppress(httpx2.TransportError):  # some of these clients are disconnected
                     own.post(path, content=content)
 
     ready.wait()

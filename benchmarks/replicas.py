@@ -17,13 +17,13 @@ from benchmarks.servers import EVENT, Server, budget, ledger, replica, steps_pat
 from benchmarks.throughput import STEP, postgresql
 
 CONNECTIONS = 32
-"""To each replica."""
+"""Connections to each replica."""
 
 PLAN = {"plan": [{"event": EVENT, "count": 10_000_000}], "lease_seconds": 7200}
 
 
 def requests_of(server: Server, budget_path: str, *, reserved: bool) -> Requests:
-    """A step for each connection, of a run for each."""
+    """Build a step for each connection, each of its own run."""
     headers = {"Authorization": server.client.headers["authorization"]}
     paths = [steps_path(server, budget_path) for _ in range(CONNECTIONS)]
     if reserved:
@@ -33,19 +33,14 @@ def requests_of(server: Server, budget_path: str, *, reserved: bool) -> Requests
 
 
 def together(servers: Sequence[Server], requests: Sequence[Requests], seconds: float) -> float:
-    """Steps a second of a replica, while all are charged at once."""
+    """Return the steps per second of a replica while all are loaded."""
     with ThreadPoolExecutor(len(servers)) as pool:
         loads = list(pool.map(lambda each: loaded(each[0].port, each[1], seconds), zip(servers, requests, strict=True)))
     return sum(load.rate for load in loads) / len(loads)
 
 
 def main(seconds: float = 4.0, rounds: int = 3) -> None:
-    """Print the table.
-
-    Args:
-        seconds: of one measurement.
-        rounds: how often each is measured, in turns.
-    """
+    """Print the table, with `seconds` for one measurement and `rounds` of each."""
     with postgresql() as cluster, tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'ledger.db'}" if cluster is None else cluster.create_database("replicas")
         with ledger(url) as first, replica(url, first) as second:

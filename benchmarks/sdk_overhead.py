@@ -1,10 +1,9 @@
-"""What the client costs a training step: `python -m benchmarks.sdk_overhead`.
+"""Overhead of the client for a training step: `python -m benchmarks.sdk_overhead`.
 
-One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy is taken without the service, with a
-call before each step, with grants of 50, and with grants of 50 that are asked for in the background: in turn, for some
-hundred steps, so that what goes on in the background hits the steps of its own trainer. The overhead is what a step
-takes longer than one without the service: of the medians, and of the means, which have the server's work in them.
-Besides, a POST of the same HTTP client to a bare endpoint that stores nothing.
+One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy runs without the service, with a
+call before each step, with grants of 50, and with grants of 50 requested in the background: in turn, for some hundred
+steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
+of the means, which include the server's work. For comparison: a POST of the same HTTP client to a bare endpoint.
 """
 
 import tempfile
@@ -25,9 +24,9 @@ EVERY = 50
 
 
 def training_step(rng: np.random.Generator) -> Callable[[], object]:
-    """A DP-SGD step of a softmax regression, about two milliseconds.
+    """Build a DP-SGD step of a softmax regression of about two milliseconds.
 
-    On one core: a BLAS with a thread for each core would keep the server from working, and measure that.
+    On one core, because a BLAS with a thread for each core would compete with the server.
     """
     features = rng.normal(size=(RECORDS, FEATURES))
     labels = np.eye(CLASSES)[rng.integers(CLASSES, size=RECORDS)]
@@ -46,7 +45,7 @@ def training_step(rng: np.random.Generator) -> Callable[[], object]:
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Return the microseconds of a call."""
     start = time.perf_counter()
     work()
     return (time.perf_counter() - start) * 1e6
@@ -90,7 +89,7 @@ def main() -> None:
 
 
 def show(steps: dict[str, list[float]], asked: dict[str, list[float]], floors: list[float]) -> None:
-    """Print what was measured."""
+    """Print the results."""
     without = steps["no service"]
     print(f"{'':28} {'step':>18} {'overhead':>18} {'authorize':>28}")
     print(

@@ -1,8 +1,8 @@
-"""How many values of noise a second, secure and seeded: `python -m benchmarks.secure_noise` (about five seconds).
+"""Noise values per second, secure and seeded: `python -m benchmarks.secure_noise` (about five seconds).
 
-One core; numpy's own normals from PCG64 are the floor. Secure values are made of a ChaCha20 keystream under fresh keys
+One core; numpy's own normals from PCG64 are the baseline. Secure values come from a ChaCha20 keystream under fresh keys
 of the operating system; each normal value is the sum of four. A release is the whole of `GaussianNoise.release`: sum
-and noise on a lattice, without asking anybody.
+and noise on a lattice, without a ledger.
 """
 
 import os
@@ -22,7 +22,7 @@ NOBODY = Unmetered("a benchmark")
 
 
 def contenders() -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name; each makes `VALUES` values."""
+    """Return the benchmarks by name; each generates `VALUES` values."""
     generator = np.random.Generator(np.random.PCG64(1))
     secure, seeded = SecureRandomness(), SeededRandomness(1)
     noise, seeded_noise = GaussianNoise(1.1, clipping_norm=1.0), GaussianNoise(1.1, clipping_norm=1.0, insecure_seed=1)
@@ -43,7 +43,7 @@ def contenders() -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Print millions of values a second, medians of interleaved rounds, and ratios to the floor."""
+    """Print millions of values per second, medians of interleaved rounds, and ratios to the baseline."""
     timed = contenders()
     taken: dict[str, list[float]] = {name: [] for name in timed}
     for number in range(ROUNDS + 1):

@@ -1,4 +1,4 @@
-"""Server processes to be measured: the service, the bare endpoint, an MLflow tracking server."""
+"""Servers to measure: the service, the bare endpoint, an MLflow tracking server."""
 
 import json
 import os
@@ -18,27 +18,27 @@ from pathlib import Path
 import httpx2
 
 MLFLOW = "MLFLOW"
-"""The environment variable that names MLflow's executable, which is no dependency of this project."""
+"""Environment variable with MLflow's executable, which is no dependency of this project."""
 
 UNLIMITED = {"EPSILON_LEDGER_RATE_LIMIT_PER_SECOND": "0"}
-"""All load comes by one key, and as fast as it can."""
+"""The load uses one key at full speed."""
 
 EVENT = {
     "type": "poisson_sampled",
     "sampling_probability": 0.001,
     "event": {"type": "gaussian", "noise_multiplier": 10.0},
 }
-"""So cheap that a budget of epsilon 10,000 lasts for any benchmark."""
+"""Cheap enough that a budget of epsilon 10,000 lasts for any benchmark."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A process that serves.
+    """A running server.
 
     Args:
         process: its id.
         port: on 127.0.0.1.
-        client: of it.
+        client: for it.
     """
 
     process: int
@@ -46,7 +46,7 @@ class Server:
     client: httpx2.Client
 
     def processor_seconds(self) -> float:
-        """What the server and the processes that it has started have taken of the processors: s."""
+        """Processor seconds of the server and its child processes."""
         ticks = sum(int(ticks) for process in self._family() for ticks in _facts(process)[11:13])
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -59,14 +59,14 @@ class Server:
         return family
 
     def memory(self) -> tuple[float, float]:
-        """Resident memory, now and at most: MB."""
+        """Resident memory in MB, now and at its peak."""
         status = Path(f"/proc/{self.process}/status").read_text()
         facts = dict(line.split(":", 1) for line in status.splitlines())
         return tuple(int(facts[name].split()[0]) / 1000 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
 
 def _facts(process: int) -> list[str]:
-    """What the kernel counts of a process, from its state on; of one that has ended, zeros."""
+    """Return the kernel's statistics of a process, from its state on; zeros after its end."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
     except FileNotFoundError:
@@ -75,12 +75,12 @@ def _facts(process: int) -> list[str]:
 
 @contextmanager
 def serving(command: list[str], environment: dict[str, str], ready: str) -> Iterator[Server]:
-    """Start a server on a free port and stop it afterwards.
+    """Run a server on a free port for the block.
 
     Args:
         command: without the port.
-        environment: besides this process's.
-        ready: the path that answers when it is up.
+        environment: in addition to this process's.
+        ready: path that answers once the server is up.
 
     Yields:
         The server.
@@ -125,7 +125,7 @@ def _await(client: httpx2.Client, ready: str, process: "subprocess.Popen[bytes]"
 
 @contextmanager
 def bare() -> Iterator[Server]:
-    """The floor: an endpoint with the same models that stores nothing."""
+    """Run the baseline: an endpoint with the same models and no storage."""
     command = [sys.executable, "-m", "uvicorn", "benchmarks.bare:app", "--loop", "uvloop", "--http", "httptools"]
     with serving([*command, "--no-access-log"], {}, "/steps") as server:
         yield server
@@ -133,7 +133,7 @@ def bare() -> Iterator[Server]:
 
 @contextmanager
 def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
-    """The service on a new database, with a population `p` and a budget `p/b`; its client is an admin's."""
+    """Run the service on a new database with a population `p`, a budget `p/b` and an admin's client."""
     environment = {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED
     _command(environment, "migrate", "--json")
     key = _organisation(environment, "bench", "admin")
@@ -146,7 +146,7 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 
 @contextmanager
 def ledger_of_two(database_url: str) -> Iterator[tuple[Server, Server]]:
-    """As `ledger`, with a second organisation: the server by an admin of the first, and by a viewer of the second."""
+    """As `ledger`, with a second organisation: an admin's client of the first, a viewer's of the second."""
     with ledger(database_url) as ours:
         environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
         key = _organisation(environment, "others", "viewer")
@@ -157,7 +157,7 @@ def ledger_of_two(database_url: str) -> Iterator[tuple[Server, Server]]:
 
 
 def _organisation(environment: dict[str, str], name: str, role: str) -> str:
-    """Create an organisation; returns a key of it."""
+    """Create an organisation, and return an API key."""
     _command(environment, "org", "create", name, "--json")
     return _command(environment, "keys", "create", "--org", name, "--role", role, "--json")["key"]
 
@@ -172,7 +172,7 @@ def _command(environment: dict[str, str], *arguments: str) -> dict[str, str]:
 
 @contextmanager
 def replica(database_url: str, first: Server) -> Iterator[Server]:
-    """Another process that serves a ledger; its client is that of the first one's organisation."""
+    """Run another process of the first one's ledger, with a client of its organisation."""
     serve = [sys.executable, "-m", "app", "serve"]
     with serving(serve, {"EPSILON_LEDGER_DATABASE_URL": database_url} | UNLIMITED, "/readyz") as server:
         server.client.headers["Authorization"] = first.client.headers["Authorization"]
@@ -180,7 +180,7 @@ def replica(database_url: str, first: Server) -> Iterator[Server]:
 
 
 def budget(server: Server, population: str) -> str:
-    """Open a population with a budget `b` that last for any benchmark; returns the budget's path."""
+    """Create a population with a budget `b`, large enough for any benchmark; return its path."""
     limit = {"epsilon": 10_000, "delta": 1e-5}
     facts = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
     server.client.post("/v1/populations", json=facts | {"name": population}).raise_for_status()
@@ -189,13 +189,13 @@ def budget(server: Server, population: str) -> str:
 
 
 def steps_path(server: Server, budget_path: str = "p/b") -> str:
-    """Register a run of a budget; returns the path of its steps."""
+    """Register a run of a budget; return the path of its steps."""
     run = server.client.post("/v1/runs", json={"name": "r", "budget": budget_path, "event": EVENT})
     return f"/v1/runs/{run.raise_for_status().json()['id']}/steps"
 
 
 def mlflow_executable() -> str | None:
-    """Where MLflow is, if it is anywhere."""
+    """Return MLflow's executable, or None."""
     if named := os.environ.get(MLFLOW):
         return named
     return shutil.which("mlflow") if find_spec("mlflow") else None
@@ -203,14 +203,14 @@ def mlflow_executable() -> str | None:
 
 @contextmanager
 def mlflow(executable: str, folder: Path, database_url: str) -> Iterator[Server]:
-    """An MLflow tracking server with one worker, on a new database."""
+    """Run an MLflow tracking server with one worker on a new database."""
     where = ["--backend-store-uri", database_url, "--artifacts-destination", str(folder), "--workers", "1"]
     with serving([executable, "server", "--host", "127.0.0.1", *where], {}, "/health") as server:
         yield server
 
 
 def metric_bodies(server: Server, count: int) -> list[dict[str, object]]:
-    """Metrics of a new MLflow run, to be logged one by one."""
+    """Build metrics of a new MLflow run, to be logged individually."""
     api = server.client.post("/api/2.0/mlflow/runs/create", json={"experiment_id": "0", "start_time": 0})
     run = api.raise_for_status().json()["run"]["info"]["run_id"]
     return [

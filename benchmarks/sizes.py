@@ -1,7 +1,7 @@
-"""What a step costs on disk: `python -m benchmarks.sizes`; docs/operations calculates with it.
+"""Disk space of a step: `python -m benchmarks.sizes`, for docs/operations.
 
-Charges runs beneath one budget of one population, in several ways, and says how many bytes of write-ahead log each
-step cost between two checkpoints; then what rows take; then by how many bytes a step makes a file of SQLite's grow.
+Charges runs under one budget in several ways, and prints the bytes of write-ahead log for each step between two
+checkpoints, the size of rows, and the growth of a SQLite file for each step.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ WAYS: dict[str, tuple[int, int, bool, dict[str, object]]] = {
     "64 requests at once for one run": (64, 1, False, ONE),
     "1 trainer, 1,000 different steps in a request": (1, 1, False, DIFFERENT),
 }
-"""By what is done: connections, runs, whether they work under reservations, and what is asked."""
+"""By name: connections, runs, whether they use reservations, and the request body."""
 
 ROWS = """
     SELECT 'decisions', count(*), pg_table_size('decisions') / count(*), pg_indexes_size('decisions') / count(*)
@@ -47,17 +47,17 @@ ROWS = """
 
 
 def written(cluster: Cluster) -> int:
-    """How many bytes of log the server has written."""
+    """Return the bytes of log that the server has written."""
     return int(cluster.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")[0][0])
 
 
 def decisions(cluster: Cluster) -> int:
-    """How many decisions there are."""
+    """Count the decisions."""
     return int(cluster.execute("SELECT count(*) FROM decisions", DATABASE)[0][0])
 
 
 def measure(server: Server, cluster: Cluster, how: tuple[int, int, bool, dict[str, object]]) -> tuple[float, float]:
-    """Charge for some seconds; returns requests a second, and the bytes of log for each step."""
+    """Charge for some seconds; return requests per second, and bytes of log for each step."""
     connections, runs, reserved, body = how
     headers = {"Authorization": server.client.headers["authorization"]}
     paths = [steps_path(server) for _ in range(runs)]
@@ -76,7 +76,7 @@ def measure(server: Server, cluster: Cluster, how: tuple[int, int, bool, dict[st
 
 
 def grown(folder: Path) -> float:
-    """By how many bytes a single step of one of 64 trainers makes a SQLite file grow, its log written back."""
+    """Return the growth of a SQLite file by a step of one of 64 trainers, after a checkpoint of the log."""
     file = folder / "sizes.db"
     with ledger(f"sqlite:///{file}") as server:
         headers = {"Authorization": server.client.headers["authorization"]}

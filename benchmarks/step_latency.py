@@ -1,7 +1,7 @@
-"""What a trainer waits for one step: `python -m benchmarks.step_latency`.
+"""Latency of one step: `python -m benchmarks.step_latency`.
 
-One connection, one worker. In turn: a step of the service (durably committed), the bare FastAPI endpoint with the same
-models that stores nothing, and a bare SQLite commit with synchronous=FULL on the same disk. Medians and ratios.
+One connection, one worker, interleaved: a durable step of the service, the bare FastAPI endpoint with the same models,
+and a bare SQLite commit with synchronous=FULL on the same disk. Medians and ratios.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ ROUNDS = 400
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return the milliseconds that a call takes."""
+    """Return the milliseconds of a call."""
     start = time.perf_counter()
     work()
     return (time.perf_counter() - start) * 1e3

@@ -1,7 +1,7 @@
-"""The way of one step through the code, from the request to the row: `python -m benchmarks.step_trace`.
+"""Functions called by one step, from request to row: `python -m benchmarks.step_trace`.
 
-A warm process takes a durable step with `event`, `count` and `first_step` on SQLite, in a run beneath a budget of a
-population. Counted are the functions of `app` that it enters, without comprehensions. `--calls` prints each of them.
+A warm process takes a durable step with `event`, `count` and `first_step` on SQLite, in a run under a budget of a
+population. It counts the entered functions of `app`, without comprehensions. `--calls` prints each of them.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from benchmarks.servers import EVENT
 
 WARM_STEPS = 30
 LAYERS = ("accounting", "ledger", "persistence", "service", "api")
-"""From the lowest to the highest, as import-linter has them."""
+"""From the lowest to the highest, as in import-linter's contract."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function that was entered.
+    """An entered function.
 
     Args:
-        file: below `app`.
-        function: its qualified name.
-        depth: how many functions of `app` were waiting for it.
-        caller: the file of the innermost of these; None: the event loop called.
+        file: relative to `app`.
+        function: qualified name.
+        depth: number of active functions of `app`.
+        caller: file of the innermost of these; None: the event loop.
     """
 
     file: str
@@ -55,12 +55,12 @@ class Call:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What one step has called, in order."""
+    """The calls of one step, in order."""
 
     calls: tuple[Call, ...]
 
     def figures(self) -> dict[str, int]:
-        """Count calls, distinct functions and files, changes of file from call to call, and calls to a higher layer."""
+        """Count calls, distinct functions and files, changes of file, and calls to a higher layer."""
         files = [call.file for call in self.calls]
         return {
             "calls": len(self.calls),
@@ -95,7 +95,7 @@ def _height(file: str) -> int:
 
 
 async def _post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, str]:
-    """Send a request without a network; returns the answer's body."""
+    """Send a request without a network, and return the response body."""
     sent: list[Message] = []
     received: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
     headers = {"host": "benchmark", "authorization": f"Bearer {key}", "content-type": "application/json"}
@@ -159,7 +159,7 @@ def trace_step() -> StepTrace:
 
 
 def describe(calls: Iterable[Call]) -> str:
-    """Write each call on a line of its own, as deep as it lies."""
+    """Format each call on a line, indented by its depth."""
     return "\n".join(f"{'  ' * call.depth}{call.file}: {call.function}" for call in calls)
 
 

@@ -1,8 +1,8 @@
-"""Steps a second over HTTP: `python -m benchmarks.throughput [--seconds S] [--rounds N]`.
+"""Steps per second over HTTP: `python -m benchmarks.throughput [--seconds S] [--rounds N]`.
 
-One worker each, in turns within one run: the bare FastAPI endpoint with the same models that stores nothing, the
-service on SQLite (synchronous=FULL) and on PostgreSQL (fsync on), if a server can be had, and an MLflow tracking
-server's log-metric on each of them, if MLFLOW names its executable. Medians of the rounds, ratios to the first row.
+One worker each, interleaved: the bare FastAPI endpoint with the same models, the service on SQLite (synchronous=FULL)
+and on PostgreSQL (fsync on) if available, and an MLflow tracking server's log-metric on each of them if MLFLOW names
+its executable. Medians of the rounds, ratios to the first row.
 """
 
 import argparse
@@ -23,24 +23,24 @@ CONNECTIONS = 64
 BATCH_CONNECTIONS = 8
 BATCH = 1000
 LONGER_SECONDS = 4.0
-"""For batches: a reply takes so long that in a second few come back."""
+"""Duration for batches, which have few responses per second."""
 
 KINDS = 10
 METRICS = 200
-"""Different metrics of a connection; MLflow would not store one twice."""
+"""Distinct metrics of a connection; MLflow stores none twice."""
 
 STEP = {"count": 1}
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, and what is sent to it.
+    """A server and its requests.
 
     Args:
         name: for the table.
-        server: where.
-        requests: makes the requests, given how many connections have a run of their own.
-        stores: whether it is the service, which batches are sent to as well.
+        server: to measure.
+        requests: builds the requests from the number of connections with their own run.
+        stores: whether it is the service, which also gets batches.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Contender:
 
 @contextmanager
 def postgresql() -> Iterator[Cluster | None]:
-    """A throw-away PostgreSQL server; None if none can be had."""
+    """Start a temporary PostgreSQL server, or return None."""
     try:
         cluster = Cluster.create()
     except NoServerError as error:
@@ -65,21 +65,21 @@ def postgresql() -> Iterator[Cluster | None]:
 
 
 def service_requests(server: Server, connections: int, runs: int, body: object = None) -> Requests:
-    """A step for each connection, or another body; the connections share so many runs."""
+    """Build a step, or another body, for each connection; the connections share so many runs."""
     headers = {"Authorization": server.client.headers["authorization"]}
     paths = [steps_path(server) for _ in range(runs)]
     return [[request(paths[index % runs], body or STEP, headers)] for index in range(connections)]
 
 
 def batch() -> dict[str, object]:
-    """A thousand events that alternate among ten."""
+    """Build a body of a thousand events that alternate among ten."""
     noise = {"type": "gaussian"}
     kinds = [EVENT | {"event": noise | {"noise_multiplier": 10.0 + kind}} for kind in range(KINDS)]
     return {"events": [{"event": kinds[place % KINDS], "count": 1} for place in range(BATCH)]}
 
 
 def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
-    """Start every server that can be had; the bare endpoint is first."""
+    """Start every available server, the bare endpoint first."""
     floor = stack.enter_context(bare())
     found = [Contender("bare endpoint", floor, lambda count, _: [[request("/steps", STEP, {})]] * count)]
     urls = {"SQLite": f"sqlite:///{folder / 'ledger.db'}"}
@@ -112,7 +112,7 @@ def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
 
 
 def metric_requests(server: Server, connections: int, runs: int) -> Requests:
-    """Metrics for each connection to log; the connections share so many runs."""
+    """Build metrics for each connection to log; the connections share so many runs."""
     per_run = METRICS * connections // runs
     bodies = [metric_bodies(server, per_run) for _ in range(runs)]
     turn = connections // runs
@@ -133,7 +133,7 @@ def table(title: str, rows: dict[str, list[Load]], unit: int = 1) -> None:
 
 
 def rounds(named: Sequence[tuple[str, Server, Requests]], seconds: float, count: int) -> dict[str, list[Load]]:
-    """Measure each in turn, again and again, after a short warming up."""
+    """Measure each server repeatedly in turn, after a short warm-up."""
     for _, server, requests in named:
         loaded(server.port, requests, seconds)
     rows: dict[str, list[Load]] = {name: [] for name, _, _ in named}
@@ -144,12 +144,7 @@ def rounds(named: Sequence[tuple[str, Server, Requests]], seconds: float, count:
 
 
 def main(seconds: float = 2.0, count: int = 3) -> None:
-    """Print the tables.
-
-    Args:
-        seconds: of one measurement.
-        count: rounds.
-    """
+    """Print the tables, with `seconds` for one measurement and `count` rounds."""
     client = "wrk" if shutil.which("wrk") else "benchmarks.load"
     print(f"{count} rounds of {seconds:g} s each, load by {client}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

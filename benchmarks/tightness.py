@@ -1,4 +1,4 @@
-"""How close epsilon comes to the exact one: `python -m benchmarks.tightness` (about a minute of computing).
+"""Tightness of epsilon: `python -m benchmarks.tightness` (about a minute).
 
 Every plan is read in five ways at delta 1e-5: exactly, or by dp_accounting's privacy loss distributions (PLD), rounded
 down and up; by our curve over the whole grid with the improved conversion; by dp_accounting's Rényi accountant at its
@@ -48,14 +48,14 @@ STYLE: Final[dict[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A plan's epsilons.
+    """Epsilons of a plan.
 
     Args:
-        low: the exact one, or one below it.
-        high: one above it, or the exact one; None if no bound but Rényi's is known here.
-        ours: the epsilon that this service says.
-        other: dp_accounting's Rényi accountant's; None if it has no such mechanism.
-        classic: our curve's by the classic conversion.
+        low: exact, or a lower bound.
+        high: exact, or an upper bound; None if only Rényi bounds are known.
+        ours: by this service.
+        other: by dp_accounting's Rényi accountant; None if it lacks the mechanism.
+        classic: by our curve with the classic conversion.
     """
 
     low: float
@@ -65,7 +65,7 @@ class Row:
     classic: float
 
     def cells(self) -> list[str]:
-        """Return the row as the table shows it, without its name."""
+        """Format the row without its name."""
         low = f"{self.low:.4g}"
         if self.high is None:
             exact, ratio = f"at least {low}", f"at most {self.ours / self.low:.3f}"
@@ -77,7 +77,7 @@ class Row:
 
 
 def read(plan: Plan) -> Row:
-    """Return the epsilons of a plan."""
+    """Compute the epsilons of a plan."""
     grid, curve = orders(GRID_VERSION), event_curve(plan.event, plan.relation)
     return Row(
         low=plan.low(),
@@ -89,7 +89,7 @@ def read(plan: Plan) -> Row:
 
 
 def their_epsilon(event: theirs.DpEvent, relation: NeighboringRelation) -> float:
-    """Return the epsilon of dp_accounting's Rényi accountant, which logs the orders that it leaves out."""
+    """Compute the epsilon by dp_accounting's Rényi accountant, which logs skipped orders."""
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -108,7 +108,7 @@ def table() -> str:
 
 
 def plot() -> str:
-    """Return the plot as SVG: epsilon over the steps of the table's first plan."""
+    """Return an SVG plot of epsilon over the steps of the table's first plan."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.5), layout="constrained")
         axes = figure.add_subplot()
@@ -131,7 +131,7 @@ def plot() -> str:
 
 
 def _lines(steps: list[int]) -> Iterator[tuple[str, list[float], str, str]]:
-    """Yield a name, an epsilon for each number of steps, a colour and a style."""
+    """Yield name, epsilons by number of steps, colour and style."""
     relation, grid = NeighboringRelation.ADD_OR_REMOVE_ONE, orders(GRID_VERSION)
     curve = event_curve(PoissonSampled(MNIST, Gaussian(1.1)), relation)
     event = theirs.PoissonSampledDpEvent(MNIST, theirs.GaussianDpEvent(1.1))
@@ -145,7 +145,7 @@ def _lines(steps: list[int]) -> Iterator[tuple[str, list[float], str, str]]:
 
 
 def main() -> None:
-    """Print the table; with `--write`, keep it and the plot."""
+    """Print the table; with `--write`, save it and the plot."""
     found = table()
     print(found)
     if "--write" in sys.argv[1:]:

@@ -1,7 +1,7 @@
-"""The plans of `benchmarks.tightness`, each with its exact epsilon, or with bounds on it.
+"""Plans of `benchmarks.tightness`, with exact epsilons or bounds.
 
-Bounds are dp_accounting's privacy loss distributions (PLD), rounded down and up; where a mechanism has none, an
-instance of it bounds its worst case from below.
+Bounds are dp_accounting's privacy loss distributions (PLD), rounded down and up; for mechanisms without them, an
+instance bounds the worst case from below.
 """
 
 from collections.abc import Callable
@@ -42,20 +42,20 @@ MNIST_STEPS: Final = EPOCHS * 60_000 // 256
 _times: Final = theirs.SelfComposedDpEvent
 
 Loss = Any
-"""A privacy loss distribution of dp_accounting, which carries no types."""
+"""A privacy loss distribution of dp_accounting, which is untyped."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan, and the ways to read it.
+    """A plan and its readings.
 
     Args:
         name: for the table.
-        event: all of it.
-        low: returns its exact epsilon, or one below it.
-        high: returns one above it, or the exact one too; None if no bound but Rényi's is known here.
-        other: all of it as dp_accounting describes it; None if its Rényi accountant has no such mechanism.
-        relation: which data sets are neighbours.
+        event: the whole plan.
+        low: returns its exact epsilon, or a lower bound.
+        high: returns its exact epsilon, or an upper bound; None if only Rényi bounds are known.
+        other: the plan as dp_accounting's event; None if its Rényi accountant lacks the mechanism.
+        relation: neighbouring relation.
     """
 
     name: str
@@ -82,15 +82,12 @@ def plans() -> list[Plan]:
 
 
 def gaussian_loss(z: float, q: float = 1.0, step: float | None = None) -> Loss:
-    """Return the privacy loss of a Gaussian on a Poisson sample.
+    """Compute the privacy loss distribution of a Gaussian on a Poisson sample.
 
     Args:
         z: noise multiplier.
         q: sampling probability.
-        step: losses are rounded down to multiples of this; None: up, with dp_accounting's defaults.
-
-    Returns:
-        The distribution of one release's loss.
+        step: losses are rounded down to multiples of it; None: up, with dp_accounting's defaults.
     """
     if step is None:
         return pld.from_gaussian_mechanism(z, sampling_prob=q)
@@ -100,7 +97,7 @@ def gaussian_loss(z: float, q: float = 1.0, step: float | None = None) -> Loss:
 
 
 def epsilon(loss: Loss) -> float:
-    """Return the epsilon of a privacy loss distribution."""
+    """Compute the epsilon of a privacy loss distribution."""
     return float(loss.get_epsilon_for_delta(DELTA))
 
 
@@ -256,7 +253,7 @@ def _answers_epsilon(*, up: bool) -> float:
 
 
 def _choice_loss(e: float) -> Loss:
-    """Return the loss of the exponential mechanism with two candidates whose scores a record moves apart, or back."""
+    """Compute the loss of the exponential mechanism with two candidates whose scores a record moves apart."""
     kept = -log1p(exp(-e / 2))
     return pld.from_two_probability_mass_functions(
         {0: kept - e / 2, 1: kept},
@@ -279,7 +276,7 @@ def _mixed_loss(*, up: bool) -> Loss:
 
 
 def _selected_epsilon(z: float, mean: float) -> float:
-    """Return the epsilon of the largest of K Gaussian numbers, K geometric, summed over a fine grid of outputs."""
+    """Compute the epsilon of the maximum of K Gaussians, K geometric, summed over a fine grid of outputs."""
     x = np.arange(-12, 12 + 1 / z, 1e-4)
     selected = []
     for centre in (0.0, 1 / z):

@@ -1,12 +1,12 @@
-"""Decaying noise and adaptive clipping against constant noise, all for the same epsilon.
+"""Decaying noise and adaptive clipping compared to constant noise, at the same epsilon.
 
 The ledger must be running (README.md, "By hand"), and matplotlib and scikit-learn must be installed. Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/adaptive_training.py
 
-Six ways to add noise times three optimizers learn scikit-learn's handwritten digits. Each training has as many steps
-and may spend as much as any other: the ledger's planner finds the first noise multiplier with which the whole plan just
-fits. The noisy count that moves the clipping norm is part of what is charged.
+Six kinds of noise and three optimizers learn scikit-learn's handwritten digits. All trainings have the same steps and
+limit: the ledger's planner finds the first noise multiplier with which the whole plan fits. The noisy count that moves
+the clipping norm is part of the charge.
 """
 
 import json
@@ -39,9 +39,9 @@ STEPS = 150
 SAMPLING_PROBABILITY = 0.1
 TRAINING_RECORDS = 1_400
 CLIPPING_NORM = 4.0
-"""At first the norm of a typical gradient; towards the end most are far smaller."""
+"""Norm of a typical gradient at the start; later most are far smaller."""
 LIMIT = Limit(2.0, 1e-4)
-"""Of each training. All of them together cost the same people more, as the budget above them shows."""
+"""Limit of each training. Together they cost the same people more, as their budget shows."""
 TOTAL = Limit(50.0, 1e-4)
 EXPECTED_BATCH_SIZE = SAMPLING_PROBABILITY * TRAINING_RECORDS
 ROUNDED_UP = 1.0 + 1e-6
@@ -51,25 +51,25 @@ OPTIMIZERS: dict[str, tuple[type[DpOptimizer[NDArray[np.int64]]], float]] = {
     "momentum": (DpMomentum, 0.2),
     "Adam": (DpAdam, 0.05),
 }
-"""With their learning rates."""
+"""Optimizers with their learning rates."""
 
 
 NOISES = ("constant", "decay, time", "decay, step", "decay, exp", "clipping, linear", "clipping, geometric")
 DECAY_RATE = 0.005
 LEARNING_RATES_OF_C = {"linear": 0.3, "geometric": 0.2}
 FRACTION_STDDEV = 0.05
-"""Of the noise of the fraction that moves the clipping norm."""
+"""Standard deviation of the noise of the fraction that moves the clipping norm."""
 
 
 @dataclass
 class Training:
-    """One training and what came of it.
+    """One training and its results.
 
     Args:
-        noise: its name in the table.
-        optimizer: its name in the table.
+        noise: name in the table.
+        optimizer: name in the table.
         noise_multiplier: of the first step.
-        accuracy: on other records, after each step.
+        accuracy: on test records, after each step.
         clipping_norm: at each step.
         epsilon: spent.
     """
@@ -89,15 +89,12 @@ def digits() -> tuple[Floats, NDArray[np.int64]]:
 
 
 def gradients(weights: Floats, features: Floats, labels: NDArray[np.int64]) -> Floats:
-    """Compute each record's gradient of the softmax regression's loss.
+    """Compute each record's gradient of the softmax regression's loss: (n, 65, 10).
 
     Args:
         weights: (65, 10).
         features: (n, 65).
         labels: (n,).
-
-    Returns:
-        (n, 65, 10).
     """
     scores = features @ weights
     likely = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -107,15 +104,7 @@ def gradients(weights: Floats, features: Floats, labels: NDArray[np.int64]) -> F
 
 
 def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
-    """Find the least noise with which the whole plan fits into the limit.
-
-    Args:
-        ledger: to plan with.
-        name: how noise is added.
-
-    Returns:
-        The noise multiplier of the first step.
-    """
+    """Find the minimum noise of the first step with which the whole plan fits the limit."""
     kind, _, mode = name.partition(", ")
     if kind == "decay":
         return first_of_decay(ledger, mode)
@@ -130,14 +119,9 @@ def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
 
 
 def first_of_decay(ledger: LedgerClient, mode: str) -> float:
-    """Find the first noise multiplier of a decay, one epsilon at a time: each of its steps has noise of its own.
+    """Find the first noise multiplier of a decay by bisection, because each step has its own noise.
 
-    Args:
-        ledger: to plan with.
-        mode: of the decay.
-
-    Returns:
-        A noise multiplier with which the plan fits into the limit, at most 0.001 % above the least one.
+    It is at most 0.001 % above the minimum.
     """
     too_little, enough = 0.5, 50.0
     while enough > too_little * (1 + 1e-5):
@@ -150,15 +134,7 @@ def first_of_decay(ledger: LedgerClient, mode: str) -> float:
 
 
 def noise_of(name: str, z: float) -> ClippedSumMechanism:
-    """Make the mechanism of a training.
-
-    Args:
-        name: how noise is added.
-        z: the first noise multiplier.
-
-    Returns:
-        Constant noise, noise that shrinks, or a clipping norm that follows the median of the gradients' norms.
-    """
+    """Create a mechanism: constant or decaying noise, or a clipping norm that follows the median norm."""
     kind, _, mode = name.partition(", ")
     if kind == "decay":
         return GaussianNoise(z, clipping_norm=CLIPPING_NORM, decay_mode=mode, decay_rate=DECAY_RATE)  # type: ignore[arg-type]
@@ -176,18 +152,12 @@ def noise_of(name: str, z: float) -> ClippedSumMechanism:
 
 
 def schedule_of(noise: ClippedSumMechanism) -> Callable[[int], Event]:
-    """What step t will do, so that steps can be granted ahead although their noise shrinks."""
+    """Return the schedule of events, so that steps of decaying noise can be granted in advance."""
     return lambda step: poisson_sampled(SAMPLING_PROBABILITY, noise.event_at(step))
 
 
 def train(training: Training, noise: ClippedSumMechanism, run: Run) -> None:
-    """Train, and note accuracy and clipping norm at each step.
-
-    Args:
-        training: what is noted.
-        noise: the mechanism.
-        run: asked before each step.
-    """
+    """Train, and record accuracy and clipping norm at each step."""
     features, labels = digits()
     known, unseen = slice(TRAINING_RECORDS), slice(TRAINING_RECORDS, None)
     weights = np.zeros((features.shape[1], 10))
@@ -212,7 +182,7 @@ def show(trainings: list[Training]) -> None:
 
 
 def plot(trainings: list[Training], file: Path) -> None:
-    """Draw accuracy and clipping norm over the steps."""
+    """Plot accuracy and clipping norm over the steps."""
     mpl.use("Agg")
     figure, panels = plt.subplots(2, len(OPTIMIZERS), figsize=(13, 7), sharex=True, layout="constrained")
     for column, optimizer in enumerate(OPTIMIZERS):
@@ -229,7 +199,7 @@ def plot(trainings: list[Training], file: Path) -> None:
 
 
 def main() -> None:
-    """Plan, train, compare."""
+    """Plan, train and compare."""
     asked = parser("Decaying noise and adaptive clipping for the same epsilon.", "adaptive-results").parse_args()
     trainings = []
     with LedgerClient() as ledger:

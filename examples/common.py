@@ -1,4 +1,4 @@
-"""What the examples share: where the ledger is, whose budget they charge, and where their results go."""
+"""Shared parts of the examples: command-line options and budgets."""
 
 # Scripts that lie beside each other, and no package.
 
@@ -11,14 +11,13 @@ from epsilon_ledger import EventCount, LedgerClient, Limit, NeighboringRelation,
 
 
 def parser(description: str, folder: str) -> argparse.ArgumentParser:
-    """The options that every example has.
+    """Create a parser with the common options.
+
+    The ledger and the key come from EPSILON_LEDGER_URL and EPSILON_LEDGER_API_KEY.
 
     Args:
-        description: what the example does, in a sentence.
-        folder: where its results are written unless somebody says otherwise.
-
-    Returns:
-        The parser; the ledger and the key come from EPSILON_LEDGER_URL and EPSILON_LEDGER_API_KEY.
+        description: of the example, in a sentence.
+        folder: default folder of the results.
     """
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--budget", help="id or path of the budget to charge; by default a new one (an admin's key)")
@@ -38,21 +37,18 @@ def budget(  # noqa: PLR0913 - the members of a population, by name
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
 ) -> str:
-    """Find the budget to charge: the one that was asked for, or a new one below a new population.
+    """Return the requested budget's id or path, or create one under a new population.
 
     Args:
-        ledger: with an admin's key, if a budget is to be opened.
+        ledger: with an admin's key, to create a budget.
         asked: id or path of a budget, or None.
-        name: what the population's name begins with.
-        privacy_unit: who is protected.
-        neighboring_relation: which two data sets are neighbours.
+        name: prefix of the population's name.
+        privacy_unit: the protected unit.
+        neighboring_relation: which data sets are neighbours.
         size: number of privacy units.
         limit: of the population and the budget.
-        privacy_filter: how the limit is enforced; the ledger's default otherwise.
-        planned: what the filter is tuned for; by default the first event that is charged.
-
-    Returns:
-        Id or path of the budget.
+        privacy_filter: by default the ledger's.
+        planned: workload for which the filter is tuned; by default the first charged event.
     """
     if asked is not None:
         return asked

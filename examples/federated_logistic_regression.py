@@ -5,10 +5,10 @@ The ledger must be running (README.md, "By hand"). Then:
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... \
         python examples/federated_logistic_regression.py --keys KEY_OF_A KEY_OF_B KEY_OF_C
 
-Each party is a process that alone sees its own patients and its own API key. In every round it takes DP-SGD steps from
-the coordinator's weights, asks the ledger before each of them, and sends back weights that noise has been added to. A
-party whose budget is spent sends nothing more; the others go on. The coordinator averages, tests on patients of its
-own, and writes predictions, indicators and the model. Without --keys all parties use EPSILON_LEDGER_API_KEY.
+Each party is a process with private patients and API key. In every round it takes DP-SGD steps from the coordinator's
+weights, authorizes each of them, and returns noisy weights. A party whose budget is spent stops; the others go on. The
+coordinator averages, tests on its own patients, and writes predictions, indicators and the model. Without --keys all
+parties use EPSILON_LEDGER_API_KEY.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 PARTIES = ("A", "B", "C")
 SHARES = (0, 120, 270, 450)
-"""Where each party's patients begin and end; those from the last number on are the coordinator's, for testing."""
+"""Boundaries of the parties' patients; the rest are the coordinator's, for testing."""
 BATCH_SIZE = 16
 NOISE_MULTIPLIER = 2.0
 CLIPPING_NORM = 1.0
@@ -43,22 +43,22 @@ LEARNING_RATE = 0.5
 ROUNDS = 80
 STEPS_PER_ROUND = 5
 LIMIT = Limit(3.0, 1e-3)
-"""Of each party's patients. The smallest party samples each of them most often, and is the first that must stop."""
+"""Limit of each party. The smallest party samples its patients most often, and stops first."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a party says when it is done.
+    """Final report of a party.
 
     Args:
         party: its name.
         run: id of its run.
-        records: patients.
-        steps: that it took.
-        epsilon: spent by the ledger's filter, which holds whatever was chosen on the way.
-        epsilon_declared: spent if all was fixed in advance, as accountants in a process read it.
+        records: number of patients.
+        steps: number of steps.
+        epsilon: spent by the ledger's filter, valid for adaptive choices.
+        epsilon_declared: spent if all was fixed in advance, as by in-process accountants.
         delta: of both.
-        refusal: why it stopped before the end; None if it did not.
+        refusal: why it stopped early, or None.
     """
 
     party: str
@@ -72,7 +72,7 @@ class Statement:
 
 
 def records() -> tuple[Floats, Floats]:
-    """Load the patients, scaled by the ranges that the data's own documentation publishes, not by looking at them.
+    """Load the patients, scaled by the ranges published with the data.
 
     Returns:
         (n_records, 31) features in about [-1, 1] and a one; (n_records,) labels, 1 for a benign tumour.
@@ -86,19 +86,19 @@ def records() -> tuple[Floats, Floats]:
 
 
 def probabilities(weights: Floats, features: Floats) -> Floats:
-    """Predict: (n_records,) chances of a benign tumour."""
+    """Predict (n_records,) probabilities of a benign tumour."""
     chances: Floats = 1.0 / (1.0 + np.exp(-features @ weights))
     return chances
 
 
 def party(name: str, number: int, key: str, asked_budget: str | None, line: Connection) -> None:
-    """One hospital, in a process of its own: answer every round's weights with better ones, then with a statement.
+    """Run one hospital in a process: answer every round's weights with improved ones, then with a statement.
 
     Args:
         name: of the hospital.
-        number: which share of the patients is its own.
+        number: of its share of the patients.
         key: its API key.
-        asked_budget: id or path of its budget; None: it opens one.
+        asked_budget: id or path of its budget; None: it creates one.
         line: to the coordinator.
     """
     features, labels = (each[SHARES[number] : SHARES[number + 1]] for each in records())
@@ -135,14 +135,14 @@ def party(name: str, number: int, key: str, asked_budget: str | None, line: Conn
 
 
 def coordinate(lines: Sequence[Connection], features: int) -> tuple[Floats, list[Statement]]:
-    """Average the parties' weights, round by round; what they send is private already.
+    """Average the parties' private weights in every round.
 
     Args:
-        lines: one to each party.
+        lines: to the parties.
         features: number of weights.
 
     Returns:
-        The weights, (n_features,), and what the parties stated.
+        The weights, (n_features,), and the parties' statements.
     """
     weights = np.zeros(features)
     going = dict(zip(lines, np.diff(SHARES), strict=True))
@@ -164,13 +164,9 @@ def coordinate(lines: Sequence[Connection], features: int) -> tuple[Floats, list
 
 
 def reference_epsilon(statement: Statement) -> float | None:
-    """What the field's reference function computes for a party; None without the library dp_accounting.
+    """Compute a party's epsilon by the library dp_accounting, or return None without it.
 
-    Args:
-        statement: of the party.
-
-    Returns:
-        Epsilon by orders 1.1 ... 10.9 and 12 ... 63, as PrimiHub's documentation computes it.
+    By orders 1.1 ... 10.9 and 12 ... 63, as in PrimiHub's documentation.
     """
     try:
         import dp_accounting  # noqa: PLC0415 - the example runs without it
@@ -186,16 +182,7 @@ def reference_epsilon(statement: Statement) -> float | None:
 
 
 def write(folder: Path, weights: Floats, statements: Sequence[Statement]) -> dict[str, float]:
-    """Write predictions, indicators and the model.
-
-    Args:
-        folder: where to.
-        weights: (n_features,).
-        statements: of the parties.
-
-    Returns:
-        Accuracy, AUC and KS.
-    """
+    """Write predictions, indicators and the model; return accuracy, AUC and KS."""
     folder.mkdir(parents=True, exist_ok=True)
     features, labels = (each[SHARES[-1] :] for each in records())
     chances = probabilities(weights, features)
@@ -217,7 +204,7 @@ def write(folder: Path, weights: Floats, statements: Sequence[Statement]) -> dic
 
 
 def options() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     made = parser("Federated logistic regression with DP-SGD.", "federated-results")
     made.add_argument("--keys", nargs=3, metavar="KEY", help="API keys of the three parties")
     made.add_argument("--budgets", nargs=3, metavar="BUDGET", help="id or path of the three parties' budgets")
@@ -226,7 +213,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Start the parties, coordinate them, and say what came of it."""
+    """Start the parties, coordinate them, and print the results."""
     asked = options()
     keys = asked.keys or [os.environ["EPSILON_LEDGER_API_KEY"]] * len(PARTIES)
     budgets = asked.budgets or [asked.budget] * len(PARTIES)

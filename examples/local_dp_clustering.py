@@ -4,9 +4,9 @@ The ledger must be running (README.md, "By hand"), and matplotlib and scikit-lea
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/local_dp_clustering.py
 
-Each client classifies one handwritten digit of its own and sends the softmax output with Laplace noise that was added
-on the device. The cloud never sees the truth; it computes the Calinski-Harabasz index and the silhouette score of what
-it gets. Every round is charged to the clients' population, and the round that would pass its limit does not happen.
+Each client classifies one handwritten digit and sends the softmax output with Laplace noise added on the device. The
+cloud never sees the truth; it computes the Calinski-Harabasz index and the silhouette score of the reports. Every round
+is charged to the clients' population; a round beyond its limit does not happen.
 """
 
 import json
@@ -31,26 +31,26 @@ Floats = NDArray[np.float64]
 CLIENTS = 1_000
 CLASSES = 10
 L1_SENSITIVITY = 2.0
-"""Of a vector of probabilities: all of its weight may lie elsewhere, so that 1 goes here and 1 comes there."""
+"""Of a vector of probabilities: all of its weight may move, which changes two entries by 1."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 LIMIT = Limit(128.0, 1e-6)
-"""The rounds up to epsilon 64 fit, for pure epsilons add up; the last one does not. Real offices allow far less."""
+"""Pure epsilons add up: the rounds up to 64 fit, the last one does not. Real limits are far lower."""
 BOUNDS = (1e-5, 1e-2, 0.1, 0.5)
 VACUOUS = 20.0
-"""An epsilon from which on next to nobody is protected."""
+"""Epsilon above which the guarantee is vacuous."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the cloud made of one round.
+    """Result of one round.
 
     Args:
-        epsilon: that the round cost each client; None: without noise, which only a simulation can know.
+        epsilon: of the round for each client; None: without noise, as only a simulation can know.
         scale: b of the noise.
         calinski_harabasz: index of the clusters; more is better.
         silhouette: score of the clusters, in [-1, 1].
         right: share of the clients whose largest value is still that of their digit.
-        spent: epsilon of the clients' population after the round.
+        spent: epsilon of the population after the round.
     """
 
     epsilon: float | None
@@ -62,7 +62,7 @@ class Round:
 
 
 def devices() -> tuple[Floats, NDArray[np.int64]]:
-    """Train a classifier on public digits, and let each client classify one of its own.
+    """Train a classifier on public digits, and classify one digit of each client.
 
     Returns:
         (n_clients, n_classes) softmax outputs, and (n_clients,) the true digits.
@@ -73,25 +73,18 @@ def devices() -> tuple[Floats, NDArray[np.int64]]:
 
 
 def noise_of(epsilon: float) -> LaplaceNoise:
-    """The noise of a round, on every device."""
+    """Create the noise of a round on every device."""
     return LaplaceNoise(epsilon=epsilon, l1_sensitivity=L1_SENSITIVITY, neighboring_relation="replace_one")
 
 
 def scores(reports: Floats) -> tuple[float, float]:
-    """Score the clusters that the cloud finds: each report belongs to its largest value.
-
-    Args:
-        reports: (n_clients, n_classes).
-
-    Returns:
-        Calinski-Harabasz index and silhouette score.
-    """
+    """Compute Calinski-Harabasz index and silhouette score of (n_clients, n_classes) reports by largest value."""
     clusters = np.argmax(reports, axis=1)
     return float(calinski_harabasz_score(reports, clusters)), float(silhouette_score(reports, clusters))
 
 
 def calibrate(ledger: LedgerClient) -> None:
-    """Show what it costs that 90 % of the noise is below a bound."""
+    """Print the cost of keeping 90 % of the noise below a bound."""
     print("\nWhich epsilon keeps 90 % of the noise in a coordinate below m?")
     print(f"{'m':>8} {'scale b':>12} {'epsilon':>12}")
     for bound in BOUNDS:
@@ -100,16 +93,13 @@ def calibrate(ledger: LedgerClient) -> None:
 
 
 def collect(ledger: LedgerClient, path: str, outputs: Floats, digits: NDArray[np.int64]) -> list[Round]:
-    """Let the clients report with less and less noise, until their budget is spent.
+    """Collect reports with less and less noise, until the budget is spent; return the rounds.
 
     Args:
         ledger: with a trainer's key.
         path: of the budget.
         outputs: (n_clients, n_classes), on the devices.
-        digits: (n_clients,), to know how many reports are still right.
-
-    Returns:
-        The rounds that took place.
+        digits: (n_clients,), to count reports that are still right.
     """
     rounds = []
     with ledger.register_run("local-dp-clustering", budget=path, neighboring_relation="replace_one") as run:
@@ -137,7 +127,7 @@ def show(rounds: Sequence[Round], without: Round) -> None:
 
 
 def plot(rounds: Sequence[Round], without: Round, file: Path) -> None:
-    """Draw both scores over epsilon, with those without noise as a line."""
+    """Plot both scores over epsilon, with those without noise as a line."""
     mpl.use("Agg")
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     epsilons = [each.epsilon for each in rounds]
@@ -155,7 +145,7 @@ def plot(rounds: Sequence[Round], without: Round, file: Path) -> None:
 
 
 def main() -> None:
-    """Calibrate, collect, score."""
+    """Calibrate, collect and score."""
     asked = parser(
         "Cluster scores of inference results under local differential privacy.", "local-dp-results"
     ).parse_args()

@@ -1,11 +1,11 @@
-"""A convolutional net with Opacus, under a budget: two lines are new, and the ledger stops the training.
+"""A convolutional net with Opacus under a budget: two additional lines, and the ledger stops the training.
 
 The ledger must be running (README.md, "By hand"), and opacus, torch and scikit-learn must be installed. Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/opacus_digits.py
 
-It learns scikit-learn's handwritten digits. Every `optimizer.step()` asks first. The step that does not fit raises
-BudgetExceededError, and the parameters stay as they were before it.
+It learns scikit-learn's handwritten digits. Every `optimizer.step()` is authorized first. A step that does not fit
+raises BudgetExceededError, and leaves the parameters unchanged.
 """
 
 import json
@@ -33,17 +33,17 @@ LIMIT = Limit(4.0, 1e-4)
 
 @dataclass(frozen=True)
 class Facts:
-    """What came of the training.
+    """Results of the training.
 
     Args:
         run: id of the run.
-        steps: that were admitted and taken.
+        steps: admitted and taken.
         refused: whether the ledger stopped it.
-        epsilon: spent, by the ledger's filter, which holds whatever was chosen on the way.
-        epsilon_declared: spent, if all was fixed in advance: what accountants in a process read.
-        epsilon_opacus: what Opacus' own accountant reads for these steps.
+        epsilon: spent by the ledger's filter, valid for adaptive choices.
+        epsilon_declared: spent if all was fixed in advance, as by in-process accountants.
+        epsilon_opacus: by Opacus' own accountant.
         delta: of all three.
-        accuracy: on other digits.
+        accuracy: on test digits.
     """
 
     run: str
@@ -57,7 +57,7 @@ class Facts:
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Load the images: those to learn from, and others."""
+    """Load the images for training and for testing."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8)
     answers = torch.tensor(labels)
@@ -66,7 +66,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def net() -> nn.Module:
-    """A small convolutional net; group norm, because a batch norm would mix the records."""
+    """Build a small convolutional net with group norm, because batch norm would mix records."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.GroupNorm(4, 16),
@@ -82,14 +82,7 @@ def net() -> nn.Module:
 
 
 def train(run: Run) -> tuple[nn.Module, BudgetExceededError | None]:
-    """Train until the ledger refuses a step, or the epochs are over.
-
-    Args:
-        run: asked before each step.
-
-    Returns:
-        The model, and the refusal.
-    """
+    """Train until the ledger refuses a step or the epochs end; return the model and the refusal."""
     known, _ = digits()
     engine = PrivacyEngine()
     attach(engine, run)
@@ -114,7 +107,7 @@ def train(run: Run) -> tuple[nn.Module, BudgetExceededError | None]:
 
 
 def accuracy(model: nn.Module) -> float:
-    """Share of the other digits that are recognised."""
+    """Compute the share of correctly recognised test digits."""
     _, unseen = digits()
     images, labels = unseen.tensors
     model.eval()
@@ -123,7 +116,7 @@ def accuracy(model: nn.Module) -> float:
 
 
 def main() -> None:
-    """Train under a budget, and compare what it cost with what Opacus says."""
+    """Train under a budget, and compare its cost with Opacus' accountant."""
     asked = parser("A convolutional net with Opacus, under a budget.", "opacus-results").parse_args()
     with LedgerClient() as ledger:
         path = budget(

@@ -1,15 +1,15 @@
-"""A DP-SGD job that may be killed at any moment and started again: what it spent is never forgotten.
+"""A DP-SGD job that can be killed and restarted at any time without losing its spending.
 
 The ledger must be running, with a budget that the job may charge (README.md, "By hand"). Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... \
         python examples/resumable_trainer.py --budget mimic/icu-team checkpoint.npz
 
-It learns scikit-learn's handwritten digits until its budget is spent. Started again with the same checkpoint, it
-takes up the same run. A step that was admitted, but whose weights were lost with the process, stays charged.
+It learns scikit-learn's handwritten digits until its budget is spent. Restarted with the same checkpoint, it resumes
+the same run. An admitted step whose weights were lost with the process stays charged.
 """
 
-# A script that talks to a person, and no package:
+# A script, not a package:
 
 import argparse
 from dataclasses import dataclass
@@ -28,47 +28,36 @@ NOISE_MULTIPLIER = 4.0
 CLIPPING_NORM = 1.0
 LEARNING_RATE = 2.0
 TEST_RECORDS = 397
-LARGEST_PIXEL = 16.0  # of the data set's documentation; computed from the records it would be a release
+LARGEST_PIXEL = 16.0  # from the data set's documentation; computing it from the records would be a release
 
 
 @dataclass
 class Progress:
-    """What a job must find again after it was killed.
+    """Progress that survives a restart.
 
     Args:
-        run_id: of the run at the ledger.
-        weights: (n_features, n_classes), after the last step whose weights were saved.
+        run_id: of the ledger's run.
+        weights: (n_features, n_classes), after the last saved step.
     """
 
     run_id: str
     weights: Floats
 
     def save(self, file: Path) -> None:
-        """Write a checkpoint whole, or leave the old one as it is.
-
-        Args:
-            file: where it is kept, ending in .npz.
-        """
+        """Write a checkpoint (.npz) atomically."""
         new = file.with_name(f"new-{file.name}")
         np.savez(new, run_id=self.run_id, weights=self.weights)
         new.replace(file)
 
     @classmethod
     def load(cls, file: Path) -> "Progress":
-        """Read a checkpoint.
-
-        Args:
-            file: where it is kept.
-
-        Returns:
-            The progress.
-        """
+        """Read a checkpoint."""
         with np.load(file) as saved:
             return cls(str(saved["run_id"]), saved["weights"])
 
 
 def noisy_gradient(weights: Floats, features: Floats, labels: Floats, rng: np.random.Generator) -> Floats:
-    """Release one step: the mean gradient of a Poisson sample, clipped for each record, with noise.
+    """Release one step: the noisy mean gradient of a Poisson sample, clipped for each record.
 
     Args:
         weights: (n_features, n_classes).
@@ -77,7 +66,7 @@ def noisy_gradient(weights: Floats, features: Floats, labels: Floats, rng: np.ra
         rng: source of sampling and noise.
 
     Returns:
-        (n_features, n_classes), divided by the expected sample size, because the real one is private.
+        (n_features, n_classes), divided by the expected sample size, because the actual one is private.
     """
     drawn = rng.random(len(features)) < SAMPLING_PROBABILITY
     sample = features[drawn]
@@ -98,10 +87,10 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
     Args:
         ledger: with a trainer's key.
         budget: id or path of the budget to charge.
-        checkpoint: where the progress is kept.
+        checkpoint: file of the progress.
 
     Returns:
-        The run, completed, and the last weights: (n_features, n_classes).
+        The completed run, and the last weights: (n_features, n_classes).
     """
     features, labels = records()
     if checkpoint.exists():
@@ -114,7 +103,7 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
         progress.save(checkpoint)
     print(f"{run.id} is {run.status}, at step {run.next_step}", flush=True)
     rng = np.random.default_rng()  # from the operating system's entropy, anew at each start: noise never repeats
-    # Not `with run`: that would abort the run at an interrupt, and an aborted run cannot be taken up again.
+    # Not `with run`: it would abort the run at an interrupt, and an aborted run cannot be resumed.
     while run.status == "active":
         try:
             admission = run.authorize()
@@ -130,10 +119,7 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
 
 
 def records(*, for_test: bool = False) -> tuple[Floats, Floats]:
-    """Load the digits.
-
-    Args:
-        for_test: those that are not trained on.
+    """Load the digits for training or testing.
 
     Returns:
         Features: (n_records, 65), pixels in [0, 1] and a one; labels: (n_records, 10), 0 or 1.
@@ -145,7 +131,7 @@ def records(*, for_test: bool = False) -> tuple[Floats, Floats]:
 
 
 def main() -> None:
-    """Read the command line, train, and say how well the model does on records that it has not seen."""
+    """Parse the command line, train, and print the test accuracy."""
     parser = argparse.ArgumentParser(description="A DP-SGD job that may be killed and started again.")
     parser.add_argument("--budget", required=True, help="id or path of the budget to charge")
     parser.add_argument("checkpoint", type=Path, help="where the progress is kept, a file ending in .npz")

@@ -1,14 +1,14 @@
-"""Verify what `epsilon-ledger export` wrote, without the ledger: nothing but Python's standard library is needed.
+"""Verify an export of `epsilon-ledger export` with Python's standard library alone.
 
-It walks the hash chain of every run, adds up every charge at the price list's prices (of disjoint parts, what those
-have lost that lost most), and compares the bytes with the balance of every account, and its limit with the one that
-decisions name. What it finds wrong first is named, and the exit status is 1.
+It checks the hash chain of every run, sums up every charge at the cost table's prices (of disjoint parts, the largest
+losses), and compares the bytes with the balance of every account, and its limit with those in decisions. It prints the
+first discrepancy and exits with status 1.
 
     epsilon-ledger export --population mimic > mimic.jsonl
     python verify_export.py mimic.jsonl
     epsilon-ledger export --run run_… | python verify_export.py -
-    python verify_export.py mimic.jsonl --seen 5f0c…   # a head that you wrote down earlier, all 64 digits of it, is
-                                                       # still in its chain
+    python verify_export.py mimic.jsonl --seen 5f0c…   # a head recorded earlier, all 64 digits, is still
+                                                       # in its chain
 """
 
 import argparse
@@ -24,21 +24,21 @@ from typing import Any
 
 Line = dict[str, Any]
 Curve = tuple[list[int], int]
-"""A value for every order, and a delta; whole numbers."""
+"""Integer values for every order, and an integer delta."""
 
 STEPS_TAKEN = {"admitted", "reported"}
 CHARGED = STEPS_TAKEN | {"forfeited"}
 OPENINGS = {"population.created", "budget.created", "run.created"}
-"""Acts that open an account."""
+"""Audit events that create an account."""
 FORMAT = 1
 
 
 class BadRowError(Exception):
-    """The first row that does not agree."""
+    """The first row with a discrepancy."""
 
 
 def main() -> int:
-    """Verify a file, and say what was found."""
+    """Verify a file, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="what `epsilon-ledger export` wrote; - for standard input")
     parser.add_argument("--seen", action="append", default=[], metavar="HASH", help="a head that was noted earlier")
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 class Export:
-    """What an export holds, checked while it is read."""
+    """Contents of an export, checked while reading."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.prices: dict[tuple[str, str, int], Curve] = {}
@@ -106,7 +106,7 @@ class Export:
             raise BadRowError(f"the file ends after line {self.lines}, before its end")
 
     def verify(self, seen: Iterable[str]) -> None:
-        """Compare what was added up with what the accounts, the runs and the reservations say."""
+        """Compare the sums with the accounts, runs and reservations."""
         self._check_acts()
         for chain in self.chains.values():
             chain.check_end()
@@ -121,7 +121,7 @@ class Export:
                 raise BadRowError(f"hash {head} is in no chain: the decisions that it stands for were changed")
 
     def _check_balance(self, account: Line) -> None:
-        """How much of a largest one is held depends on which part it is: there, both together are compared."""
+        """Compare a balance; of parallel children spent and held together, because the largest child decides."""
         name = f"account {account['path']} ({account['id']})"
         spent, held, composed = self._value(account)
         if spent != _curve(account, "spent"):
@@ -131,7 +131,7 @@ class Export:
             raise BadRowError(f"{name}: its held curve is not the sum of its rows")
 
     def _value(self, account: Line) -> tuple[Curve, Curve, bool]:
-        """What an account has spent and holds, and whether disjoint parts lie beneath it."""
+        """Return an account's spent and held curves, and whether it has disjoint children."""
         if _is_parallel(account):
             parts = [self._value(child)[:2] for child in self._children(account)]
             most = account["max_partitions_per_unit"] * (2 if account["neighboring_relation"] == "replace_one" else 1)
@@ -150,7 +150,7 @@ class Export:
         return [one for one in beneath if account["id"] in _parents(one)]
 
     def _topmost(self, account: Line) -> list[Line]:
-        """The parallel accounts beneath one that is not, without those beneath another parallel one."""
+        """Return the topmost parallel accounts under an account."""
         if account["kind"] == "run":
             return []
         found = []
@@ -159,7 +159,7 @@ class Export:
         return found
 
     def _adding(self, run_id: str) -> set[str]:
-        """The accounts above a run to which its charges are added: there are no parts between."""
+        """Return the accounts above a run to which its charges add up, without disjoint parts in between."""
         found: set[str] = set()
         wanted = list(_parents(self.accounts[run_id]))
         while wanted:
@@ -170,7 +170,7 @@ class Export:
         return found
 
     def _spent(self) -> dict[str, Counter[str]]:
-        """What was charged to each account; an active reservation holds what its ancestors will spend."""
+        """Sum the charges of each account; an active reservation holds its ancestors' part."""
         spent: dict[str, Counter[str]] = defaultdict(Counter)
         for run_id, chain in self.chains.items():
             above = self._adding(run_id)
@@ -182,7 +182,7 @@ class Export:
         return spent
 
     def _held(self) -> dict[str, Counter[str]]:
-        """What active reservations hold of each account: the whole plan, but of the run's own what is left of it."""
+        """Sum the active reservations of each account: whole plans, but only the remainder for the run itself."""
         held: dict[str, Counter[str]] = defaultdict(Counter)
         for reservation in self.reservations.values():
             if reservation["status"] == "active":
@@ -224,7 +224,7 @@ class Export:
             self._check_limit(self.accounts[entry["binding_account_id"]], entry, json.loads(entry["refusal_details"]))
 
     def _check_limit(self, account: Line, entry: Line, named: Line) -> None:
-        """A decision names the limit that governs its run, and a refusal the limit of the account that refused."""
+        """Check the limit in a decision: the run's governing limit, and of a refusal the refusing account's."""
         if {"epsilon": named["epsilon_limit"], "delta": named["delta"]} not in account["limits"]:
             raise BadRowError(
                 f"account {account['path']} ({account['id']}): its limit was never epsilon {named['epsilon_limit']} at "
@@ -232,7 +232,7 @@ class Export:
             )
 
     def _act(self, line: Line) -> None:
-        """An entry of the organisation's own chain, which has all limits that were in force."""
+        """Check an entry of the organisation's chain, which has all limits."""
         entry = line["entry"]
         head = hashlib.sha256(self.acts_head + _canonical(entry)).digest()
         if (
@@ -253,7 +253,7 @@ class Export:
                 self.withdrawn[plan["reservation"]].update(plan["steps"])
 
     def _check_acts(self) -> None:
-        """Compare the limits of the accounts, and their places in the tree, with those that the acts gave them."""
+        """Compare the accounts' limits and parents with the audit events."""
         for account in self.accounts.values() if self.acts else ():
             name = f"account {account['path']} ({account['id']})"
             if self.limits.get(account["id"]) != account["limits"]:
@@ -295,7 +295,7 @@ class Export:
             raise BadRowError(f"{name}: what was executed is not what was charged under it")
 
     def _cost(self, account: Line, counts: Mapping[str, int]) -> Curve:
-        """What repetitions of events cost: sums of whole numbers, cut off where 64 bits end."""
+        """Sum the cost of repeated events, saturated at 64 bits."""
         values, delta = [0] * len(_values(account["spent"])), 0
         for fingerprint, count in counts.items():
             key = (fingerprint, account["neighboring_relation"], account["grid_version"])
@@ -307,13 +307,13 @@ class Export:
         return values, delta
 
     def _sum(self, curves: Iterable[Curve]) -> Curve:
-        """Curves together, cut off where 64 bits end."""
+        """Sum curves, saturated at 64 bits."""
         values, deltas = zip(*curves, strict=True)
         whole = [min(sum(column), self.exhausted) for column in zip(*values, strict=True)]
         return whole, min(sum(deltas), self.exhausted)
 
     def _largest(self, account: Line, curves: list[Curve], most: int) -> Curve:
-        """At every order, the sum of the largest."""
+        """Sum the largest curves at every order."""
         zero: Curve = [0] * len(_values(account["spent"])), 0
         values, deltas = zip(zero, *curves, strict=True)
         whole = [min(sum(sorted(column, reverse=True)[:most]), self.exhausted) for column in zip(*values, strict=True)]
@@ -321,7 +321,7 @@ class Export:
 
 
 class Chain:
-    """The decisions of a run, each hashed together with the one before it."""
+    """Hash chain of a run's decisions."""
 
     def __init__(self, organisation: str, run: Line) -> None:
         self.run = run
@@ -368,7 +368,7 @@ class Chain:
             taken[entry["reservation_id"]] += items
 
     def check_end(self) -> None:
-        """Check that nothing is missing at the end."""
+        """Check that the chain is complete."""
         if (self.decisions, self.head) != (self.run["decisions"], self.run["chain_head"]):
             raise BadRowError(
                 f"{self.name}, decision {self.decisions}: it is missing, or the head of the chain is another; "
@@ -380,7 +380,7 @@ class Chain:
 
 
 def _parents(account: Line) -> list[str]:
-    """What an account lies beneath: a run beneath all budgets that it charges."""
+    """Return an account's parents: all charged budgets of a run."""
     parents: list[str] = account["parents"]
     return parents
 

@@ -1,4 +1,4 @@
-"""Alembic's environment: one connection, given by the caller or opened from the settings."""
+"""Alembic environment: one connection, from the caller or from the settings."""
 
 from alembic import context
 from sqlalchemy import Connection
@@ -9,7 +9,7 @@ from app.settings import Settings
 
 
 def run(connection: Connection) -> None:
-    """Migrate over a connection whose transaction the caller owns."""
+    """Migrate over a connection in the caller's transaction."""
     context.configure(
         connection=connection,
         target_metadata=metadata,

@@ -1,7 +1,7 @@
 """Create the schema of the ledger: tables, constraints, indexes and row-level security.
 
-The columns and checks are written here once more, as they are at this revision: a migration must not change when
-`app.persistence.tables` does. Names of constraints follow the naming convention of its metadata.
+Columns and checks are repeated here as of this revision, because a migration must not change with
+`app.persistence.tables`. Names of constraints follow the naming convention of its metadata.
 """
 
 from datetime import datetime
@@ -50,7 +50,7 @@ POLICY = "tenant_isolation"
 
 
 def upgrade() -> None:
-    """Create every table, and on PostgreSQL its policy."""
+    """Create every table, and on PostgreSQL its row-level security policy."""
     _create_organisations()
     _create_accounts()
     _create_balances()
@@ -97,7 +97,7 @@ def _is_postgresql() -> bool:
 
 
 def _enable_row_level_security(table: str) -> None:
-    """Show and change the rows of the organisation only that a transaction names."""
+    """Restrict a table to the rows of the transaction's organisation."""
     owner = "id" if table == "organisations" else "organisation_id"
     op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")  # also for the owner, which the service is
@@ -120,7 +120,7 @@ def _organisation_foreign_key() -> sa.ForeignKeyConstraint:
 
 
 def _foreign_key(table: str, *, name: str | None = None, **columns: str) -> sa.ForeignKeyConstraint:
-    """Refer to another table of the same organisation; `columns` has each column and the one that it refers to."""
+    """Reference a table of the same organisation; `columns` maps each column to the referenced one."""
     referred = [f"{table}.{column}" for column in ("organisation_id", *columns.values())]
     return sa.ForeignKeyConstraint(["organisation_id", *columns], referred, name=name)
 
