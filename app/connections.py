@@ -70,8 +70,8 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.connections) > self._limits.connections:
             self._refuse(
                 "too_many_connections",
-                f"This process has {self._limits.connections} connections already, and takes no more at a time. "
-                "Repeat the request in a moment, and keep fewer connections.",
+                f"This process has {self._limits.connections} connections already, its limit. "
+                "Retry the request shortly, and keep fewer connections.",
             )
 
     def connection_lost(self, exc: Exception | None) -> None:

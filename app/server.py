@@ -214,7 +214,7 @@ def _end_by(moment: float) -> None:
     """End the process at a time of the monotonic clock; committed data is safe."""
 
     def end() -> None:
-        _logger.error("What was begun did not end in time; the process is ended.")
+        _logger.error("Background tasks did not stop in time; the process exits.")
         os._exit(1)
 
     timer = threading.Timer(moment - monotonic(), end)

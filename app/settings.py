@@ -28,7 +28,7 @@ def _placements(given: object) -> object:
         raise ValueError(f"it is no JSON object of placements and database URLs; {right}")
     twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if twice:
-        raise ValueError(f"the placement {twice[0]!a} stands there twice")
+        raise ValueError(f"the placement {twice[0]!a} is given twice")
     if DEFAULT_PLACEMENT in dict(pairs):
         raise ValueError(f"the placement {DEFAULT_PLACEMENT!r} is EPSILON_LEDGER_DATABASE_URL itself; name others")
     return dict(pairs)

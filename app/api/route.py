@@ -150,7 +150,7 @@ def _check_once(request: Request, *names: str) -> None:
     """
     for name in names:
         if len(request.headers.getlist(name)) > 1:
-            raise InvalidInputError(f"The header {name.title()} stands twice; send it once.")
+            raise InvalidInputError(f"The header {name.title()} is given twice; send it once.")
 
 
 def _check_query(request: Request, known: set[str]) -> None:
@@ -166,7 +166,7 @@ def _check_query(request: Request, known: set[str]) -> None:
         if name not in known or given.count(name) > 1:
             taken = ", ".join(sorted(known)) or "none"
             raise InvalidInputError(
-                f"The query parameter {name[:100]!a} is unknown here, or stands twice; known: {taken}."
+                f"The query parameter {name[:100]!a} is unknown here, or given twice; known: {taken}."
             )
 
 

@@ -44,7 +44,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         known: set[str] = set()
         for key, _ in pairs:
             if key in known:
-                raise InvalidInputError(f"The key {key[:100]!a} stands twice in one object.")
+                raise InvalidInputError(f"The key {key[:100]!a} is given twice in one object.")
             known.add(key)
     return value
 

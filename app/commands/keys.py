@@ -40,7 +40,7 @@ def create_key(
     role: Annotated[Role, typer.Option(help="What the key may do.")],
     name: Annotated[str | None, typer.Option(help="What its owner calls it.")] = None,
     scope: Annotated[
-        str | None, typer.Option(help="The account, by id or path, on and beneath which alone it holds.")
+        str | None, typer.Option(help="Restrict the key to this account, by id or path, and everything under it.")
     ] = None,
     expires: Annotated[
         datetime | None,
@@ -67,7 +67,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, organisation)
-        assert owner is not None, "it was found a moment ago"
+        assert owner is not None, "it was found above"
         found = list(_every(cli_context(db, owner, now)))
     lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
     text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
@@ -76,7 +76,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
 
 def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The part of the key before the dot.")],
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads the record.")],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log.")],
     *,
     include_successors: Annotated[
         bool, typer.Option("--with-heirs", help="Also the keys for which it was changed: a thief may have rotated it.")

@@ -30,7 +30,7 @@ def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> No
 def lift_quarantine(
     account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its id, or path such as mimic/icu-team.")],
     organisation: Organisation,
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads the record.")],
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log.")],
     *,
     as_json: Json = False,
 ) -> None:
@@ -64,5 +64,5 @@ def _call(placements: Placements, organisation: str) -> RequestContext:
     db = placements.find_organisation(organisation).database
     with db.read(ALL_TENANTS) as tx:
         owner = organisations.find_organisation(tx, organisation)
-    assert owner is not None, "it was found a moment ago"
+    assert owner is not None, "it was found above"
     return cli_context(db, owner, db.clock.now())

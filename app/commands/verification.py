@@ -101,7 +101,7 @@ def verify(
         "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
     }
     summary = (
-        f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges that stand "
+        f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges "
         f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
         f"and {found.acts} acts"
     )
@@ -122,7 +122,7 @@ def checkpoint(
         db = placements.find_organisation(organisation).database
         with db.read(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, organisation)
-        assert owner is not None, "it was found a moment ago"
+        assert owner is not None, "it was found above"
         now = db.clock.now()
 
         def work() -> str:

@@ -103,8 +103,8 @@ def gather(
     promises = {
         "the ledger admitted exactly the steps that were released": facts.steps_admitted == facts.steps_released,
         "it refused exactly one": facts.refusals == 1 and history.points[-1].decision == "refused",
-        "what was spent is within the limit": facts.epsilon <= facts.epsilon_limit,
-        "the charges in the database are sound and stand for those steps": proven,
+        "the spending is within the limit": facts.epsilon <= facts.epsilon_limit,
+        "the charges in the database are sound and cover those steps": proven,
         "the run is completed": facts.run_status == "completed",
     }
     broken = [promise for promise, kept in promises.items() if not kept]

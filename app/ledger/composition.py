@@ -65,7 +65,7 @@ def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account,
 def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tuple[RdpCurve, RdpCurve]]) -> _Reached:
     """Compute a charge's effect on an account from its children's."""
     if account.parts_that_count is not None:
-        assert beneath, "nothing but a part of it lies beneath a parallel account"
+        assert beneath, "only its parts are under a parallel account"
         whole = of_parts([each.exposure for each in beneath], others, account.parts_that_count)
         return _Reached(whole, account, whole)
     through = [each for each in beneath if each.parallel is not None]
@@ -142,10 +142,10 @@ def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
 def require_charged_directly(account: Account, what: str) -> None:
     """Raise InvalidInputError unless runs may charge the account: a budget without partitions."""
     if account.kind is not AccountKind.BUDGET:
-        raise InvalidInputError(f"{what!r} is a population; register the run beneath one of its budgets.")
+        raise InvalidInputError(f"{what!r} is a population; register the run under one of its budgets.")
     if account.partitions_per_unit is not None:
         raise InvalidInputError(
-            f"{what!r} is composed in parallel, and a run charges its parts: register the run beneath some of them."
+            f"{what!r} is composed in parallel, and a run charges its parts: register the run under some of them."
         )
 
 

@@ -28,7 +28,7 @@ class PlannedItem:
         """Check the invariants of the counts."""
         assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
         assert 0 <= self.used <= self.count, "no more is used than planned"
-        assert 0 <= self.withdrawn <= self.count, "no more is withdrawn than planned"
+        assert 0 <= self.withdrawn <= self.count, "at most the planned steps are withdrawn"
 
     @property
     def left(self) -> int:

@@ -149,7 +149,7 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
     _require_active(reservation, lapsed_by)
     if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
         raise ReservationStateConflictError(
-            f"A limit above this run was lowered, and the {reservation.steps_withdrawn} steps that were left of the "
+            f"A limit above this run was lowered, and the remaining {reservation.steps_withdrawn} steps of the "
             "plan were withdrawn. Commit the reservation with the number of steps executed; the rest is returned.",
             steps_authorized=reservation.steps_used,
             steps_withdrawn=reservation.steps_withdrawn,
@@ -175,8 +175,8 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
     further = steps_executed - reservation.steps_used
     if further < 0:
         raise InvalidInputError(
-            f"{steps_executed} steps cannot have been executed: {reservation.steps_used} were authorised, and what "
-            f"was authorised is spent. Send at least {reservation.steps_used}."
+            f"{steps_executed} steps cannot have been executed: {reservation.steps_used} were authorised, and "
+            f"authorised steps are spent. Send at least {reservation.steps_used}."
         )
     if steps_executed > reservation.steps_planned:
         raise InvalidInputError(

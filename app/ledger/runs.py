@@ -81,7 +81,7 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
     unapproved = status is RunStatus.PENDING and action is not RunAction.ABORT
     if ended or unapproved or (status is RunStatus.OVERDRAWN and action not in ENDS):
         raise RunStateConflictError(
-            f"The run is {status}; it cannot be told to {action}. {_way_on(status)}", run_status=str(status)
+            f"The run is {status}; it cannot {action}. {_way_on(status)}", run_status=str(status)
         )
     return reached
 

@@ -103,7 +103,7 @@ class Clock:
             self.sample()
         elif self._known is None:
             if not wait:
-                raise LedgerUnavailableError("The database's clock was not read yet. Repeat the request in a moment.")
+                raise LedgerUnavailableError("The database's clock has not been read yet. Retry the request shortly.")
             self.sample()
         known, at = self._known, counted()
         assert known is not None, "it was read"

@@ -290,7 +290,7 @@ def _narrowed(begin: str, whose: Whose) -> str:
 
 def _commit(connection: Connection) -> None:
     transaction = connection.get_transaction()
-    assert transaction is not None, "it was begun here, and nobody else ends it"
+    assert transaction is not None, "only this function ends it"
     try:
         transaction.commit()
     except BaseException as error:

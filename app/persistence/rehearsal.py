@@ -26,7 +26,7 @@ class Fault(StrEnum):
     FULL = "The disk of the database is full."
     FORBIDDEN = "The database forbids the service to write its tables: the service's role must own all of them."
     LOCKED = "Other sessions keep the database locked."
-    BROKEN = "The database fails a step's statements; the log says how."
+    BROKEN = "The database rejects a step's statements; see the log."
 
 
 READABLE: Final = frozenset({Fault.READ_ONLY, Fault.FULL, Fault.FORBIDDEN, Fault.LOCKED})

@@ -59,7 +59,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
         )
     if url.database in {None, "", ":memory:"} or str(url.database).startswith("file:"):
         raise InvalidInputError(
-            f"{called} names no file, and a database in memory would forget what was spent; write sqlite:///FILE."
+            f"{called} names no file, and an in-memory database would lose the balances; write sqlite:///FILE."
         )
 
     def configure(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

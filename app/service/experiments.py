@@ -107,11 +107,11 @@ def create_experiment(
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
         above = find_parent(tx, call, parent)
         if above.account.kind is not AccountKind.BUDGET:
-            raise InvalidInputError(f"{parent!r} is a population; declare the experiment beneath one of its budgets.")
+            raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
         if above.account.partitions_per_unit is not None:
             raise InvalidInputError(
-                f"{above.account.path!r} is composed in parallel: nobody has attested that an experiment is one of its "
-                "disjoint parts. Declare it beneath one of them."
+                f"{above.account.path!r} is composed in parallel, and no attestation covers an experiment as one of "
+                "its disjoint parts. Create it under one of them."
             )
         limit = terms.limit or above.account.limit
         view = open_budget(tx, call, above, replace(terms, limit=limit), ready)
@@ -200,15 +200,13 @@ def charge_sweep(
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         found = _found(tx, call, experiment_id)
         if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
-            raise InvalidInputError(
-                "The runs of this experiment are charged one by one; there is nothing to charge now."
-            )
+            raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
         work = load_for(tx, call, found.account_id)
         run = work.run(call.organisation_id, found.account_id)
         if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
             raise RunStateConflictError(
-                "The sweep was charged before; how many trials it has was told then, and never again. Declare another "
-                "one if nobody knows it.",
+                "The sweep was charged before, and its number of trials was returned once. Create another experiment "
+                "if the number is lost.",
                 run_status=str(run.status),
             )
         require_active(run)

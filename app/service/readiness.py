@@ -17,7 +17,7 @@ BELIEVED_SECONDS = 1.0
 ANSWERED_SECONDS: Final = 1.5
 """Maximum time of a probe; health checks of proxies time out after two seconds."""
 
-LATE: Final = "The database takes longer than {:g} s for what a step does."
+LATE: Final = "The database takes longer than {:g} s for a step's statements."
 
 _logger = logging.getLogger(__name__)
 

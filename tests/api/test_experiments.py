@@ -180,7 +180,7 @@ def test_a_sweep_is_a_run_with_a_limit_to_policies(home: House) -> None:
 def test_no_experiment_lies_directly_beneath_a_population(home: House) -> None:
     refused = home.ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors"}, "trainer")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
-    assert "beneath one of its budgets" in refused.json()["detail"]
+    assert "under one of its budgets" in refused.json()["detail"]
 
 
 def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:

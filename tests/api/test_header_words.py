@@ -81,7 +81,7 @@ def test_a_doubled_header_is_refused(house: House, operation: Operation) -> None
         path = operation.at(**house.ids())
         reply = house.ledger.http.post(path, content=b"{}", headers=_doubled(house, name, (first, second)))
         told = is_refused(reply, 422, "invalid_request")
-        assert told["detail"] == f"The header {name.decode().title()} stands twice; send it once."
+        assert told["detail"] == f"The header {name.decode().title()} is given twice; send it once."
     assert house.rows() == before
 
 
@@ -94,7 +94,7 @@ def test_two_keys_are_refused_though_both_open(house: House, operation: Operatio
         headers = _doubled(house, b"authorization", (both[0], both[1]))
         reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), headers=headers)
         told = is_refused(reply, 422, "invalid_request")
-        assert told["detail"] == "The header Authorization stands twice; send it once."
+        assert told["detail"] == "The header Authorization is given twice; send it once."
     assert house.rows() == before
 
 

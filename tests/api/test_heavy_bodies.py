@@ -45,7 +45,7 @@ def _ask(house: House, path: str, content: str | dict[str, Any]) -> dict[str, An
 @pytest.mark.parametrize("path", [STEPS, EPSILON, POPULATIONS])
 def test_a_key_that_stands_twice_among_very_many(house: House, path: str) -> None:
     answer = _ask(house, path, f'{{{_keys(40_000)},"9c3f":0}}')
-    assert (answer["code"], answer["detail"]) == ("invalid_request", "The key '9c3f' stands twice in one object.")
+    assert (answer["code"], answer["detail"]) == ("invalid_request", "The key '9c3f' is given twice in one object.")
 
 
 @pytest.mark.parametrize("depth", [2, 15, 16, 17, 100, 200, 240, 254, 300])

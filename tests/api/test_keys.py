@@ -110,7 +110,7 @@ def test_a_withdrawn_key_opens_nothing_and_whoever_has_it_is_told_why(home: Hous
     reply = home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
     assert (reply.status_code, reply.json()["revoked_at"] is None) == (200, False)
     status, told = _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})
-    assert (status, told["detail"]) == (401, "This API key was withdrawn.")
+    assert (status, told["detail"]) == (401, "This API key was revoked.")
     assert home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {}).json() == reply.json()
     again = home.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {})
     assert (again.status_code, again.json()["code"]) == (422, "invalid_request")

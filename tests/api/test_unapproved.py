@@ -62,7 +62,7 @@ def test_many_small_runs_do_not_pass_under_the_threshold(lab: House) -> None:
         "others": 0.3,
         "promised": 0.1,
     }
-    assert "other runs under mimic/lab that nobody has approved have epsilon 0.3" in told["reason"]
+    assert "other runs under mimic/lab without approval have epsilon 0.3" in told["reason"]
     assert _registered(lab, 1e-6)["status"] == "pending"
     _approve(lab, made[3]["id"])
     assert lab.ledger.post(f"/v1/runs/{made[3]['id']}/steps", {"event": GAUSSIAN}, "trainer").status_code == 200
@@ -120,7 +120,7 @@ def test_an_ended_run_that_reported_more_than_its_limit_counts_for_all_of_it(lab
 
 
 def test_a_run_that_reported_what_no_epsilon_bounds_leaves_room_for_none(lab: House) -> None:
-    run, waits = _registered(lab)["id"], "other runs under mimic/lab that nobody has approved have an unbounded epsilon"
+    run, waits = _registered(lab)["id"], "other runs under mimic/lab without approval have an unbounded epsilon"
     loudest = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9, "mode": "report"}
     assert lab.ledger.post(f"/v1/runs/{run}/steps", loudest, "trainer").json()["epsilon"] is None
     told = _waiting(lab, _registered(lab, 0.001)["id"])

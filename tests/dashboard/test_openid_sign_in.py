@@ -110,7 +110,7 @@ def test_another_provider_s_answer_is_not_taken(way: Way) -> None:
         ({"exp": 1}, "has expired"),
         ({"exp": None}, "needs `exp`"),
         ({"groups": ["visitors"]}, "None of the groups"),
-        ({"sub": None}, "names nobody"),
+        ({"sub": None}, "is missing or empty"),
     ],
 )
 def test_what_the_provider_says_must_be_for_this_sign_in(way: Way, said: dict[str, object], words: str) -> None:

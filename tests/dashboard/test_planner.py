@@ -114,7 +114,7 @@ def test_nothing_is_sampled_with_a_probability_of_one(visitor: httpx2.Client) ->
 def test_an_infinite_loss_is_an_answer(visitor: httpx2.Client) -> None:
     text = visitor.get("/planner?noise=0.001&rate=1&steps=1000000000").text
     assert "∞" in text
-    assert "protects nobody" in text
+    assert "gives no protection" in text
     assert "does not fit" in text
 
 

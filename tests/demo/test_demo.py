@@ -133,7 +133,7 @@ def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(
         ({"epsilon": 2.1}, 11, "refused", {}, "within the limit"),
         ({"status": "active"}, 11, "refused", {}, "the run is completed"),
         ({}, 11, "refused", {"sound": False}, "are sound"),
-        ({}, 11, "refused", {"steps": 9}, "stand for those steps"),
+        ({}, 11, "refused", {"steps": 9}, "cover those steps"),
     ],
 )
 def test_a_broken_promise_fails_the_demo(

@@ -151,7 +151,7 @@ def test_a_databases_clock_that_was_set_back_is_followed(world: World) -> None:
 def test_a_clock_that_was_never_read_is_asked_or_said_to_be_unknown(world: World) -> None:
     clock = Clock(world.read)
     assert clock.own_is_ahead() is None
-    with pytest.raises(LedgerUnavailableError, match="not read yet"):
+    with pytest.raises(LedgerUnavailableError, match="not been read yet"):
         clock.moment(wait=False)
     assert clock.now().timestamp() == pytest.approx(world.database())
     assert clock.moment(wait=False).latest == clock.now()

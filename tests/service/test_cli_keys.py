@@ -115,7 +115,7 @@ def test_mistakes_are_told_and_no_key_is_made(run: Run) -> None:
     past = (datetime.now(UTC) - timedelta(days=1)).isoformat()
     for options, told in (
         (("--scope", "mimic/nowhere"), "no population or budget"),
-        (("--expires", past), "lies in the past"),
+        (("--expires", past), "is in the past"),
         (("--expires", "2999-01-01T00:00:00"), "zone"),
         (("--expires", "tomorrow"), "zone"),
         (("--name", "a/b"), "A name has no slash"),

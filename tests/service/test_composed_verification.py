@@ -58,7 +58,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "parts that are added up": (lambda tx: set_account(tx, "group", max_partitions_per_unit=None), "group ("),
     "more parts that count": (lambda tx: set_account(tx, "group", max_partitions_per_unit=2), "group ("),
     "a sum made parallel": (lambda tx: set_account(tx, "clinic", max_partitions_per_unit=1), "clinic ("),
-    "an attestation forgotten": (lambda tx: tx.execute(delete(partition_attestations)), "nobody has attested"),
+    "an attestation forgotten": (lambda tx: tx.execute(delete(partition_attestations)), "no attestation says"),
     "a second budget forgotten": (_forget_second, "group/south/both"),
     "an ancestor of it left out": (_forget_above_second, "group/south/both"),
     "a first budget that is another": (

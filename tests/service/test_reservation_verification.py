@@ -179,7 +179,7 @@ def test_what_a_lowered_limit_has_withdrawn_is_proven(lowered: Trainer) -> None:
     with tampering(lowered.ledger.database) as tx:
         set_plan(tx, withdrawn_count=0)
     problems = verify(lowered.ledger.database).problems
-    assert any(problem.endswith("is not what lowered limits have withdrawn.") for problem in problems)
+    assert any(problem.endswith("differs from the audit log of lowered limits.") for problem in problems)
     assert any(
         "mimic/icu-team (bud_" in problem and "active plans may take more than its limit allows" in problem
         for problem in problems

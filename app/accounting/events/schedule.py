@@ -55,7 +55,7 @@ class Decay(DpEvent):
         if self.mode not in get_args(DecayMode):
             raise InvalidEventError(f'mode is {shown(self.mode)}, but it must be "time", "step" or "exp".')
         set_real(self, "decay_rate", RATES[self.mode], "how fast the noise shrinks from step to step")
-        check_whole("steps", self.steps, 1, MAX_STEPS, "how many steps the event stands for")
+        check_whole("steps", self.steps, 1, MAX_STEPS, "how many steps the event covers")
         check_whole("first_step", self.first_step, 0, MAX_COUNT, "the number of the first of the steps")
         check_event(self.event, "happens at each step")
         inner = self.event.event if isinstance(self.event, PoissonSampled) else self.event

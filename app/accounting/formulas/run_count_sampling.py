@@ -40,7 +40,7 @@ def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
         )
     from scipy.special import gammainc  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
 
-    assert 0 < uniform < 1, "both ends would stand for no number"
+    assert 0 < uniform < 1, "both ends are excluded"
     if mean == 1 and shape is not None:
         return 1
     log_inverse = 0.0 if shape is None else log_inverse_gamma(mean, shape)

@@ -156,7 +156,7 @@ class Budget(ComposedAccount):
     def of(cls, view: AccountView) -> "Budget":
         """Convert from the domain."""
         account, block = view.record.account, view.block
-        assert account.parent_id is not None, "a budget lies beneath an account"
+        assert account.parent_id is not None, "a budget has a parent"
         return cls(
             **shared(view),
             parent=account.parent_id,

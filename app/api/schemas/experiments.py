@@ -122,10 +122,10 @@ class CreateExperiment(CreateAccount):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
-            raise ValueError("send either `budget` or `budgets`: what the sweep is charged to")
+            raise ValueError("send either `budget` or `budgets`, the accounts to charge")
         if self.charging_mode == "each_run":
             refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
-            where = "of runs that are charged one by one each says that of itself, when it is registered"
+            where = "each run states this when it is registered"
         else:
             refused = {"limit", "filter", "planned"}
             where = "a sweep that is charged all at once is one charge: the limits above it decide"
@@ -185,7 +185,7 @@ class Experiment(Output):
     def of(cls, record: ExperimentRecord, **further: object) -> Self:
         """Convert from the domain."""
         experiment, account, run = record.experiment, record.account.account, record.run
-        assert account.parent_id is not None, "it lies beneath a budget"
+        assert account.parent_id is not None, "it has a parent budget"
         event = None if run is None or run.event is None else event_to_dict(run.event)
         return cls(
             id=experiment.id,

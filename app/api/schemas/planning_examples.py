@@ -79,5 +79,5 @@ LAPLACE_EXAMPLE: dict[str, Any] = {
     "epsilon_basic": 46.052,
     "epsilon_rdp": 27.089,
     "optimal_order": 2.2416,
-    "warnings": ["An epsilon above 20 is vacuous: it protects next to nobody."],
+    "warnings": ["An epsilon above 20 is vacuous: it gives almost no protection."],
 }

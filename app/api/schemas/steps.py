@@ -108,7 +108,7 @@ class AuthorizeSteps(Body):
         if self.events is not None and (self.count is not None or self.event is not None):
             raise ValueError("send either `count` and `event`, or `events`, not both")
         if self.mode == "report" and self.on_exceed == "truncate":
-            raise ValueError("what has happened is charged in full; leave out `on_exceed` in mode `report`")
+            raise ValueError("executed steps are charged in full; leave out `on_exceed` in mode `report`")
         return self
 
     def request(self, run_id: str, idempotency_key: str | None) -> StepRequest:

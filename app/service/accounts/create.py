@@ -105,7 +105,7 @@ def open_budget(
 ) -> AccountView:
     """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
     if above.account.depth >= MAX_DEPTH:
-        raise InvalidInputError(f"Budgets lie at most {MAX_DEPTH} deep beneath their population.")
+        raise InvalidInputError(f"Budgets are at most {MAX_DEPTH} levels under their population.")
     check_part(tx, call, above.account, terms.block)
     ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
     proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
@@ -181,8 +181,8 @@ def require_name_free(tx: Connection, call: RequestContext, parent_id: str | Non
     for other in others:
         if look_alike(name, other):
             raise NameTakenError(
-                f"{name!r} differs from {other!r}, which is there already, only by case, separators or characters that "
-                "look alike; choose a name that nobody takes for it.",
+                f"{name!r} differs from {other!r}, which exists, only by case, separators or look-alike characters; "
+                "choose a more distinct name.",
                 name=other,
             )
 

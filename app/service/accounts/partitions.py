@@ -95,7 +95,7 @@ def build_attestation(
             )
     elif said.replacement_assumption is not None:
         raise InvalidInputError(
-            f"`replacement_assumption` is said of the relation replace_one only; this one is {relation}."
+            f"`replacement_assumption` applies to the relation replace_one only; this one is {relation}."
         )
     return Attestation(said.attestation, said.replacement_assumption, by or call.principal.actor, call.now)
 
@@ -110,8 +110,8 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
     if parent.partitions_per_unit is None:
         if block is not None:
             raise InvalidInputError(
-                f"A block is a part of an account that is composed in parallel, and {parent.path} is not: what its "
-                "children spend adds up. Open the block beneath a parallel population or budget."
+                f"A block is a part of an account that is composed in parallel, and {parent.path} is not: the "
+                "spending of its children adds up. Create the block under a parallel population or budget."
             )
         return
     siblings = [record.account for record in accounts.children(tx, call.organisation_id, [parent.id])]

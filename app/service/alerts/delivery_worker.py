@@ -91,7 +91,7 @@ async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
         await asyncio.to_thread(record_attempt, db, due, sent, db.clock.now())
     except (LedgerError, SQLAlchemyError) as error:
         _logger.warning(
-            "What became of delivery %s is not written, so it is sent again: %s", due.id, error_summary(error)
+            "The outcome of delivery %s could not be saved, so it is sent again: %s", due.id, error_summary(error)
         )
     except Exception:
         _logger.exception("Delivery %s failed, and is tried again", due.id)

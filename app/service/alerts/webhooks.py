@@ -70,7 +70,7 @@ def create_webhook(
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    require_no_key(identity, "disable the webhook whose secret nobody has, and make another one")
+    require_no_key(identity, "disable the webhook whose secret is lost and create another one")
     check_url(wanted.url, allow_private=allow_private)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:

@@ -36,7 +36,7 @@ ADAPTIVE: Final = (
 )
 DECLARED: Final = (
     "All that was released under this account is (epsilon, delta)-differentially private at its limit, provided that "
-    "noise, sampling and number of steps were fixed in advance, as whoever opened the account has declared."
+    "noise, sampling and number of steps were fixed in advance, as the account's creator has declared."
 )
 CHANGED: Final = (
     "The limit was changed after the account was opened. All that was released under this account is (epsilon, "
@@ -50,8 +50,7 @@ EXCEEDED: Final = (
     "epsilon_by_filter"
 )
 IN_ADVANCE: Final = (
-    ", provided that noise, sampling and number of steps were fixed in advance, as whoever opened the account has "
-    "declared"
+    ", provided that noise, sampling and number of steps were fixed in advance, as the account's creator has declared"
 )
 NOT_CHARGED: Final = (
     "The sweep was not charged as it was declared: neither its trials nor the choice among them are covered."
@@ -68,7 +67,7 @@ CHOICES: Final = {
     "provided that the number of trials was drawn as declared and that nothing but the best was looked at.",
 }
 NOT_COVERED: Final = (
-    "What was released without asking: the ledger knows what it was told.",
+    "Releases that were never reported. The ledger knows only authorized and reported steps.",
     "The choice among several models, unless they belong to one experiment.",
     "Whether the trainer clipped, sampled and drew noise as it said.",
     "Other data about the same people that is not in this population.",

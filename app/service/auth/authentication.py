@@ -108,7 +108,7 @@ class KeyRefusedError(AuthenticationError):
     """Refusal of a stored key: "revoked", "expired" or "wrong_secret"."""
 
     def __init__(self, key: KeyRecord, why: str) -> None:
-        words = {"revoked": "This API key was withdrawn.", "expired": "This API key has expired."}
+        words = {"revoked": "This API key was revoked.", "expired": "This API key has expired."}
         super().__init__(words.get(why, "This API key is not known here."))
         self.key = key
         self.why = why

@@ -33,7 +33,7 @@ class CircuitBreaker:
         """
         knocks = self.shut
         if knocks and not self._knocking.acquire(blocking=False):
-            raise LedgerUnavailableError("The database does not answer. Repeat the request in a moment.")
+            raise LedgerUnavailableError("The database does not answer. Retry the request shortly.")
         try:
             yield self.db
         except (SQLAlchemyError, LedgerUnavailableError):

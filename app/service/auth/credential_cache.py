@@ -144,7 +144,7 @@ class Authenticator:
             AuthenticationError: the token is refused.
             LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
-        assert self._people is not None, "nobody is sent to a provider that is not configured"
+        assert self._people is not None, "only a configured provider is redirected to"
         return self._people.signed_in(token, client_id, nonce, request_id)
 
     async def keep_fresh(self, placement: str) -> None:

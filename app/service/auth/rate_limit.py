@@ -111,13 +111,11 @@ def request_limits(
     """Build the rate limits of a process; a rate of 0 means no limit."""
     at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
     return RequestLimits(
-        TokenBuckets(
-            keys_per_second, keys_burst, "This key asks more often than one may. Repeat the request in a moment."
-        ),
+        TokenBuckets(keys_per_second, keys_burst, "Rate limit of this key exceeded. Retry the request shortly."),
         TokenBuckets(
             failures_per_second,
             math.ceil(failures_per_second * STRANGERS_SECONDS) or 1,
-            "Too many requests without a known key came from this address. Repeat the request in a moment.",
+            "Too many requests without a valid key from this address. Retry the request shortly.",
         ),
         TokenBuckets(
             sign_ins_per_minute / 60,

@@ -64,7 +64,7 @@ class RequestContext:
         self.require_permission(needed)
         if self.principal.scope is not None:
             raise InsufficientScopeError(
-                f"This concerns the whole organisation; your role holds on and beneath {self.principal.scope} only.",
+                f"This concerns the whole organisation; your role is limited to {self.principal.scope} only.",
                 required_permission=str(needed),
                 scope=self.principal.scope,
             )
@@ -73,7 +73,7 @@ class RequestContext:
         """Raise InsufficientScopeError if the role's account is not in the path of an object."""
         if self.principal.scope is not None and self.principal.scope not in path:
             raise InsufficientScopeError(
-                f"Your role holds on and beneath {self.principal.scope} only, and this lies elsewhere.",
+                f"Your role is limited to {self.principal.scope} only, and this lies elsewhere.",
                 scope=self.principal.scope,
             )
 

@@ -53,7 +53,7 @@ def close_reservation(
         now: in UTC.
     """
     path = work.path(organisation_id, before.run_id)
-    assert path is not None, "whoever ends a reservation has locked the whole path"
+    assert path is not None, "the whole path is locked before a reservation ends"
     run = work.run(organisation_id, before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
     spent_before = _cost(work, organisation_id, path[0], used)

@@ -149,7 +149,7 @@ class CommitQueue:
         name = "" if self.db.dialect == "sqlite" else command.organisation_id
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
-            raise LedgerUnavailableError("Too many requests wait to be written. Repeat the request in a moment.")
+            raise LedgerUnavailableError("Too many requests wait to be written. Retry the request shortly.")
         waiting = _Waiting(command, asyncio.get_running_loop().create_future())
         self._lanes.setdefault(name, deque()).append(waiting)
         if name not in self._writers:

@@ -135,7 +135,7 @@ def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
         work.unlocked_partitions[organisation_id, record.account.id] = record
     for part in seen:
         parent = work.record(organisation_id, part.id).account.parent_id
-        assert parent is not None, "a part lies beneath an account"
+        assert parent is not None, "a partition has a parent"
         work.parts.setdefault((organisation_id, parent), []).append(part.id)
 
 

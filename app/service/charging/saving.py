@@ -57,7 +57,7 @@ def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
     """Tell of the thresholds that accounts have reached; mostly, one comparison says that there is none."""
     for key in changed:
         record = work.accounts[key]
-        assert record.watch is not None, "whoever changes an account looks at its thresholds before"
+        assert record.watch is not None, "thresholds are read before an account changes"
         if record.watch.holds(record.account.spent):
             continue
         watch = watermark_of(record.account, record.tells.thresholds)

@@ -29,7 +29,7 @@ MOST_OVERLAP_SECONDS = 30 * 86_400
 MOST_ROTATIONS: Final = 1_000_000
 """Bound of the query for one key's rotations."""
 
-_IF_LOST = "withdraw the key that nobody has and ask again"
+_IF_LOST = "revoke the lost key and retry"
 
 
 def create_key(
@@ -248,7 +248,7 @@ def _found(tx: Connection, call: RequestContext, key_id: str) -> KeyRecord:
 
 def _require_future(terms: KeyTerms, now: datetime) -> None:
     if terms.expires_at is not None and terms.expires_at <= now:
-        raise InvalidInputError("`expires_at` lies in the past; a key that opens nothing is of no use.")
+        raise InvalidInputError("`expires_at` is in the past.")
 
 
 def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetime | None) -> None:
@@ -271,7 +271,7 @@ def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: s
     if role not in lendable:
         named = ", ".join(sorted(lendable))
         raise InsufficientScopeError(
-            f"The role {call.principal.role} issues and withdraws keys of {named}; not of {role}.",
+            f"The role {call.principal.role} issues and revokes keys of {named}; not of {role}.",
             required_permission=str(Permission.KEY_MANAGE),
         )
     _require_in_reach(tx, call, scope)

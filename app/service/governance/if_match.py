@@ -18,7 +18,7 @@ def require_if_match(what: str, now: str, sent: str | None, **members: object) -
     """
     if sent is None:
         raise PreconditionRequiredError(
-            f"Send the ETag of the {what} that you have seen as If-Match, so that nobody's change is undone unawares."
+            f"Send the ETag of the {what} that you have read as If-Match, so that no other change is overwritten."
         )
     tags = {each.strip().removeprefix("W/") for each in sent.split(",")}
     if now not in tags and "*" not in tags:

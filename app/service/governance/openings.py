@@ -80,9 +80,7 @@ def propose_population(
     for waiting in open_proposals(tx, call, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
         other = waiting.proposed["name"]
         if look_alike(terms.name, other):
-            raise NameTakenError(
-                f"{waiting.id} proposes {other!r} already; approve, reject or withdraw it first.", name=other
-            )
+            raise NameTakenError(f"{waiting.id} proposes {other!r} already; decide it first.", name=other)
     told = f"The population {terms.name}: another person has to approve it."
     return propose(tx, call, ProposalKind.POPULATION, None, opening_facts(terms, population), told)
 

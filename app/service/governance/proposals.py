@@ -227,7 +227,7 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
     alike = approver == proposer or rotation_lineage(tx, call.organisation_id, ours) & theirs
     if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
-            "Whoever proposed this cannot approve it; it needs another person's word."
+            "The proposer cannot approve their own proposal; another person must."
             if approver == proposer
             else "One of the two keys was issued with the other, or both by one: they count as one person's. Ask "
             "somebody who signs in, or whose key comes from the command line.",

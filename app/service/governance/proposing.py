@@ -63,7 +63,7 @@ def require_none_open(
     """
     for found in open_proposals(tx, call, account_id, kinds, limit=1):
         raise InvalidInputError(
-            f"{found.id} waits for an approval here already; approve, reject or withdraw it first.",
+            f"{found.id} waits for an approval here already; decide it first.",
             proposal=found.id,
         )
 

@@ -97,8 +97,8 @@ def propose_run(
     else:
         facts["unapproved"] = excess.facts()
         told = (
-            f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} that nobody has "
-            f"approved have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
+            f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} without "
+            f"approval have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
         )
     propose(tx, call, ProposalKind.RUN, own.id, facts, told)
 

@@ -135,7 +135,7 @@ _DOUBTS: Final[Described[IntegrityWarnings]] = (
     ),
     (
         "checkpoints_wrong",
-        "Organisations whose last checkpoint names another act than stands there.",
+        "Organisations whose last checkpoint names another entry than the log has.",
         lambda each, _: each.heads.wrong_checkpoints,
     ),
 )

@@ -22,7 +22,7 @@ _WAITING = Gauge(
 )
 _CONNECTIONS = Gauge(
     "epsilon_ledger_database_connections",
-    "Connections to the database, by what they are doing.",
+    "Connections to the database, by state.",
     ["placement", "state"],
     registry=REGISTRY,
     multiprocess_mode="livesum",

@@ -83,7 +83,7 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
     if found.epsilon == inf:
         if total.delta_value() >= delta:
             return [f"The events' own deltas, {total.delta_value():.4g} together, leave nothing of delta {delta:g}."]
-        return ["Every order is exhausted: this plan protects nobody."]
+        return ["Every order is exhausted: this plan gives no protection."]
     return about_order(found.order, found.epsilon > 0) + about_size(found.epsilon)
 
 
@@ -91,7 +91,7 @@ def about_size(epsilon: float) -> list[str]:
     """Warn about a vacuous epsilon."""
     if epsilon <= VACUOUS_EPSILON:
         return []
-    return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it protects next to nobody."]
+    return [f"An epsilon above {VACUOUS_EPSILON:g} is vacuous: it gives almost no protection."]
 
 
 def about_loss(epsilon: float, limit: float) -> list[str]:

@@ -125,7 +125,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     )
     warnings = setting.warnings([step.event for step in steps], found.delta) + about_size(epsilon)
     if found.delta >= 1:
-        warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 protects nobody.")
+        warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 gives no protection.")
     else:
         warnings += about_order(found.order, something_lost=found.delta > 0)
     return PlanCost(epsilon, found.delta, order, tuple(warnings), accountants)

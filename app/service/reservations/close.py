@@ -94,7 +94,7 @@ def end_with_the_run(
         # It may be closed already: by a step that a lowered limit refused (ADR 0026), or with this very number.
         if steps_executed not in {None, reservations.last_attested(work.tx, call.organisation_id, run_id)}:
             raise ReservationStateConflictError(
-                "The run has no active reservation; leave out `steps_executed`, its steps were charged one by one."
+                "The run has no active reservation; leave out `steps_executed`; its steps were charged individually."
             )
         return
     if has_lapsed(active, call.lapsed_by):

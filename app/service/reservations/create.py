@@ -170,7 +170,7 @@ def hold_plan(
     """
     organisation_id = call.organisation_id
     path = work.path(organisation_id, request.run_id)
-    assert path is not None, "whoever sets a plan aside has locked the whole path"
+    assert path is not None, "the whole path is locked before a plan is reserved"
     require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))
     require_open(path, call.now)
     for account in path:
@@ -206,7 +206,7 @@ def hold_plan(
 
 def _as_held(work: UnitOfWork, organisation_id: str, reservation: Reservation, last: StepEvent) -> CreatedReservation:
     path = work.path(organisation_id, reservation.run_id)
-    assert path is not None, "whoever sets a plan aside has locked the whole path"
+    assert path is not None, "the whole path is locked before a plan is reserved"
     own = path[-1]
     executed = (*path[:-1], replace(own, spent=own.spent + own.held))
     [step] = work.quote(organisation_id, path[0], [replace(last, count=1)], PrecomputedCosts())

@@ -194,7 +194,7 @@ def _noted(told: AuditState, entry: AuditEntry) -> str | None:
         _note(told, entry, after)
         records.note(told.records, entry, after)
     except DAMAGED as fault:
-        return f"act {entry.position} ({entry.action}) means nothing: {type(fault).__name__} {fault}."
+        return f"act {entry.position} ({entry.action}) cannot be read: {type(fault).__name__} {fault}."
     return None
 
 

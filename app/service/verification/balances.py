@@ -24,9 +24,9 @@ def judge(audit: VerificationContext, key: Key) -> None:
     if audit.paths.pop(key, []) != [*above, (account.id, account.depth)]:
         audit.add(key, "the accounts that a charge to it touches are not those above it.")
     if account.kind is AccountKind.RUN and audit.charged.pop(key, [])[:1] != [account.parent_id]:
-        audit.add(key, "the first budget that it charges is not the one that it lies beneath.")
+        audit.add(key, "the first budget that it charges is not its parent.")
     if account.partitions_per_unit is not None and key not in audit.attested:
-        audit.add(key, "nobody has attested that its parts are disjoint.")
+        audit.add(key, "no attestation says that its parts are disjoint.")
     for detail in _disagreements(audit, key, audit.balances[key]):
         audit.add(key, detail)
 
@@ -51,7 +51,7 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     if not spent_agrees:
         yield f"its spent curve is not the sum of {whose}."
     if not held_agrees:
-        yield "what is held is not what its active reservations hold."
+        yield "the reserved curve differs from its active reservations."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
         yield "it has a declared filter, and yet it has the weights of an adaptive one."
     if account.limit is None and account.weights is not None:

@@ -292,7 +292,7 @@ def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredRe
     """Compare a reservation's cancelled steps with the audit log and its charges."""
     name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
     if told is not None and reservation.withdrawn != told:
-        audit.add(key, f"what {name} says to be withdrawn of its plan is not what lowered limits have withdrawn.")
+        audit.add(key, f"what {name} records as withdrawn from its plan differs from the audit log of lowered limits.")
     asked = walk.used.get(reservation.id, Counter()) - walk.unasked.get(reservation.id, Counter())
     for event, count in reservation.withdrawn.items():
         if asked[event] + count > reservation.items[event][0]:

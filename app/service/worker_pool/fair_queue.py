@@ -33,7 +33,7 @@ class FairQueue(Generic[T]):
             waiting = self._lanes.setdefault(lane, deque())
             if len(waiting) >= MOST_WAITING:
                 raise RateLimitedError(
-                    f"{MOST_WAITING} calculations of this organisation wait already. Repeat the request in a moment.",
+                    f"{MOST_WAITING} calculations of this organisation are waiting. Retry the request shortly.",
                     retry_after=RETRY_AFTER,
                 )
             waiting.append(task)

@@ -154,7 +154,7 @@ class _Process:
                 self._process = _started(calculation.function.__module__)
             except OSError as error:
                 raise LedgerUnavailableError(
-                    f"No process that calculates could be started: {error.strerror}. Repeat the request in a moment."
+                    f"No process that calculates could be started: {error.strerror}. Retry the request shortly."
                 ) from error
         streams = self._process.stdin, self._process.stdout
         to_it, from_it = (cast("BinaryIO", stream) for stream in streams)

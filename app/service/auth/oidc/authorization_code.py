@@ -31,7 +31,7 @@ MOST_AT_ONCE: Final = 8
 MOST_CHARACTERS: Final = 4000
 """Length limit of input from a browser or a provider."""
 
-_DOWN: Final = "The identity provider does not answer. Try again in a moment, or sign in with a key."
+_DOWN: Final = "The identity provider does not answer. Try again shortly, or sign in with a key."
 _logger = logging.getLogger(__name__)
 
 

@@ -138,7 +138,7 @@ def _grant(group: str, terms: object) -> RoleMapping:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if twice:
-        raise ValueError(f"{twice[0]!a} stands there twice")
+        raise ValueError(f"{twice[0]!a} is given twice")
     return dict(pairs)
 
 

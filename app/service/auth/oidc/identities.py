@@ -88,13 +88,13 @@ class OidcAuthenticator:
         ends = tokens.validate_claims(terms, claims, now)
         actor = tokens.actor(terms, claims)
         if actor is None:
-            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` names nobody.", claims)
+            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` is missing or empty.", claims)
         grant = granted(terms, _groups(terms, claims))
         if grant is None:
             raise TokenRefusedError(
                 "no_role",
-                f"None of the groups in the token's `{terms.groups_claim}` has a role in this service; ask whoever "
-                "runs it, or the provider, for one.",
+                f"None of the groups in the token's `{terms.groups_claim}` has a role in this service; ask its "
+                "administrator, or the provider's, for one.",
                 claims,
             )
         home = self._home(claims)

@@ -84,7 +84,7 @@ class JwksCache:
         found = () if current is None else current.by_id.get(key_id, ())
         if not found and (current is None or self._failed or asking):
             raise LedgerUnavailableError(
-                "The keys of the identity provider cannot be had at this moment. Repeat the request in a moment."
+                "The keys of the identity provider are unavailable. Retry the request shortly."
             )
         return found
 
@@ -111,7 +111,7 @@ class JwksCache:
         """
         if not self._fetching.acquire(blocking=False):
             raise LedgerUnavailableError(
-                "The keys of the identity provider are being fetched. Repeat the request in a moment."
+                "The keys of the identity provider are being fetched. Retry the request shortly."
             )
         try:
             self._tried_at = asked = monotonic()
