@@ -84,8 +84,8 @@ CASES = (
     Mutation(
         "a part that is not proven stops itself only",
         "app/service/charging/unit_of_work.py",
-        "if record.quarantine is not None:  # what the whole",
-        "if False:  # what the whole",
+        "if record.quarantine is not None:  # its parent",
+        "if False:  # its parent",
         ("tests/service/test_composed_verification.py",),
     ),
     Mutation(

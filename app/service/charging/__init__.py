@@ -1,1 +1,1 @@
-"""The hot path: may this run take these steps? Commands are decided and written in groups, one transaction a group."""
+"""The hot path: decide step commands in groups, one transaction per group."""

@@ -1,4 +1,4 @@
-"""What a process remembers of the ledger between transactions: what never changes, or the database vouches for."""
+"""Per-process cache of immutable or version-checked ledger data."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,12 +9,12 @@ from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.dp_events import CostCache
 
 Key = tuple[str, str]
-"""An organisation's id, and the id of something of it."""
+"""Organisation id and id of an object in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedPlan:
-    """A reservation's plan, as it was when its run's account was as it was."""
+    """A reservation's plan at one version of its run's account."""
 
     version: int
     updated_at: datetime
@@ -23,16 +23,15 @@ class CachedPlan:
 
 @dataclass
 class LedgerCache:
-    """What need not be read again.
+    """Ledger data that is kept between transactions.
 
     Args:
-        paths: the accounts of a run, by depth and id; a run is never moved.
-        accounts: as they were when they were last seen; they hold if the database names the same version and time of
-            change (ADR 0009).
-        prices: what was committed to the ledger's price list, where nothing is ever changed.
-        plans: what is used of a reservation's plan; it holds if the run's account has the same version and time of
-            change, since whatever takes out of a plan charges that account.
-        reserved: runs that had an active reservation when they were last seen: a hint of what to lock.
+        paths: accounts of a run by depth and id; a run never moves.
+        accounts: valid if the database has the same version and time of change (ADR 0009).
+        prices: committed costs, which never change.
+        plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
+            charges.
+        reserved: runs last seen with an active reservation; a hint of what to lock.
     """
 
     paths: LruCache[Key, tuple[str, ...]] = field(default_factory=lambda: LruCache(16384))

@@ -1,6 +1,6 @@
-"""The end of a reservation: what was used stays spent, what was executed besides is charged, the rest is given back.
+"""Closing of reservations: charge the executed steps, release or forfeit the rest.
 
-Or it is forfeited: where nobody can say that it was not released, all that was set aside is spent.
+A plan is forfeited, that is charged in full, if its unused steps may have been executed.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from app.service.costing import CostNotReadyError, PrecomputedCosts
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Which reservation was ended, by whom and when."""
+    """The closed reservation, with actor and time."""
 
     id: str
     by: Actor
@@ -42,14 +42,14 @@ class _Ended:
 def close_reservation(
     work: UnitOfWork, organisation_id: str, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
 ) -> None:
-    """Note what the end of a reservation changes, and write the end itself.
+    """Charge and release a reservation's hold, and write its closed state.
 
     Args:
-        work: has the run's whole path, locked.
-        organisation_id: whose ledger.
-        before: the reservation while it was active.
-        closing: how it ends.
-        asker: who ends it.
+        work: has locked the run's whole path.
+        organisation_id: owner of the ledger.
+        before: the active reservation.
+        closing: its commit, void or forfeit.
+        asker: who closes it.
         now: in UTC.
     """
     path = work.path(organisation_id, before.run_id)
@@ -80,15 +80,10 @@ def close_reservation(
 
 
 def end_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
-    """Commit a plan with the steps that were authorised, and return the rest.
+    """Commit a cancelled plan with its authorised steps and release the rest.
 
-    Whoever asks for the plan's next step says so that it was not executed: its number would be another one's.
-
-    Args:
-        db: the run's database.
-        call: of the trainer that has asked for the next step.
-        run_id: whose plan.
-        reservation_id: the plan; if it is no longer active, nothing is done.
+    A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left
+    alone.
     """
 
     def commit_rest() -> None:
@@ -113,11 +108,11 @@ def _append(
     outcome: DecisionOutcome,
     steps: Sequence[StepEvent],
 ) -> Run:
-    """Append what was executed or forfeited to the run's chain, and freeze a run that has executed too much."""
+    """Append a decision to the run's chain; set a run over its limit to overdrawn."""
     path = work.path(organisation_id, run.account_id)
     assert path is not None, "it has not been unlocked"
     priced = _priced(work, organisation_id, path[0], steps)
-    # Withdrawn steps that were executed are recorded as what is reported: unasked, and whatever the limits say.
+    # Executed steps that were cancelled count as reported: recorded even over a limit.
     over = (
         next((account for account in path if not fits(account)), None) if outcome is DecisionOutcome.REPORTED else None
     )
@@ -136,7 +131,7 @@ def _cost(work: UnitOfWork, organisation_id: str, account: Account, steps: Seque
 
 
 def _priced(work: UnitOfWork, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
-    """Steps of a plan at the prices that they got when the plan was made."""
+    """Get the costs of planned steps as stored when the plan was made."""
     try:
         return work.quote(organisation_id, account, steps, PrecomputedCosts())
     except CostNotReadyError as missing:
@@ -154,15 +149,15 @@ def _above(
     spent: RdpCurve,
     reserved: RdpCurve,
 ) -> list[Account]:
-    """The accounts above a run after the end of one of its reservations, by depth and id.
+    """Compute the accounts above a run after one of its reservations is closed, by depth and id.
 
     Args:
-        work: has the run's whole path, locked.
-        organisation_id: whose ledger.
-        path: as it was before.
-        ended_id: the reservation.
-        spent: what was held for it and is spent now.
-        reserved: what was held for it.
+        work: has locked the run's whole path.
+        organisation_id: owner of the ledger.
+        path: before the close.
+        ended_id: of the reservation.
+        spent: share of its hold that is now spent.
+        reserved: its whole hold.
     """
     composed = partitions.topmost_parallel(
         work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
@@ -190,7 +185,7 @@ def _above(
 
 
 def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account:
-    """An account that nobody moves while the caller holds one above it."""
+    """Read an account that a lock on one of its ancestors protects."""
     if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.unlocked_partitions:
         return work.record(organisation_id, account_id).account
     [record] = accounts.find_many(work.tx, work.memory.prices, organisation_id, [account_id])
@@ -198,14 +193,14 @@ def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account
 
 
 def _held_after(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
-    """What an account above the run holds for the other reservations beneath it."""
+    """Compute the hold of an ancestor for the other reservations under it."""
     if is_exact(account.held, ()):
         return subtract_hold(account.held, ended)
     return _planned_beneath(work, organisation_id, account, ended_id)
 
 
 def _planned_beneath(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str) -> RdpCurve:
-    """What the other reservations hold that reach an account by no disjoint parts."""
+    """Sum the other reservations that reach an account without passing a parallel one."""
     total = zero_curve(account.grid_version)
     for event, count in reservations.planned_beneath(work.tx, organisation_id, account.id, ended_id):
         [one] = _priced(work, organisation_id, account, [StepEvent(event, 1)])
@@ -221,7 +216,7 @@ def _decision(
     steps: Sequence[PricedStep],
     over: Account | None,
 ) -> Decision:
-    """An entry of the run's chain; the accounts are as they are afterwards, one of them maybe over its limit."""
+    """Build the run's chain entry from the accounts after the close, of which one may be over its limit."""
     remaining, binding = None, over or path[-1]
     if outcome is not DecisionOutcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])

@@ -1,4 +1,4 @@
-"""Commands of many requests, written in groups: whoever comes while a group is written is in the next one."""
+"""Group commit: commands that arrive during a transaction form the next group."""
 
 import asyncio
 import logging
@@ -26,19 +26,19 @@ from app.service.metrics.tracing import TRACES
 
 MOST_WAITING = 2048
 MOST_OF_A_LANE = 1024
-"""Commands that wait at the most, in all and in one lane; further ones are told to come again."""
+"""Maximum number of waiting commands, in total and per lane; further ones are refused."""
 
 MOST_GROUPS = 8
-"""Groups that are written at once, where the database takes several."""
+"""Maximum number of concurrent transactions, where the database allows several."""
 
 MOST_COMMANDS = 256
 MOST_ITEMS = 4000
-"""What one transaction takes at the most: commands, and step events in them."""
+"""Maximum size of one transaction, in commands and in their step events."""
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
 _NOBODYS_FAULT = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
-"""The database's state, which no command of a group has caused: to try each by itself would only take longer."""
+"""Failures of the database itself; retrying each command alone would only take longer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -50,18 +50,18 @@ class _Waiting:
     span: SpanContext | None = field(default_factory=TRACES.here)
 
     def tell(self, outcome: CommandResult | Exception) -> None:
-        """Answer, unless that was done; its request may have been cancelled, and what was decided stays."""
+        """Set the result, unless it is set or the request was cancelled; the decision stays."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 @dataclass
 class CommitQueue:
-    """The way to charge a database; one for each database and process, used from one event loop.
+    """The queue of a database's commands in this process, used from one event loop.
 
     Args:
         db: the database.
-        memory: what this process remembers of it.
+        memory: cached ledger data.
     """
 
     db: Database
@@ -71,20 +71,16 @@ class CommitQueue:
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
 
     async def authorize_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
-        """Decide about a run's next steps, and record the decision.
-
-        Args:
-            call: needs STEP_AUTHORIZE.
-            request: whose steps, and what they cost.
+        """Decide a run's next steps; needs STEP_AUTHORIZE.
 
         Returns:
-            The decision, durable; the first one if these steps, or this key, were answered before.
+            The durable decision; for a repeated request the first one.
 
         Raises:
-            LedgerUnavailableError: too many commands wait, or others kept the database busy; nothing was changed.
+            LedgerUnavailableError: too many commands wait, or the database is busy; nothing was changed.
             LedgerError: as `decide`.
             AccountingError: as `decide`.
-            SQLAlchemyError: the database failed; it is safe to ask again.
+            SQLAlchemyError: the database failed; it is safe to repeat the request.
         """
         command = _command(call, request)
         command.ends_plan = True
@@ -94,14 +90,7 @@ class CommitQueue:
         return result
 
     async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
-        """Decide as `authorize_steps` would, and record nothing.
-
-        Args:
-            call: needs STEP_AUTHORIZE.
-            request: whose steps, and what they cost.
-
-        Returns:
-            The decision.
+        """Decide as `authorize_steps` without recording; needs STEP_AUTHORIZE.
 
         Raises:
             LedgerError: as `decide`.
@@ -112,18 +101,18 @@ class CommitQueue:
 
     @property
     def waiting(self) -> int:
-        """How many commands wait for their turn."""
+        """Number of waiting commands."""
         return sum(map(len, self._lanes.values()))
 
     async def close(self) -> None:
-        """Write what still waits, and end."""
+        """Write the waiting commands and stop."""
         await asyncio.gather(*self._writers.values())
         self._threads.shutdown()
 
     async def _repeated(
         self, command: StepCommand, attempt: "Callable[[StepCommand], Awaitable[CommandResult | Exception]]"
     ) -> StepResult:
-        """Try a command until it lacks nothing; between two attempts, what it lacks is done without a lock."""
+        """Repeat a command until its prerequisites are met; they are computed without a lock."""
         while True:
             match await attempt(command):
                 case StepResult() as result:
@@ -145,7 +134,7 @@ class CommitQueue:
             return await self._submit(command)
 
     async def _submit(self, command: StepCommand) -> CommandResult | Exception:
-        # SQLite has one writer. PostgreSQL has many: an organisation whose rows are locked delays no other one.
+        # SQLite has one writer; on PostgreSQL, an organisation with locked rows must not delay others.
         name = "" if self.db.dialect == "sqlite" else command.organisation_id
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
@@ -157,13 +146,13 @@ class CommitQueue:
         return await waiting.answer
 
     async def _write(self, name: str) -> None:
-        """Write group after group of a lane until nobody waits in it."""
+        """Write groups until the lane is empty."""
         lane = self._lanes[name]
         group: list[_Waiting] = []
         try:
             while lane:
                 size = -1
-                while size != len(lane):  # who is being read joins; a lone request waits one turn of the loop
+                while size != len(lane):  # requests being parsed may join; a lone one waits one loop turn
                     size = len(lane)
                     await asyncio.sleep(0)
                 group = _next_group(lane)
@@ -171,14 +160,14 @@ class CommitQueue:
                     outcomes = await self._committed([waiting.command for waiting in group])
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     waiting.tell(outcome)
-        finally:  # whatever becomes of the writer, nobody waits for ever
+        finally:  # even if the writer is cancelled, every request gets a result
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
                 if not waiting.answer.done():
                     waiting.tell(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
-        """Commit a group; if it fails by what may be one command's fault, each command by itself."""
+        """Commit a group; if one command may have caused a failure, retry each alone."""
         began_at = perf_counter()
         try:
             outcomes = await self._tried(commands)
@@ -186,7 +175,7 @@ class CommitQueue:
             foreseen = isinstance(error, _NOBODYS_FAULT)
             counters.group_failed(foreseen=foreseen)
             why = error_summary(error)
-            # Traces of a database that is down would bury everything else in the log.
+            # Tracebacks of a database outage would flood the log.
             _logger.exception(
                 "A group of %d commands could not be written: %s", len(commands), why, exc_info=not foreseen
             )
@@ -200,7 +189,7 @@ class CommitQueue:
 
     async def _tried(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         if self.db.dialect == "sqlite":
-            # On this thread: handing a group to another one of this interpreter takes longer than writing it.
+            # On this thread: a handover to another one takes longer than the write.
             try:
                 return list(commit_group(self.db, self.memory, commands, wait=False))
             except WriteLockBusyError:
@@ -210,7 +199,7 @@ class CommitQueue:
 
 
 def _counted(outcomes: "Iterable[CommandResult | Exception]") -> Iterator[tuple[str, int]]:
-    """What is counted of decisions: the outcome, and how many steps were asked for."""
+    """Yield outcome and requested count of each decision, for the metrics."""
     for each in outcomes:
         if isinstance(each, StepResult):
             yield counters.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count

@@ -1,4 +1,4 @@
-"""One command, decided on what its transaction has read."""
+"""The decision on one command, from the rows of its unit of work."""
 
 import json
 from collections.abc import Sequence
@@ -37,31 +37,27 @@ from app.service.idempotency import key_reused_error
 
 
 def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
-    """Decide about a run's next steps, and note what is to be written.
-
-    Args:
-        work: what the transaction has read; it is left as it was if an error is raised.
-        command: whose steps, and what they cost.
+    """Decide a run's next steps in a unit of work; an error leaves it unchanged.
 
     Returns:
-        The decision; the first one if these steps, or this key, were answered before.
+        The decision; for repeated steps or a repeated key the first one.
 
     Raises:
-        NotFoundError: the organisation has no such run.
-        InsufficientScopeError: it is out of the caller's reach.
-        InvalidInputError: neither the request nor the run says what a step costs.
+        NotFoundError: the run does not exist.
+        InsufficientScopeError: it is outside the caller's scope.
+        InvalidInputError: neither the request nor the run has an event.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         IdempotencyKeyReusedError: the key was used for another request.
-        SequenceConflictError: these steps were admitted before with another content.
+        SequenceConflictError: these steps were admitted before with different content.
         SequenceGapError: the steps do not follow the last admitted one.
-        AttemptSupersededError: another attempt of the run has begun.
+        AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run is not active.
         BudgetClosedError: an account of the path is not open.
-        AccountQuarantinedError: verification found an account of the path wrong.
-        PolicyViolationError: a policy of the path does not allow it.
-        CostNotReadyError: a cost is to be computed first.
-        PathNotLockedError: the accounts above the run are to be locked first.
-        PlanWithdrawnError: the run's reservation is to be ended first.
+        AccountQuarantinedError: an account of the path is quarantined.
+        PolicyViolationError: a policy of the path forbids it.
+        CostNotReadyError: a cost must be computed first.
+        PathNotLockedError: the run's ancestors must be locked first.
+        PlanWithdrawnError: the run's reservation must be closed first.
     """
     request = command.request
     run = work.run(command.organisation_id, request.run_id)
@@ -76,7 +72,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         require_active(run)
         if not command.charges_sweep:
             require_no_sweep(work, command.organisation_id, run)
-    elif request.first_step is not None:  # what has happened is recorded whoever tells it, but not in another's place
+    elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
     path = work.path(command.organisation_id, request.run_id)
@@ -91,13 +87,13 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
 
 
 def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> Decision | None:
-    """The first answer to the same request: by its key, or by the number of its first step."""
+    """Find the earlier decision on this request, by its key or its first step."""
     organisation_id, request = command.organisation_id, command.request
     if request.idempotency_key is not None:
         key = (organisation_id, request.idempotency_key)
         pinned = work.pinned.get(key)
         if pinned is not None:
-            # Another attempt does not get an old admission to release by; whoever tells a report tells the same.
+            # A newer attempt must not release by an old admission; a report may be repeated by any attempt.
             same_teller = pinned.attempt == request.attempt or request.mode is Mode.REPORT
             same_place = request.first_step in {None, pinned.first_step}
             if pinned.request_fingerprint != asked or not (same_teller and same_place):
@@ -127,10 +123,12 @@ def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> De
 def _taken(
     work: UnitOfWork, command: StepCommand, steps: tuple[StepEvent, ...]
 ) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
-    """The run's reservation with these steps taken out of its plan, if it covers all of them; and the steps.
+    """Take the steps out of the run's reservation, if its plan covers them all.
+
+    A truncated request returns only the covered steps.
 
     Raises:
-        PlanWithdrawnError: a lowered limit has withdrawn them, and the plan is to be ended first.
+        PlanWithdrawnError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
     reservation = _usable(work, command)
     taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
@@ -145,7 +143,7 @@ def _taken(
 
 
 def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
-    """The run's reservation, if steps may be taken out of its plan."""
+    """Get the run's reservation, if its plan can cover the request."""
     reservation = work.reservations.get((command.organisation_id, command.request.run_id))
     if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.call.lapsed_by):
         return None
@@ -153,7 +151,7 @@ def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
 
 
 def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
-    """A refusal that names the change of the limit, and counts the steps that a plan still covers."""
+    """Add the limit change and the steps that a plan still covers to a refusal."""
     reservation = _usable(work, command)
     if reservation is not None and reservation.steps_withdrawn:
         covered = first_covered(reservation, steps)
@@ -164,7 +162,7 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
 def _under_reservation(
     work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], asked: str
 ) -> Decision:
-    """Charge what was set aside: only the run's own account moves, from held to spent."""
+    """Charge reserved steps: only the run's own account changes, from held to spent."""
     organisation_id = command.organisation_id
     path = work.ancestors(organisation_id, run.account_id)
     require_open(path, command.now)
@@ -194,11 +192,11 @@ def _by_the_accounts(
     steps: tuple[StepEvent, ...],
     asked: str,
 ) -> Decision:
-    """Ask every account of the path."""
+    """Admit, refuse or record steps against every account of the path."""
     organisation_id, request, ready = command.organisation_id, command.request, command.ready
     require_allowed(work, command, run, path, steps)
     require_bounded_on_removal(path, [step.event for step in steps])
-    if request.mode is Mode.AUTHORIZE:  # what has happened is recorded whenever it is told
+    if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, command.now)
     for account in path:
         if (
@@ -230,7 +228,7 @@ def _by_the_accounts(
 
 
 def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) -> None:
-    """Tell of a run that is overdrawn now, and of an account that has no room for another charge like this one."""
+    """Raise alerts for a newly overdrawn run, or an account without room for another such charge."""
     own = charged.accounts[-1]
     if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
         used_up = exhausted(charged.binding, own, command.now)
@@ -240,7 +238,7 @@ def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) 
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
-    """The first steps, so many in all."""
+    """Take the first `count` steps."""
     kept = []
     for step in steps:
         if count <= 0:
@@ -253,7 +251,7 @@ def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
 def _decision(
     command: StepCommand, run: Run, steps: tuple[StepEvent, ...], asked: str, outcome: Admission | Refusal
 ) -> Decision:
-    """What is decided, as it will be kept; its hash is not known yet."""
+    """Build the decision; appending it to the chain adds the hash."""
     request = command.request
     facts, remaining = None, None
     kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED

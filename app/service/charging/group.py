@@ -1,11 +1,11 @@
-"""A group of commands in one transaction: lock, look for earlier answers, decide in order, write, commit.
+"""One transaction for a group of commands: lock, replay, decide, write, commit.
 
-This is the only place that charges. Its order is what keeps the promise "never past the budget":
+Only this module charges steps. Its order guarantees that no budget is exceeded:
 
-1. every account of every path is locked, in one global order, before anything about it is believed;
-2. what the process remembers of an account counts only if the locked row names the same version and time of change;
-3. commands are decided one after the other, each on what the ones before it leave;
-4. decisions and balances are written in the same transaction, and nobody is answered before it is durable.
+1. All accounts of all paths are locked in one global order before they are read.
+2. A cached account is used only if the locked row has the same version and time of change.
+3. Each command is decided on the state that the previous ones left.
+4. Decisions and balances are written in the same transaction, and responses are sent after its commit.
 """
 
 from collections.abc import Sequence
@@ -22,30 +22,29 @@ from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 
 NotReady = CostNotReadyError | PathNotLockedError | PlanWithdrawnError
-"""What is to be done before a command may come again."""
+"""Prerequisite to meet before a command is repeated."""
 
 CommandResult = StepResult | LedgerError | AccountingError | NotReady
-"""An answer, a rule that says no, or what the command lacks."""
+"""Decision, error or missing prerequisite of a command."""
 
 
 def commit_group(
     db: Database, memory: LedgerCache, commands: Sequence[StepCommand], *, wait: bool = True
 ) -> list[CommandResult]:
-    """Decide about commands and make the decisions durable, all in one transaction.
+    """Decide commands in order and commit the decisions in one transaction.
 
     Args:
-        db: the database of all their organisations.
-        memory: of this process.
-        commands: in the order in which they are decided.
+        db: the database of their organisations.
+        memory: cached ledger data.
+        commands: in order of decision.
         wait: whether to wait for other writers.
 
     Returns:
-        An outcome for each command; one that fails leaves no trace and does not fail its neighbours.
+        A result for each command; a failed one changes nothing, and the others are unaffected.
 
     Raises:
-        WriterBusyError: others are writing, and `wait` is false; nothing was done.
-        SQLAlchemyError: the database failed; unless it failed at the commit itself, nothing was done, and in any
-            case all of it may be asked again.
+        WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
+        SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
     """
     with db.write(_whose(commands), wait=wait) as tx:
         work = load(tx, memory, [command.wanted for command in commands])
@@ -56,22 +55,13 @@ def commit_group(
 
 
 def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandResult:
-    """Decide about a command as it would be decided now, and write nothing.
-
-    Args:
-        db: the database of its organisation.
-        memory: of this process.
-        command: what is asked.
-
-    Returns:
-        The outcome.
-    """
+    """Decide a command without writing."""
     with db.read(command.organisation_id) as tx:
         return _outcome(load(tx, memory, [command.wanted]), command)
 
 
 def _whose(commands: Sequence[StepCommand]) -> Whose:
-    """Of one organisation where the database keeps them apart: a lane is (`CommitQueue`); SQLite's holds several."""
+    """Get the tenant of a group: one organisation (a lane), or all on SQLite, where a lane may mix them."""
     organisations = {command.organisation_id for command in commands}
     return organisations.pop() if len(organisations) == 1 else ALL_TENANTS
 

@@ -1,4 +1,4 @@
-"""What a transaction needs is locked and read; what is remembered counts only where the lock confirms it."""
+"""Locking and loading of a unit of work; locked rows validate the cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from app.service.charging.unit_of_work import UnitOfWork
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What somebody needs of the ledger.
+    """The rows that a command or a use case needs.
 
     Args:
-        organisation_id: whose.
-        run_id: a run.
-        idempotency_key: whose earlier answer is wanted too.
-        path: whether the accounts above the run must be locked although a reservation is believed to cover it.
+        organisation_id: owner of the ledger.
+        run_id: of the run.
+        idempotency_key: of an earlier decision to load as well.
+        path: whether to lock the run's ancestors even if a reservation may cover the steps.
     """
 
     organisation_id: str
@@ -32,17 +32,9 @@ class LoadRequest:
 
 
 def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> UnitOfWork:
-    """Read, and in a writer's transaction lock, what is wanted.
+    """Load rows, locked if the transaction writes; a run that does not exist has none.
 
-    Locks are taken in the one global order: by organisation, depth and id (ADR 0003).
-
-    Args:
-        tx: the caller's transaction.
-        memory: of this process.
-        wanted: of any organisations.
-
-    Returns:
-        The rows; a run that does not exist has none.
+    Locks are taken in the global order: organisation, depth, id (ADR 0003).
     """
     work = UnitOfWork(tx, memory)
     for organisation_id in sorted({each.organisation_id for each in wanted}):
@@ -59,24 +51,15 @@ def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> 
 
 
 def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
-    """Read, and in a writer's transaction lock, one run and its whole path, believing nothing that is remembered.
-
-    Args:
-        tx: the caller's transaction.
-        organisation_id: whose.
-        run_id: a run.
-
-    Returns:
-        The rows; none if there is no such run.
-    """
+    """Load one run with its path as `load`, without the cache."""
     return load(tx, LedgerCache(), [LoadRequest(organisation_id, run_id)])
 
 
 def load_for(tx: Connection, call: RequestContext, run_id: str) -> UnitOfWork:
-    """As `load_run`, for a caller that must reach the run.
+    """Load one run as `load_run`, within the caller's scope.
 
     Raises:
-        InsufficientScopeError: it is out of the caller's reach.
+        InsufficientScopeError: the run is outside the caller's scope.
     """
     work = load_run(tx, call.organisation_id, run_id)
     path = work.paths.get((call.organisation_id, run_id))
@@ -121,7 +104,7 @@ def _load_accounts(work: UnitOfWork, organisation_id: str, wanted: Iterable[Load
 
 
 def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
-    """Read the parts of which locked accounts are composed: whoever charges one of them locks the whole, too."""
+    """Load the children of parallel accounts; the lock on the parent protects them."""
     composed = [
         account_id
         for (owner, account_id), record in work.accounts.items()
@@ -140,7 +123,7 @@ def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
 
 
 def _as_seen(work: UnitOfWork, organisation_id: str, found: Iterable[Seen]) -> Iterator[AccountRecord]:
-    """Accounts as they are stored now: remembered, if that is what was seen of them."""
+    """Yield accounts from the cache if it is current, else from the database."""
     stale = []
     for seen in found:
         record = work.memory.accounts.get((organisation_id, seen.id))
@@ -170,7 +153,7 @@ def _load_runs(work: UnitOfWork, organisation_id: str) -> None:
 
 
 def _remembered_plan(work: UnitOfWork, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
-    """What is left of a reservation's plan, if it is remembered and the run's account says that it still holds."""
+    """Get the cached rest of a plan, if the run's account has not changed since."""
     plan, own = work.memory.plans.get((run[0], reservation_id)), work.accounts.get(run)
     if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
         return None

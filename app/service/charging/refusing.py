@@ -1,4 +1,4 @@
-"""What a refusal says."""
+"""Details and audit events of refusals."""
 
 import json
 from collections.abc import Mapping
@@ -19,46 +19,36 @@ from app.service.json_numbers import json_finite
 
 
 def refusal_event(action: AuditAction, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
-    """What the organisation's chain keeps of something that was refused, and so has no chain of its own.
+    """Build the audit event of a refused creation, which has no chain of its own.
 
     Args:
-        action: names the kind of what was refused.
-        subject: the id of the account beneath which it would have been made.
-        count: how many steps it would have had.
-        binding: the id of the account that refused it.
-        facts: of the refusal, as `facts_of` gives them.
+        action: refusal of a run, reservation or experiment.
+        subject: id of the parent account.
+        count: number of refused steps.
+        binding: id of the refusing account.
+        facts: as returned by `refusal_details`.
     """
     return AuditEvent(action, subject, after={"count": count, "binding_account": binding, **facts})
 
 
 def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
-    """Let a refusal name the change that brought the limit into force by which it refuses.
-
-    Args:
-        tx: the caller's transaction; it is asked only where the limit was ever changed.
-        organisation_id: whose ledger.
-        refusal: of steps, or of a plan.
-    """
+    """Add the latest change of the binding limit to a refusal, if there was one."""
     binding = refusal.binding
     if not binding.limit_revision:
         return refusal
     wanted = audit_entries.AuditFilter(action=AuditAction(f"{binding.kind}.limit_changed"), subject=binding.id)
     last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
     if last is None or last.entry.before is None:
-        return refusal  # the chain is cut: that is for a verification to say
+        return refusal  # a truncated log is for verification to report
     before = json.loads(last.entry.before)["limit"]
     change = LimitChange(Limit(before["epsilon"], before["delta"]), last.entry.created_at, last.entry.actor)
     return replace(refusal, limit_change=change)
 
 
 def refusal_details(refusal: Refusal) -> dict[str, Any]:
-    """A refusal's numbers, as they are stored and answered.
+    """Build the stored and returned numbers of a refusal.
 
-    Args:
-        refusal: of steps, or of a plan.
-
-    Returns:
-        JSON members; `rdp` is the comparison that decided, in nats at one Rényi order.
+    The member `rdp` is the deciding comparison, in nats at one Rényi order.
     """
     limit = refusal.binding.limit
     assert limit is not None, "only a limit refuses"

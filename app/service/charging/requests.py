@@ -1,4 +1,4 @@
-"""What is asked of the hot path, and what it answers."""
+"""Commands and results of the hot path."""
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ from app.service.costing import PrecomputedCosts
 
 
 class Mode(StrEnum):
-    """Whether the steps are asked for, or have happened."""
+    """Whether steps are to be authorised or were already executed."""
 
     AUTHORIZE = "authorize"
     REPORT = "report"
 
 
 class OnExceed(StrEnum):
-    """What becomes of a request of which only the first steps fit."""
+    """Treatment of a request of which only the first steps fit."""
 
     REFUSE = "refuse"
     TRUNCATE = "truncate"
@@ -32,16 +32,16 @@ class OnExceed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """May this run take these steps?
+    """A request to charge steps of a run.
 
     Args:
-        run_id: whose steps.
-        items: (event, count) in order; an event of None is the run's default event.
-        first_step: the number of the first step; None: whichever is next.
-        idempotency_key: of the request, if it carries one.
-        attempt: the trainer's fencing token; the run's current attempt is the only one that may charge.
-        mode: whether the steps are asked for, or have happened.
-        on_exceed: what becomes of them if only the first ones fit.
+        run_id: of the run.
+        items: (event, count) in order; None for the run's default event.
+        first_step: number of the first step; None for the run's next step.
+        idempotency_key: None if the request has none.
+        attempt: fencing token; only the current attempt may authorise steps.
+        mode: authorise or report.
+        on_exceed: refuse, or truncate to the steps that fit.
     """
 
     run_id: str
@@ -53,10 +53,10 @@ class StepRequest:
     on_exceed: OnExceed = OnExceed.REFUSE
 
     def steps_of(self, run: Run) -> tuple[StepEvent, ...]:
-        """What is asked, with the run's default event where the request names none.
+        """Resolve the items with the run's default event.
 
         Raises:
-            InvalidInputError: neither the request nor the run says what a step costs.
+            InvalidInputError: an item has no event, and the run has no default.
         """
         steps = []
         for event, count in self.items:
@@ -67,7 +67,7 @@ class StepRequest:
         return tuple(steps)
 
     def fingerprint(self, steps: tuple[StepEvent, ...]) -> str:
-        """What makes the request the same as an earlier one: sha256 (hex) of run, steps, and what is not usual."""
+        """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
         content: list[object] = [self.run_id, [[fingerprint(step.event), step.count] for step in steps]]
         unusual = {"mode": self.mode, "on_exceed": self.on_exceed}
         said = {name: str(value) for name, value in unusual.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}}
@@ -78,16 +78,15 @@ class StepRequest:
 
 @dataclass(slots=True)
 class StepCommand:
-    """A request on its way through the queue; it may pass several times, each time better prepared.
+    """A request in the commit queue; it is repeated until its prerequisites are met.
 
     Args:
-        call: who asks, and when.
-        request: what is asked.
-        ready: what was computed for it outside the transaction.
-        needs_path: whether the accounts above the run must be locked although a reservation is believed to cover it.
-        ends_plan: whether a reservation whose next steps were withdrawn is ended before the steps are decided, so that
-            the rest of it is returned.
-        charges_sweep: whether it is the one charge of a sweep.
+        call: caller and time.
+        request: steps to decide.
+        ready: costs computed outside the transaction.
+        needs_path: whether to lock the run's ancestors even if a reservation may cover the steps.
+        ends_plan: whether to close a reservation whose next steps were cancelled, so that its rest is released.
+        charges_sweep: whether it is the single charge of a sweep.
     """
 
     call: RequestContext
@@ -99,30 +98,26 @@ class StepCommand:
 
     @property
     def organisation_id(self) -> str:
-        """Whose ledger."""
+        """Owner of the ledger."""
         return self.call.principal.organisation_id
 
     @property
     def now(self) -> datetime:
-        """When the request came, in UTC."""
+        """Time of the request, in UTC."""
         return self.call.now
 
     @property
     def wanted(self) -> LoadRequest:
-        """What the command needs of the ledger."""
+        """Rows that the command needs."""
         return LoadRequest(self.organisation_id, self.request.run_id, self.request.idempotency_key, self.needs_path)
 
 
 class PathNotLockedError(Exception):
-    """A command needs the accounts above its run, and only the run's own account was locked."""
+    """A command needs its run's ancestors, but only the run's account was locked."""
 
 
 class PlanWithdrawnError(Exception):
-    """A reservation whose next steps a lowered limit has withdrawn is to be ended before a command is decided.
-
-    Args:
-        reservation_id: which.
-    """
+    """A reservation with cancelled next steps must be closed before the command is decided."""
 
     def __init__(self, reservation_id: str) -> None:
         super().__init__("a reservation must be ended first")
@@ -131,7 +126,7 @@ class PlanWithdrawnError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """A decision, and whether it was given before."""
+    """A decision, and whether it is a replay."""
 
     decision: Decision
     replayed: bool

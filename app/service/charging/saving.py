@@ -1,4 +1,4 @@
-"""What a transaction decided, written in bulk; and what is remembered of it once it is durable."""
+"""Bulk writes of a unit of work, and the cache update after its commit."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,13 +14,9 @@ from app.service.charging.unit_of_work import UnitOfWork
 
 
 def save(work: UnitOfWork) -> None:
-    """Write everything that was decided.
-
-    Args:
-        work: with what is to be written; its transaction writes.
-    """
+    """Write all changes of a unit of work."""
     for kept, remembered in work.known_costs.items() if work.changed else ():
-        # Prices are believed as they are remembered; an older state of the database may have been restored since.
+        # A restored backup may lack costs that this process has cached.
         for event in dp_events.without_curve(work.tx, kept, remembered):
             work.prices.setdefault(kept, {})[event] = remembered[event]
     for kept, curves in work.prices.items():
@@ -46,7 +42,7 @@ def save(work: UnitOfWork) -> None:
 
 
 def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
-    """Write a run as it is now, and a new version of its account, so that nobody believes an older one."""
+    """Write a run and a new version of its account, which invalidates caches."""
     own = work.accounts[call.organisation_id, run.account_id].account
     work.move(call.organisation_id, run)
     work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
@@ -54,7 +50,7 @@ def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
 
 
 def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
-    """Tell of the thresholds that accounts have reached; mostly, one comparison says that there is none."""
+    """Raise alerts for thresholds reached; the watermark makes most checks one comparison."""
     for key in changed:
         record = work.accounts[key]
         assert record.watch is not None, "thresholds are read before an account changes"
@@ -67,12 +63,7 @@ def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
 
 
 def remember(memory: LedgerCache, work: UnitOfWork) -> None:
-    """Keep what is durable now.
-
-    Args:
-        memory: of this process.
-        work: committed.
-    """
+    """Cache the rows of a committed unit of work."""
     for key, record in (*work.unlocked_partitions.items(), *work.accounts.items()):
         memory.accounts.put(key, replace(record, since={}) if record.since is None else record)
     for (organisation_id, run_id), reservation in work.reservations.items():

@@ -1,4 +1,4 @@
-"""What one transaction has read of the ledger, as it stands after the decisions made so far."""
+"""State of the ledger within one transaction."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,28 +25,28 @@ from app.service.costing import PrecomputedCosts
 
 @dataclass
 class UnitOfWork:
-    """The rows that a group of commands needs, and what is to be written.
+    """Rows loaded by a transaction, with the changes to write.
 
     Args:
         tx: the transaction.
-        memory: of this process.
-        paths: of each run that exists, by depth and id.
-        accounts: those that were read; all of them locked if the transaction writes.
-        parts: the ids of the parts of each account of them that is composed of such.
-        unlocked_partitions: those of these parts that were not locked: they stay as they are while the whole is locked.
-        quarantined_paths: paths of accounts in quarantine that were not locked.
+        memory: cached ledger data.
+        paths: account ids of each run's path, by depth and id.
+        accounts: loaded accounts; locked if the transaction writes.
+        parts: child ids of parallel accounts.
+        unlocked_partitions: children that the lock on their parallel parent protects.
+        quarantined_paths: paths of unlocked accounts in quarantine.
         runs: by key.
-        reservations: the active one of a run.
+        reservations: active reservations by run.
         pinned: decisions by organisation and idempotency key.
-        reused: idempotency keys that belong to requests of other kinds.
-        changed_plan_items: places of a run's plan out of which something was taken.
-        decided: what is to be appended.
-        changed: accounts to be written.
-        changed_runs: runs to be written.
-        known_costs: curves of the ledger's price list.
-        prices: curves that are new to it.
-        mentioned: events of refusals, which are remembered without a price.
-        alerts: alerts to be written, by organisation.
+        reused: idempotency keys of requests of other kinds.
+        changed_plan_items: positions in a run's plan that were used.
+        decided: decisions to append.
+        changed: accounts to write.
+        changed_runs: runs to write.
+        known_costs: costs stored in the ledger.
+        prices: costs to store.
+        mentioned: events of refusals, stored without costs.
+        alerts: to write, by organisation.
     """
 
     tx: Connection
@@ -70,10 +70,10 @@ class UnitOfWork:
     alerts: dict[str, list[Alert]] = field(default_factory=dict)
 
     def run(self, organisation_id: str, run_id: str) -> Run:
-        """A run as it stands.
+        """Get a run.
 
         Raises:
-            NotFoundError: the organisation has none such.
+            NotFoundError: the run does not exist.
         """
         found = self.runs.get((organisation_id, run_id))
         if found is None:
@@ -81,15 +81,15 @@ class UnitOfWork:
         return found
 
     def record(self, organisation_id: str, account_id: str) -> AccountRecord:
-        """An account that was read, as it stands."""
+        """Get a loaded account."""
         key = (organisation_id, account_id)
         return self.accounts.get(key) or self.unlocked_partitions[key]
 
     def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
-        """A run's account and its ancestors as they stand, by depth and id; None where only the run's own was locked.
+        """Get a run's account and its ancestors by depth and id; None if only the run is locked.
 
         Raises:
-            AccountQuarantinedError: verification found one of them wrong, or a part of one of them.
+            AccountQuarantinedError: one of them, or a child of a parallel one, is quarantined.
         """
         path = self.paths[organisation_id, run_id]
         found = [self.accounts.get((organisation_id, at)) for at in path]
@@ -105,20 +105,20 @@ class UnitOfWork:
         return exposed(whole, self._parts_of(organisation_id, path)) if self.parts else tuple(whole)
 
     def _parts_of(self, organisation_id: str, path: Sequence[str]) -> Iterator[Account]:
-        """The parts of all accounts of a path that are composed of such."""
+        """Yield the children of all parallel accounts of a path."""
         for at in path:
             for part in self.parts.get((organisation_id, at), ()):
                 record = self.record(organisation_id, part)
-                if record.quarantine is not None:  # what the whole has spent is not proven either
+                if record.quarantine is not None:  # its parent's balance is unproven, too
                     raise _quarantined(record.account.path, part)
                 yield record.account
 
     def ancestors(self, organisation_id: str, run_id: str) -> tuple[Account, ...]:
-        """A run's account as it stands, below the accounts above it, which are only looked at for their limits."""
+        """Get a run's account and its ancestors, which may be unlocked: only their limits are valid."""
         path = self.paths[organisation_id, run_id]
         unlocked = [at for at in path if (organisation_id, at) not in self.accounts]
         seen = {at: self.memory.accounts.get((organisation_id, at)) for at in unlocked}
-        # Nobody vouches for these: a filter that was not frozen when it was seen may be by now.
+        # They are not locked: a filter that was not frozen when it was cached may be by now.
         unknown = [at for at, record in seen.items() if record is None or not record.account.weights_frozen]
         if unknown:
             for record in accounts.find_many(self.tx, self.memory.prices, organisation_id, unknown):
@@ -128,7 +128,7 @@ class UnitOfWork:
         return tuple(record.account for record in records if record is not None)
 
     def taken_at(self, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
-        """The decision that admitted the steps which begin here."""
+        """Find the decision that admitted a request with this first step."""
         for owner, decision in self.decided:
             if (owner, decision.run_id, decision.attempt, decision.first_step) == (
                 organisation_id,
@@ -142,7 +142,7 @@ class UnitOfWork:
     def held_by(
         self, organisation_id: str, reservation: Reservation, account: Account, ready: PrecomputedCosts
     ) -> RdpCurve:
-        """What a run's own account holds for what is left of its reservation's plan, added up anew."""
+        """Sum the costs of the rest of a reservation's plan."""
         left = remaining_items(reservation)
         if not left:
             return zero_curve(account.grid_version)
@@ -151,10 +151,10 @@ class UnitOfWork:
     def quote(
         self, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
     ) -> list[PricedStep]:
-        """Price step events by the ledger's price list, or by what was computed for it.
+        """Price step events from the ledger's costs or the precomputed ones.
 
         Raises:
-            UnpreparedError: neither the list nor `ready` has an event.
+            CostNotReadyError: neither has an event.
         """
         kept = CostTable(organisation_id, account.relation, account.grid_version)
         listed = self.known_costs.setdefault(kept, {})
@@ -172,7 +172,7 @@ class UnitOfWork:
         ]
 
     def remember_prices(self, organisation_id: str, account: Account, steps: Iterable[PricedStep]) -> None:
-        """Have those prices appended to the ledger's list that it lacks."""
+        """Store the costs that the ledger lacks."""
         kept = CostTable(organisation_id, account.relation, account.grid_version)
         listed = self.known_costs.get(kept, {})
         new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in listed}
@@ -180,11 +180,11 @@ class UnitOfWork:
             self.prices.setdefault(kept, {}).update(new)
 
     def remember_events(self, organisation_id: str, steps: Iterable[StepEvent]) -> None:
-        """Have events appended to those that the organisation has used."""
+        """Store the organisation's use of events."""
         self.mentioned.setdefault(organisation_id, set()).update(step.event for step in steps)
 
     def take(self, organisation_id: str, taken: Reservation) -> None:
-        """Put a run's reservation in the place of what it was before steps were taken out of its plan."""
+        """Replace a run's reservation after steps were taken out of its plan."""
         key = (organisation_id, taken.run_id)
         before = self.reservations[key]
         places = {place for place, item in enumerate(taken.items) if item is not before.items[place]}
@@ -200,30 +200,30 @@ class UnitOfWork:
         *,
         from_held: bool = False,
     ) -> None:
-        """Put accounts in the place of what they were before these steps were charged, maybe out of what was held."""
+        """Replace accounts charged with these steps, or with their move from held to spent."""
         for account in charged:
             before = self.accounts[organisation_id, account.id]
             since = before.since
             if account.exposure is None:
                 since = balances.charged(since, steps, from_held=from_held)
             elif (account.spent, account.held) != (before.account.spent, before.account.held):
-                since = None  # a largest one of parts is no sum of events
+                since = None  # a maximum over partitions is no sum of events
             self._put(organisation_id, account, since, now)
 
     def change(self, organisation_id: str, changed: Iterable[Account], now: datetime) -> None:
-        """Put accounts in the place of what they were; their curves are written whole."""
+        """Replace accounts; their curves are written in full."""
         for account in changed:
             self._put(organisation_id, account, None, now)
 
     def _put(self, organisation_id: str, account: Account, since: Since | None, now: datetime) -> None:
         key = (organisation_id, account.id)
-        if account.exposure is not None:  # it holds for one run only
+        if account.exposure is not None:  # valid for one run only
             account = replace(account, exposure=None)
         self.accounts[key] = self.accounts[key].changed_to(account, now, since)
         self.changed.add(key)
 
     def append(self, organisation_id: str, run: Run, decision: Decision) -> Decision:
-        """Append a decision to its run's chain, with the hash that it gets there; the run goes on behind it."""
+        """Append a decision with its hash to its run's chain."""
         whole = sealed(organisation_id, decision, run.chain_head)
         self.decided.append((organisation_id, whole))
         if whole.idempotency_key is not None:
@@ -235,13 +235,13 @@ class UnitOfWork:
         return whole
 
     def tell(self, organisation_id: str, alerts: Iterable[Alert]) -> None:
-        """Have something told, if all of this becomes durable."""
+        """Queue alerts to be written with the transaction."""
         new = list(alerts)
         if new:
             self.alerts.setdefault(organisation_id, []).extend(new)
 
     def move(self, organisation_id: str, run: Run) -> None:
-        """Put a run in the place of what it was."""
+        """Replace a run."""
         key = (organisation_id, run.account_id)
         self.runs[key] = run
         self.changed_runs.add(key)

@@ -1,4 +1,4 @@
-"""Steps held against what their run has declared, and against the policies of its path."""
+"""Checks of steps against the run's declaration and its path's policies."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,10 +18,10 @@ from app.service.charging.unit_of_work import UnitOfWork
 def require_allowed(
     work: UnitOfWork, command: StepCommand, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
 ) -> None:
-    """Let pass what the policies of the path allow; what has happened is not judged, but who may tell of it.
+    """Require that policies allow the steps; for reported steps, only the reporter's role.
 
     Raises:
-        PolicyViolationError: a policy does not allow it.
+        PolicyViolationError: a policy forbids it.
     """
     sources = sources_of(path)
     if not sources:
@@ -34,9 +34,9 @@ def require_allowed(
 
 
 def require_no_sweep(work: UnitOfWork, organisation_id: str, run: Run) -> None:
-    """Let the run of a sweep take nothing but its one charge: by that alone policies and approvals have measured it.
+    """Refuse steps of a sweep's run, which policies and approvals measured by its single charge.
 
-    Only a run whose own event is a selection is looked up.
+    Only runs with a selection event cost a query.
 
     Raises:
         RunStateConflictError: it is the run of a sweep.
@@ -54,13 +54,13 @@ def require_no_sweep(work: UnitOfWork, organisation_id: str, run: Run) -> None:
 def find_deviations(
     work: UnitOfWork, organisation_id: str, run: Run, steps: Sequence[StepEvent], now: datetime
 ) -> tuple[Deviation, ...]:
-    """In what steps differ from what their run has declared."""
+    """Find the deviations of steps from the run's declaration."""
     own = work.accounts[organisation_id, run.account_id]
     declared = Declared(run.event, own.account.planned, run.declared_steps, run.declared_steps_per_hour)
     return deviations(declared, run.next_step, steps, (now - own.created_at).total_seconds() / 3600)
 
 
 def with_deviations(work: UnitOfWork, command: StepCommand, run: Run, steps: Sequence[StepEvent]) -> Run:
-    """A run whose steps are taken, with what they differ in."""
+    """Add the steps' deviations to the run."""
     found = find_deviations(work, command.organisation_id, run, steps, command.now)
     return replace(run, deviations=merge_deviations(run.deviations, found)) if found else run
