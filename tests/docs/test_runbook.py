@@ -194,7 +194,7 @@ def openid(house: House, *providers: Block) -> None:
         house.begin()
         house.type(provider)
         found = house.exported()
-        given = {name[len(PREFIX) :].lower(): found[name] for name in found if name.startswith(f"{PREFIX}OPENID")}
+        given = {name[len(PREFIX) :].lower(): found[name] for name in found if name.startswith(f"{PREFIX}OIDC")}
         assert Settings.model_validate(given).openid is not None
     house.ran.extend(providers)
 
