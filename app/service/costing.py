@@ -1,4 +1,4 @@
-"""Costs of steps: computed once for each event, outside the write lock, and stored in the ledger."""
+"""Costs of steps, computed once per event outside the write lock."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -102,7 +102,7 @@ class CostNotReadyError(Exception):
         self._work = work
 
     def compute(self, organisation_id: str) -> None:
-        """Compute the result in this thread, or in a worker process if it is long.
+        """Compute the result in this thread or, if long, a worker process.
 
         Raises:
             RateLimitedError: too many calculations of the organisation are waiting.
@@ -125,12 +125,12 @@ class CostNotReadyError(Exception):
 
 
 def _lane(organisation_id: str) -> str:
-    """Name the lane of an organisation's costs, separate from the lane of its plans."""
+    """Name the lane of an organisation's costs, apart from its plans'."""
     return f"prices {organisation_id}"
 
 
 def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
-    """Take the first events whose total work one calculation may do; return them and the work."""
+    """Get the first events that one calculation may do, and its work."""
     chosen: list[DpEvent] = []
     total = 0
     for event in events:
@@ -143,7 +143,7 @@ def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
 
 
 def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) -> T:
-    """Run a unit of work with its own transaction; repeat it when costs are missing.
+    """Run a transaction, and repeat it when costs are missing.
 
     The transaction that misses costs is rolled back without changes, and they are computed without the lock.
 

@@ -50,9 +50,9 @@ class Sweep:
         budgets: ids or paths; the run belongs to the first.
         trial: steps of one trial.
         mean: expected number of trials.
-        shape: of the distribution of their number; None for Poisson.
-        privacy_unit: of the trainer; None for the population's.
-        relation: of the trainer's mechanisms; None for the population's.
+        shape: of the distribution of their number; None: Poisson.
+        privacy_unit: of the trainer; None: the population's.
+        relation: of the trainer's mechanisms; None: the population's.
     """
 
     name: str
@@ -69,7 +69,6 @@ class ExperimentRecord:
     """An experiment with its costs.
 
     Args:
-        experiment: and its charging mode.
         account: the budget of its runs, or the run that pays for all trials.
         run: that run; None if each run pays for itself.
         runs: number of runs.
@@ -92,15 +91,8 @@ def create_experiment(
 ) -> StoredResponse:
     """Create a budget for the runs of a sweep, each charged separately.
 
-    Args:
-        call: needs RUN_MANAGE.
-        parent: id or path of the parent budget.
-        terms: name, filter and planned workload; the default limit is the parent's.
-        identity: of the request.
-        render: builds the response body.
-
-    Raises:
-        As `create_budget`; also InvalidInputError: the parent is a population, or composed in parallel.
+    The default limit is the parent's, which must be a budget and not composed in parallel. Errors are those of
+    `create_budget`.
     """
     call.require_permission(Permission.RUN_MANAGE)
 
@@ -129,18 +121,10 @@ def create_sweep(
 ) -> StoredResponse:
     """Charge a whole sweep and draw its number of trials.
 
-    A sweep that needs approval is only registered; `charge_sweep` charges it later. The response is stored for its key,
-    and the number of trials nowhere else.
+    A sweep that needs approval is only registered, with None trials; `charge_sweep` charges it later. The response
+    is stored for its key, and the number of trials nowhere else. A sweep that does not fit creates no run.
 
-    Args:
-        call: needs RUN_MANAGE and STEP_AUTHORIZE.
-        sweep: trial and distribution of the number of trials.
-        identity: of the request.
-        render: builds the response body from the number of trials; None if it waits for approval.
-        refuse: builds the response to a sweep that does not fit; no run is created.
-
-    Raises:
-        As `register_run` and `decide`.
+    Errors are those of `register_run` and `decide`.
     """
     call.require_permission(Permission.RUN_MANAGE)
     call.require_permission(Permission.STEP_AUTHORIZE)
@@ -181,19 +165,10 @@ def charge_sweep(
 ) -> StoredResponse:
     """Charge an approved sweep and draw its number of trials.
 
-    Args:
-        call: needs STEP_AUTHORIZE.
-        experiment_id: of the sweep.
-        identity: of the request.
-        render: builds the response body from the number of trials.
-        refuse: builds the response to a sweep that does not fit.
-
     Raises:
-        NotFoundError: the experiment does not exist.
-        InsufficientScopeError: it is out of the caller's scope.
         InvalidInputError: its runs are charged separately.
         RunStateConflictError: it still waits, has ended, or its run has taken a step.
-        As `decide`.
+        Also those of `decide`.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
 
@@ -217,12 +192,7 @@ def charge_sweep(
 
 
 def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord:
-    """Get an experiment; needs LEDGER_READ.
-
-    Raises:
-        NotFoundError: the experiment does not exist.
-        InsufficientScopeError: it is out of the caller's scope.
-    """
+    """Get an experiment."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _read(tx, call, _found(tx, call, experiment_id))
@@ -231,17 +201,7 @@ def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord
 def list_experiments(
     call: RequestContext, *, beneath: str | None, after: str | None, limit: int
 ) -> list[ExperimentRecord]:
-    """List experiments in the caller's scope by creation time.
-
-    Args:
-        call: needs LEDGER_READ.
-        beneath: id or path; only experiments on or under this population or budget.
-        after: cursor: only experiments after this id.
-        limit: page size.
-
-    Raises:
-        NotFoundError: the population or budget does not exist.
-    """
+    """List experiments in the caller's scope, or under one account, by creation time."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         within = [] if call.principal.scope is None else [call.principal.scope]
@@ -270,18 +230,18 @@ def _found(tx: Connection, call: RequestContext, experiment_id: str) -> Experime
 
 
 def _draw(event: RepeatAndSelect) -> int:
-    """Draw the number of trials from the distribution that the sweep is charged for."""
+    """Draw the number of trials from the charged distribution."""
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
 
 
 def _of_the_caller(call: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
-    """Bind the request's fingerprint to the caller, so that no one else replays the number of trials."""
+    """Bind the fingerprint to the caller, so that no one else learns the number."""
     whose = hashlib.sha256(f"{identity.fingerprint} {call.principal.actor}".encode()).hexdigest()
     return replace(identity, fingerprint=whose)
 
 
 def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
-    """Take the only step of a sweep's run and complete the run; return a refusal, if any."""
+    """Charge a sweep's run and complete it; return a refusal, if any."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
     decision = decide(work, StepCommand(call, request, ready, charges_sweep=True)).decision
     if decision.outcome is DecisionOutcome.REFUSED:

@@ -53,7 +53,7 @@ def key_reused_error(key: str) -> IdempotencyKeyReusedError:
 
 
 def require_no_key(identity: IdempotentRequest, if_lost: str) -> None:
-    """Refuse an idempotency key, because a response with a secret must not be stored.
+    """Refuse an idempotency key: a response with a secret is not stored.
 
     Args:
         identity: of the request.
@@ -74,7 +74,7 @@ def run_idempotent(
     identity: IdempotentRequest,
     create: Callable[[Connection, PrecomputedCosts], str | ResponseOverride],
 ) -> StoredResponse:
-    """Create something and store the response for the key, or replay the stored response.
+    """Create something and store the response, or replay a stored one.
 
     Both happen in one transaction; the creations of an organisation are serialized.
 

@@ -151,7 +151,7 @@ class Placements:
 
     @asynccontextmanager
     async def lifespan(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
-        """Run the databases' background tasks; at the end, drain the queues and close connections.
+        """Run the background tasks; at the end, drain queues and close connections.
 
         Args:
             background: registry of the tasks, which is stopped at the end.

@@ -38,7 +38,7 @@ class Readiness:
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
 
     async def trouble(self) -> str | None:
-        """Return why no step can be decided, at most a second old, or None."""
+        """Get the reason why steps cannot be decided, if any."""
         if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= BELIEVED_SECONDS):
             self._began_at = monotonic()
             self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)

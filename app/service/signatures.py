@@ -93,5 +93,5 @@ def public_pem(key: Ed25519PublicKey) -> str:
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """Compute a key's id: the first 16 hex digits of sha256 of its 32 bytes."""
+    """Compute a key's id: 16 hex digits of its sha256."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]

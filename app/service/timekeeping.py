@@ -41,7 +41,7 @@ async def keep_time(name: str, clock: Clock) -> None:
 
 
 def wrong_clock(clock: Clock) -> str | None:
-    """Return a warning about this machine's clock, or None if it is right or unknown."""
+    """Return a warning about this machine's clock, if it is wrong."""
     ahead = clock.own_is_ahead()
     if ahead is None or abs(ahead) <= MOST_APART_SECONDS:
         return None

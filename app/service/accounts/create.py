@@ -25,12 +25,7 @@ def check_population(
 ) -> Account:
     """Validate a population and build its account; nothing is written.
 
-    Args:
-        tx: a writer's; it has locked the organisation.
-        call: of the creator or the proposer.
-        terms: name, limit, filter, planned workload.
-        population: privacy unit, neighboring relation, size.
-        ready: costs of the planned workload.
+    The transaction must have locked the organisation.
 
     Raises:
         NameTakenError: a population has this name or a lookalike.
@@ -58,9 +53,9 @@ def open_population(
     *,
     attested_by: str | None = None,
 ) -> AccountView:
-    """Validate and create a population; arguments and errors as `check_population`.
+    """Validate and create a population; errors as `check_population`.
 
-    `attested_by` is the actor who attested that its partitions are disjoint; None for the caller.
+    `attested_by` is the actor who attested that its partitions are disjoint; None: the caller.
     """
     account = check_population(tx, call, terms, population, ready)
     return _open(tx, call, account, [], population, terms, attested_by=attested_by)
@@ -75,22 +70,11 @@ def create_budget(
 ) -> StoredResponse:
     """Create a budget under a population or another budget.
 
-    Args:
-        call: needs ACCOUNT_MANAGE.
-        parent: id or path.
-        terms: name, limit, filter, planned workload.
-        identity: of the request.
-        render: builds the response body.
-
     Raises:
-        NotFoundError: the parent does not exist.
         InvalidInputError: the tree would be too deep, the parent has too many partitions, the attestation is missing
             or incomplete, or the block is not allowed here or overlaps another one.
         NameTakenError: the parent has a budget of this name or a lookalike.
-        DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: no step could ever be admitted.
-        UnsupportedEventError: a planned event has no sound bound under the relation.
-        PolicyViolationError: a policy forbids it.
+        Also those of `validate_spec` and `require_dates`.
     """
     call.require_permission(Permission.ACCOUNT_MANAGE)
 
@@ -117,12 +101,7 @@ def open_budget(
 
 
 def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
-    """Get a population or a budget by id; needs LEDGER_READ.
-
-    Raises:
-        NotFoundError: the organisation has no account of this kind and id.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """Get a population or a budget by id."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = accounts.find(tx, call.organisation_id, account_id)
@@ -144,16 +123,7 @@ def list_accounts(
 ) -> list[AccountView]:
     """List populations or budgets in the caller's scope by creation time.
 
-    Args:
-        call: needs LEDGER_READ.
-        kind: population or budget.
-        parent: id or path; only direct children of this account.
-        path: only the account at this path.
-        after: cursor: only accounts after this id.
-        limit: page size.
-
-    Raises:
-        NotFoundError: the parent does not exist.
+    `parent`, an id or path, selects its direct children; `path` selects the one account there.
     """
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -164,16 +134,9 @@ def list_accounts(
 
 
 def require_name_free(tx: Connection, call: RequestContext, parent_id: str | None, name: str) -> None:
-    """Refuse a name that a sibling has, or that looks like a sibling's.
+    """Refuse the name of a sibling, or a lookalike.
 
-    Args:
-        tx: a writer's; it has locked the organisation, so that no sibling is created meanwhile.
-        call: gives the organisation.
-        parent_id: None for a population.
-        name: of the new account.
-
-    Raises:
-        NameTakenError: the name is taken.
+    `parent_id` None: a population. The organisation must be locked, so that no sibling is created meanwhile.
     """
     others = accounts.names_beside(tx, call.organisation_id, parent_id)
     if name in others:

@@ -11,21 +11,13 @@ from app.service.auth.request_context import RequestContext
 
 
 def require_reach(tx: Connection, call: RequestContext, account_id: str) -> None:
-    """Require that an account is at or under the caller's scope.
-
-    Raises:
-        InsufficientScopeError: it is outside the scope.
-    """
+    """Require that an account is at or under the caller's scope."""
     if call.principal.scope is not None:
         call.require_scope(locks.ids_above(tx, call.organisation_id, account_id))
 
 
 def require_every_budget(tx: Connection, call: RequestContext, account_id: str) -> None:
-    """Require that every budget charged by a run is in the caller's scope.
-
-    Raises:
-        InsufficientScopeError: one of them is outside the scope.
-    """
+    """Require that every budget charged by a run is in the caller's scope."""
     if call.principal.scope is None:
         return
     path = [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
@@ -36,12 +28,7 @@ def require_every_budget(tx: Connection, call: RequestContext, account_id: str) 
 
 
 def find_account(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
-    """Find a population or budget by id or path, or a run by id.
-
-    Raises:
-        NotFoundError: the organisation has no such account.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """Find a population or budget by id or path, or a run by id."""
     found = accounts.find(tx, call.organisation_id, reference)
     if found is None:
         return find_parent(tx, call, reference)
@@ -52,11 +39,7 @@ def find_account(tx: Connection, call: RequestContext, reference: str) -> Accoun
 def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[AccountRecord]:
     """Read an account and its ancestors, root first; a writing transaction locks them.
 
-    The reference is as in `find_account`; an id saves one read.
-
-    Raises:
-        NotFoundError: the organisation has no such account.
-        InsufficientScopeError: it is outside the caller's scope.
+    References are as in `find_account`; an id saves one read.
     """
     path = accounts.path_of(tx, call.organisation_id, reference)
     if not path:
@@ -66,12 +49,7 @@ def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[A
 
 
 def find_parent(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
-    """Find a population or budget by id, or by a path such as "mimic/icu-team".
-
-    Raises:
-        NotFoundError: the organisation has no such account.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """Find a population or budget by id, or by path ("mimic/icu-team")."""
     found = accounts.find(tx, call.organisation_id, reference)
     if found is None or found.account.kind is AccountKind.RUN:
         found = accounts.find_by_path(tx, call.organisation_id, reference)

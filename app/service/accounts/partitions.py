@@ -33,14 +33,7 @@ class ParallelSpec:
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """A population or budget with its partition data.
-
-    Args:
-        record: the account.
-        population: the population's account, whose privacy loss only grows.
-        attestation: None unless its children are composed in parallel.
-        block: None unless it is a data block.
-    """
+    """A population or budget with its population's account, attestation and data block."""
 
     record: AccountRecord
     population: Account
@@ -62,7 +55,7 @@ def partition_payload(said: Attestation | None, block: Block | None) -> dict[str
 
 
 def budget_payload(budgets: Sequence[str]) -> dict[str, object]:
-    """Build the audit payload of a run's budgets; empty for a single one, its parent."""
+    """Build the audit payload of several budgets of a run."""
     return {"budgets": list(budgets)} if len(budgets) > 1 else {}
 
 
@@ -70,12 +63,6 @@ def build_attestation(
     call: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
 ) -> Attestation:
     """Build the attestation of an account composed in parallel.
-
-    Args:
-        call: gives caller and time.
-        said: partitions, attestation, assumption.
-        relation: of its population.
-        by: the actor who attests; None for the caller.
 
     Raises:
         InvalidInputError: the attestation is missing, or the relation needs or forbids the replacement assumption.
@@ -101,7 +88,7 @@ def build_attestation(
 
 
 def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:
-    """Check that the parent has room for a new budget and for its data block.
+    """Check that a parent has room for a budget and its block.
 
     Raises:
         InvalidInputError: the parent has the maximum of partitions, the parent of a block is not composed in parallel,

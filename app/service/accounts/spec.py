@@ -26,16 +26,10 @@ ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", Account
 
 @dataclass(frozen=True, slots=True)
 class AccountSpec:
-    """The specification of a new account.
+    """The specification of a new account; only a run may lack a limit.
 
-    Args:
-        name: unique among its siblings, for populations and budgets.
-        limit: None only for a run.
-        filter: how the limit is enforced.
-        planned: the workload that adaptive weights are tuned for.
-        parallel: None unless its children are disjoint partitions.
-        window: the time in which it may be charged.
-        block: None unless it is a data block.
+    Adaptive weights are tuned for `planned`. `parallel` is set if its children are disjoint partitions, `block` if it
+    represents a data block.
     """
 
     name: str
@@ -59,14 +53,7 @@ def new_account(
 ) -> Account:
     """Build a new account with nothing spent; it is not yet written.
 
-    Args:
-        tx: transaction that will insert the account.
-        call: gives the organisation and the time.
-        kind: population, budget or run.
-        parent: None for a population.
-        terms: specification of the account.
-        relation: the population's.
-        depth: of the deepest ancestor, if that is not the parent.
+    `depth` is that of the deepest ancestor, if that is not the parent.
     """
     prefix = ID_PREFIXES[kind]
     account_id = new_id(prefix, call.now, accounts.newest_id(tx, call.organisation_id, prefix))
@@ -118,11 +105,7 @@ def validate_spec(account: Account, population: Population, ready: PrecomputedCo
 
 
 def require_dates(path: Sequence[Account], population: Population) -> None:
-    """Require that every policy above an account allows its terms.
-
-    Args:
-        path: ancestors, root first, and the account.
-        population: at the root.
+    """Require that every policy on an account's path allows its terms.
 
     Raises:
         PolicyViolationError: a policy forbids the relation, the limit's delta or a planned event.

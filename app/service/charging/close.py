@@ -42,16 +42,7 @@ class _Ended:
 def close_reservation(
     work: UnitOfWork, organisation_id: str, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
 ) -> None:
-    """Charge and release a reservation's hold, and write its closed state.
-
-    Args:
-        work: has locked the run's whole path.
-        organisation_id: owner of the ledger.
-        before: the active reservation.
-        closing: its commit, void or forfeit.
-        asker: who closes it.
-        now: in UTC.
-    """
+    """Settle a reservation's hold on its locked path, and close it."""
     path = work.path(organisation_id, before.run_id)
     assert path is not None, "the whole path is locked before a reservation ends"
     run = work.run(organisation_id, before.run_id)
@@ -108,7 +99,7 @@ def _append(
     outcome: DecisionOutcome,
     steps: Sequence[StepEvent],
 ) -> Run:
-    """Append a decision to the run's chain; set a run over its limit to overdrawn."""
+    """Append a decision; set a run over a limit to overdrawn."""
     path = work.path(organisation_id, run.account_id)
     assert path is not None, "it has not been unlocked"
     priced = _priced(work, organisation_id, path[0], steps)
@@ -149,15 +140,9 @@ def _above(
     spent: RdpCurve,
     reserved: RdpCurve,
 ) -> list[Account]:
-    """Compute the accounts above a run after one of its reservations is closed, by depth and id.
+    """Compute a run's ancestors after the close of a reservation.
 
-    Args:
-        work: has locked the run's whole path.
-        organisation_id: owner of the ledger.
-        path: before the close.
-        ended_id: of the reservation.
-        spent: share of its hold that is now spent.
-        reserved: its whole hold.
+    Of its `reserved` hold, `spent` is now spent.
     """
     composed = partitions.topmost_parallel(
         work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
@@ -216,7 +201,7 @@ def _decision(
     steps: Sequence[PricedStep],
     over: Account | None,
 ) -> Decision:
-    """Build the run's chain entry from the accounts after the close, of which one may be over its limit."""
+    """Build the chain entry of the accounts after the close."""
     remaining, binding = None, over or path[-1]
     if outcome is not DecisionOutcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])

@@ -50,19 +50,14 @@ class _Waiting:
     span: SpanContext | None = field(default_factory=TRACES.here)
 
     def tell(self, outcome: CommandResult | Exception) -> None:
-        """Set the result, unless it is set or the request was cancelled; the decision stays."""
+        """Set the result, unless it is set or the request was cancelled."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 @dataclass
 class CommitQueue:
-    """The queue of a database's commands in this process, used from one event loop.
-
-    Args:
-        db: the database.
-        memory: cached ledger data.
-    """
+    """The commands of this process to one database; for one event loop."""
 
     db: Database
     memory: LedgerCache = field(default_factory=LedgerCache)
@@ -71,16 +66,12 @@ class CommitQueue:
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
 
     async def authorize_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
-        """Decide a run's next steps; needs STEP_AUTHORIZE.
-
-        Returns:
-            The durable decision; for a repeated request the first one.
+        """Decide a run's next steps; return when the decision is durable.
 
         Raises:
             LedgerUnavailableError: too many commands wait, or the database is busy; nothing was changed.
-            LedgerError: as `decide`.
-            AccountingError: as `decide`.
             SQLAlchemyError: the database failed; it is safe to repeat the request.
+            Also those of `decide`.
         """
         command = _command(call, request)
         command.ends_plan = True
@@ -90,13 +81,7 @@ class CommitQueue:
         return result
 
     async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
-        """Decide as `authorize_steps` without recording; needs STEP_AUTHORIZE.
-
-        Raises:
-            LedgerError: as `decide`.
-            AccountingError: as `decide`.
-            SQLAlchemyError: the database failed.
-        """
+        """Decide as `authorize_steps` without recording."""
         return await self._repeated(_command(call, request), self._preview)
 
     @property
@@ -112,7 +97,7 @@ class CommitQueue:
     async def _repeated(
         self, command: StepCommand, attempt: "Callable[[StepCommand], Awaitable[CommandResult | Exception]]"
     ) -> StepResult:
-        """Repeat a command until its prerequisites are met; they are computed without a lock."""
+        """Repeat a command until its prerequisites are met, without a lock."""
         while True:
             match await attempt(command):
                 case StepResult() as result:
@@ -167,7 +152,7 @@ class CommitQueue:
                     waiting.tell(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
-        """Commit a group; if one command may have caused a failure, retry each alone."""
+        """Commit a group; retry commands alone if one may be at fault."""
         began_at = perf_counter()
         try:
             outcomes = await self._tried(commands)

@@ -37,14 +37,11 @@ from app.service.idempotency import key_reused_error
 
 
 def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
-    """Decide a run's next steps in a unit of work; an error leaves it unchanged.
+    """Decide a run's next steps; an error leaves the work unchanged.
 
-    Returns:
-        The decision; for repeated steps or a repeated key the first one.
+    Repeated steps or a repeated key get the first decision.
 
     Raises:
-        NotFoundError: the run does not exist.
-        InsufficientScopeError: it is outside the caller's scope.
         InvalidInputError: neither the request nor the run has an event.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         IdempotencyKeyReusedError: the key was used for another request.
@@ -87,7 +84,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
 
 
 def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> Decision | None:
-    """Find the earlier decision on this request, by its key or its first step."""
+    """Find an earlier decision on this request by key or first step."""
     organisation_id, request = command.organisation_id, command.request
     if request.idempotency_key is not None:
         key = (organisation_id, request.idempotency_key)
@@ -123,9 +120,7 @@ def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> De
 def _taken(
     work: UnitOfWork, command: StepCommand, steps: tuple[StepEvent, ...]
 ) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
-    """Take the steps out of the run's reservation, if its plan covers them all.
-
-    A truncated request returns only the covered steps.
+    """Take the steps, truncated if allowed, out of the run's reservation.
 
     Raises:
         PlanWithdrawnError: a lowered limit has cancelled the steps; the reservation must be closed first.
@@ -151,7 +146,7 @@ def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
 
 
 def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
-    """Add the limit change and the steps that a plan still covers to a refusal."""
+    """Add the limit change and the plan's remaining steps to a refusal."""
     reservation = _usable(work, command)
     if reservation is not None and reservation.steps_withdrawn:
         covered = first_covered(reservation, steps)
@@ -228,7 +223,7 @@ def _by_the_accounts(
 
 
 def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) -> None:
-    """Raise alerts for a newly overdrawn run, or an account without room for another such charge."""
+    """Raise alerts for an overdrawn run or an exhausted account."""
     own = charged.accounts[-1]
     if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
         used_up = exhausted(charged.binding, own, command.now)

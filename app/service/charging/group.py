@@ -33,14 +33,7 @@ def commit_group(
 ) -> list[CommandResult]:
     """Decide commands in order and commit the decisions in one transaction.
 
-    Args:
-        db: the database of their organisations.
-        memory: cached ledger data.
-        commands: in order of decision.
-        wait: whether to wait for other writers.
-
-    Returns:
-        A result for each command; a failed one changes nothing, and the others are unaffected.
+    Each command has its own result; a failed one changes nothing.
 
     Raises:
         WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
@@ -61,7 +54,7 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandR
 
 
 def _whose(commands: Sequence[StepCommand]) -> Whose:
-    """Get the tenant of a group: one organisation (a lane), or all on SQLite, where a lane may mix them."""
+    """Get the tenant of a group; only on SQLite may groups mix organisations."""
     organisations = {command.organisation_id for command in commands}
     return organisations.pop() if len(organisations) == 1 else ALL_TENANTS
 

@@ -19,8 +19,6 @@ class LoadRequest:
     """The rows that a command or a use case needs.
 
     Args:
-        organisation_id: owner of the ledger.
-        run_id: of the run.
         idempotency_key: of an earlier decision to load as well.
         path: whether to lock the run's ancestors even if a reservation may cover the steps.
     """
@@ -32,7 +30,7 @@ class LoadRequest:
 
 
 def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> UnitOfWork:
-    """Load rows, locked if the transaction writes; a run that does not exist has none.
+    """Load rows of existing runs, locked if the transaction writes.
 
     Locks are taken in the global order: organisation, depth, id (ADR 0003).
     """
@@ -56,11 +54,7 @@ def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
 
 
 def load_for(tx: Connection, call: RequestContext, run_id: str) -> UnitOfWork:
-    """Load one run as `load_run`, within the caller's scope.
-
-    Raises:
-        InsufficientScopeError: the run is outside the caller's scope.
-    """
+    """Load one run as `load_run`, within the caller's scope."""
     work = load_run(tx, call.organisation_id, run_id)
     path = work.paths.get((call.organisation_id, run_id))
     if path is not None:
@@ -153,7 +147,7 @@ def _load_runs(work: UnitOfWork, organisation_id: str) -> None:
 
 
 def _remembered_plan(work: UnitOfWork, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
-    """Get the cached rest of a plan, if the run's account has not changed since."""
+    """Get the cached rest of a plan if its run's account is unchanged."""
     plan, own = work.memory.plans.get((run[0], reservation_id)), work.accounts.get(run)
     if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
         return None

@@ -19,20 +19,15 @@ from app.service.json_numbers import json_finite
 
 
 def refusal_event(action: AuditAction, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
-    """Build the audit event of a refused creation, which has no chain of its own.
+    """Build the audit event of a refused creation under the account `subject`.
 
-    Args:
-        action: refusal of a run, reservation or experiment.
-        subject: id of the parent account.
-        count: number of refused steps.
-        binding: id of the refusing account.
-        facts: as returned by `refusal_details`.
+    `count` is the number of refused steps, `facts` the result of `refusal_details`.
     """
     return AuditEvent(action, subject, after={"count": count, "binding_account": binding, **facts})
 
 
 def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
-    """Add the latest change of the binding limit to a refusal, if there was one."""
+    """Add the latest change of the binding limit to a refusal."""
     binding = refusal.binding
     if not binding.limit_revision:
         return refusal

@@ -35,13 +35,9 @@ class StepRequest:
     """A request to charge steps of a run.
 
     Args:
-        run_id: of the run.
-        items: (event, count) in order; None for the run's default event.
-        first_step: number of the first step; None for the run's next step.
-        idempotency_key: None if the request has none.
+        items: (event, count) in order; None: the run's default event.
+        first_step: number of the first step; None: the run's next step.
         attempt: fencing token; only the current attempt may authorise steps.
-        mode: authorise or report.
-        on_exceed: refuse, or truncate to the steps that fit.
     """
 
     run_id: str
@@ -53,11 +49,7 @@ class StepRequest:
     on_exceed: OnExceed = OnExceed.REFUSE
 
     def steps_of(self, run: Run) -> tuple[StepEvent, ...]:
-        """Resolve the items with the run's default event.
-
-        Raises:
-            InvalidInputError: an item has no event, and the run has no default.
-        """
+        """Resolve the items with the run's default event."""
         steps = []
         for event, count in self.items:
             charged = event or run.event
@@ -78,11 +70,9 @@ class StepRequest:
 
 @dataclass(slots=True)
 class StepCommand:
-    """A request in the commit queue; it is repeated until its prerequisites are met.
+    """A request in the commit queue, repeated until its prerequisites are met.
 
     Args:
-        call: caller and time.
-        request: steps to decide.
         ready: costs computed outside the transaction.
         needs_path: whether to lock the run's ancestors even if a reservation may cover the steps.
         ends_plan: whether to close a reservation whose next steps were cancelled, so that its rest is released.
@@ -117,7 +107,7 @@ class PathNotLockedError(Exception):
 
 
 class PlanWithdrawnError(Exception):
-    """A reservation with cancelled next steps must be closed before the command is decided."""
+    """A reservation with cancelled next steps must be closed first."""
 
     def __init__(self, reservation_id: str) -> None:
         super().__init__("a reservation must be ended first")

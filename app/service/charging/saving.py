@@ -1,4 +1,4 @@
-"""Bulk writes of a unit of work, and the cache update after its commit."""
+"""Bulk writes of a unit of work, and caching after its commit."""
 
 from collections.abc import Iterable
 from dataclasses import replace

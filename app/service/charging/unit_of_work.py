@@ -28,25 +28,19 @@ class UnitOfWork:
     """Rows loaded by a transaction, with the changes to write.
 
     Args:
-        tx: the transaction.
-        memory: cached ledger data.
         paths: account ids of each run's path, by depth and id.
         accounts: loaded accounts; locked if the transaction writes.
         parts: child ids of parallel accounts.
         unlocked_partitions: children that the lock on their parallel parent protects.
         quarantined_paths: paths of unlocked accounts in quarantine.
-        runs: by key.
         reservations: active reservations by run.
         pinned: decisions by organisation and idempotency key.
         reused: idempotency keys of requests of other kinds.
         changed_plan_items: positions in a run's plan that were used.
         decided: decisions to append.
-        changed: accounts to write.
-        changed_runs: runs to write.
         known_costs: costs stored in the ledger.
         prices: costs to store.
         mentioned: events of refusals, stored without costs.
-        alerts: to write, by organisation.
     """
 
     tx: Connection
@@ -70,11 +64,7 @@ class UnitOfWork:
     alerts: dict[str, list[Alert]] = field(default_factory=dict)
 
     def run(self, organisation_id: str, run_id: str) -> Run:
-        """Get a run.
-
-        Raises:
-            NotFoundError: the run does not exist.
-        """
+        """Get a run."""
         found = self.runs.get((organisation_id, run_id))
         if found is None:
             raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
@@ -86,7 +76,7 @@ class UnitOfWork:
         return self.accounts.get(key) or self.unlocked_partitions[key]
 
     def path(self, organisation_id: str, run_id: str) -> tuple[Account, ...] | None:
-        """Get a run's account and its ancestors by depth and id; None if only the run is locked.
+        """Get the accounts of a run's path; None if they are not locked.
 
         Raises:
             AccountQuarantinedError: one of them, or a child of a parallel one, is quarantined.
@@ -114,7 +104,7 @@ class UnitOfWork:
                 yield record.account
 
     def ancestors(self, organisation_id: str, run_id: str) -> tuple[Account, ...]:
-        """Get a run's account and its ancestors, which may be unlocked: only their limits are valid."""
+        """Get a run's path for its limits; ancestors may be unlocked."""
         path = self.paths[organisation_id, run_id]
         unlocked = [at for at in path if (organisation_id, at) not in self.accounts]
         seen = {at: self.memory.accounts.get((organisation_id, at)) for at in unlocked}
@@ -151,11 +141,7 @@ class UnitOfWork:
     def quote(
         self, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
     ) -> list[PricedStep]:
-        """Price step events from the ledger's costs or the precomputed ones.
-
-        Raises:
-            CostNotReadyError: neither has an event.
-        """
+        """Price step events, or raise CostNotReadyError."""
         kept = CostTable(organisation_id, account.relation, account.grid_version)
         listed = self.known_costs.setdefault(kept, {})
         new = self.prices.get(kept, {})
@@ -200,7 +186,7 @@ class UnitOfWork:
         *,
         from_held: bool = False,
     ) -> None:
-        """Replace accounts charged with these steps, or with their move from held to spent."""
+        """Replace accounts that these steps, or their move from held, charged."""
         for account in charged:
             before = self.accounts[organisation_id, account.id]
             since = before.since

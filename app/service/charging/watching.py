@@ -18,11 +18,7 @@ from app.service.charging.unit_of_work import UnitOfWork
 def require_allowed(
     work: UnitOfWork, command: StepCommand, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
 ) -> None:
-    """Require that policies allow the steps; for reported steps, only the reporter's role.
-
-    Raises:
-        PolicyViolationError: a policy forbids it.
-    """
+    """Require that policies allow the steps; for reported steps, only the reporter's role."""
     sources = sources_of(path)
     if not sources:
         return
@@ -34,12 +30,9 @@ def require_allowed(
 
 
 def require_no_sweep(work: UnitOfWork, organisation_id: str, run: Run) -> None:
-    """Refuse steps of a sweep's run, which policies and approvals measured by its single charge.
+    """Refuse steps of a sweep's run, which was approved for one charge.
 
     Only runs with a selection event cost a query.
-
-    Raises:
-        RunStateConflictError: it is the run of a sweep.
     """
     if isinstance(run.event, RepeatAndSelect) and experiments.is_charged_at_once(
         work.tx, organisation_id, run.account_id

@@ -35,21 +35,9 @@ _IF_LOST = "revoke the lost key and retry"
 def create_key(
     db: Database, organisation: str, asked: Role | KeyTerms, now: datetime, everywhere: Collection[Database] = ()
 ) -> IssuedKey:
-    """Create a key from the command line.
+    """Create a key from the command line, storing only its secret's hash.
 
-    Args:
-        db: database of the organisation.
-        organisation: id or name.
-        asked: role or all terms of the key.
-        now: in UTC.
-        everywhere: databases of all placements, in which the key's id must be unique.
-
-    Returns:
-        The key, `<key id>.<secret of 256 random bits>`; only the secret's hash is stored.
-
-    Raises:
-        NotFoundError: the organisation or the account of the scope does not exist.
-        InvalidInputError: the expiry is in the past, or the name is malformed.
+    `organisation` is an id or a name. The key's id must be unique in all placements, `everywhere`.
     """
     terms = asked if isinstance(asked, KeyTerms) else KeyTerms(asked)
     _require_future(terms, now)
@@ -87,19 +75,9 @@ def create_key(
 def issue_key(
     call: RequestContext, terms: KeyTerms, identity: IdempotentRequest, render: Callable[[IssuedKey], str]
 ) -> StoredResponse:
-    """Issue a key.
+    """Issue a key; its response, with the secret, is not stored.
 
-    Args:
-        call: needs KEY_MANAGE, and a role that may issue the requested one.
-        terms: name, role, scope, expiry.
-        identity: of the request; the response holds the secret and is not stored.
-        render: builds the response body.
-
-    Raises:
-        InsufficientScopeError: the caller may not issue this role or scope.
-        NotFoundError: the account of the scope does not exist.
-        InvalidInputError: the expiry is in the past or after that of the caller's own key, or the request has an
-            idempotency key.
+    The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
     """
     call.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
@@ -123,18 +101,11 @@ def rotate_key(
     identity: IdempotentRequest,
     render: Callable[[IssuedKey], str],
 ) -> StoredResponse:
-    """Issue a successor of a key; the old key stays valid for an overlap.
+    """Issue a key's successor; the old key stays valid for an overlap.
 
-    Args:
-        call: needs KEY_MANAGE, or is the key itself.
-        key_id: of the old key.
-        overlap_seconds: validity left to the old key, 0 to 30 days.
-        identity: of the request; the response holds the secret and is not stored.
-        render: builds the response body.
+    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. The response is not stored.
 
     Raises:
-        NotFoundError: the key does not exist.
-        InsufficientScopeError: the caller may not issue the key's role or scope.
         InvalidInputError: the key is revoked or expired, or the request has an idempotency key.
     """
     if call.principal.actor != key_id:
@@ -162,17 +133,10 @@ def rotate_key(
 
 
 def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False) -> KeyRecord:
-    """Revoke a key on every replica within a second; a revoked key stays as it is.
+    """Revoke a key on every replica within a second.
 
-    Args:
-        call: needs KEY_MANAGE, or is the key itself.
-        key_id: of the key.
-        reason: for the audit log.
-        include_successors: whether to revoke rotated successors too, which a thief may have created.
-
-    Raises:
-        NotFoundError: the key does not exist.
-        InsufficientScopeError: the caller may not issue the key's role or scope.
+    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. A revoked key stays as it is.
+    `include_successors` also revokes rotated successors, which a thief may have created.
     """
     if call.principal.actor != key_id:
         call.require_permission(Permission.KEY_MANAGE)
@@ -217,12 +181,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
 
 
 def get_key(call: RequestContext, key_id: str) -> KeyRecord:
-    """Get a key; needs KEY_MANAGE, or the key itself.
-
-    Raises:
-        NotFoundError: the key does not exist.
-        InsufficientScopeError: the key's scope is outside the caller's.
-    """
+    """Get a key; needs KEY_MANAGE, or is the key itself."""
     if call.principal.actor != key_id:
         call.require_permission(Permission.KEY_MANAGE)
     with call.db.read(call.organisation_id) as tx:
@@ -233,7 +192,7 @@ def get_key(call: RequestContext, key_id: str) -> KeyRecord:
 
 
 def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
-    """List the keys in the caller's scope by creation time; needs KEY_MANAGE."""
+    """List the keys in the caller's scope by creation time."""
     call.require_permission(Permission.KEY_MANAGE)
     with call.db.read(call.organisation_id) as tx:
         return api_keys.page(tx, call.organisation_id, scope=call.principal.scope, after=after, limit=limit)
@@ -252,11 +211,7 @@ def _require_future(terms: KeyTerms, now: datetime) -> None:
 
 
 def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetime | None) -> None:
-    """Refuse an expiry after that of the caller's own key; a person's login has no such bound.
-
-    Raises:
-        InvalidInputError: the new key would outlive the caller's.
-    """
+    """Refuse an expiry after that of the caller's own key."""
     own = api_keys.find(tx, call.principal.actor)
     ends = None if own is None else own.expires_at
     if ends is not None and (expires_at is None or expires_at > ends):

@@ -6,15 +6,9 @@ from app.ledger.errors import PreconditionFailedError, PreconditionRequiredError
 def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
     """Require that If-Match names the current entity tag.
 
-    Args:
-        what: changed resource for the messages, such as "limit".
-        now: current entity tag.
-        sent: value of If-Match; None if missing.
-        **members: problem members of a conflict.
-
     Raises:
         PreconditionRequiredError: If-Match is missing.
-        PreconditionFailedError: the resource has changed.
+        PreconditionFailedError: the resource has changed; the problem has the `members`.
     """
     if sent is None:
         raise PreconditionRequiredError(

@@ -21,7 +21,7 @@ SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key with its plain `key`, which is shown once and not stored."""
+    """A new key and its plain text, which is never stored."""
 
     record: KeyRecord
     key: str
@@ -41,11 +41,7 @@ class IssuedKey:
 class KeyTerms:
     """The terms of a new key.
 
-    Args:
-        role: of the key.
-        name: for display.
-        scope: account (id or path) at or under which the role applies; None for the whole organisation.
-        expires_at: in UTC; None for never.
+    It applies at or under the account `scope`, an id or path; None: in the whole organisation.
     """
 
     role: Role

@@ -40,14 +40,7 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class LimitRequest:
-    """A request to change a limit.
-
-    Args:
-        account: id or path.
-        limit: new limit.
-        reason: for the audit log.
-        tag: value of If-Match; None if missing.
-    """
+    """A request to change a limit; `tag` is the value of If-Match."""
 
     account: str
     limit: Limit
@@ -56,12 +49,7 @@ class LimitRequest:
 
 
 def read_limit(call: RequestContext, account: str) -> AccountRecord:
-    """Get an account with its own limit; needs LEDGER_READ.
-
-    Raises:
-        NotFoundError: the account does not exist or has no limit of its own.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """Get an account with its own limit."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _with_limit(find_account(tx, call, account))
@@ -79,24 +67,16 @@ def change_limit(
     changed: Callable[[AccountRecord], str],
     proposed: Callable[[Proposal], str],
 ) -> StoredResponse:
-    """Lower a limit, or propose to raise it.
+    """Lower a limit (200), or propose to raise it (201).
 
-    Args:
-        call: needs LIMIT_PROPOSE; to change the limit at once, ACCOUNT_MANAGE.
-        request: account, limit, reason, entity tag.
-        identity: of the request.
-        changed: builds the response body of a changed limit (200).
-        proposed: builds the response body of a proposal (201).
+    Needs LIMIT_PROPOSE; to change the limit at once, also ACCOUNT_MANAGE.
 
     Raises:
-        NotFoundError: the account does not exist or has no limit of its own.
-        InsufficientScopeError: the role does not allow it, or the account is outside the caller's scope.
         PreconditionRequiredError: If-Match is missing.
         PreconditionFailedError: the limit has changed.
         InvalidInputError: the account has this limit already, or an open proposal.
-        DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: no step could ever be admitted.
         PolicyViolationError: a policy forbids the limit.
+        Also those of `validate_spec`.
     """
     call.require_permission(Permission.LIMIT_PROPOSE)
 
@@ -149,18 +129,9 @@ def apply_limit(
     reason: str,
     ready: PrecomputedCosts,
 ) -> AccountRecord:
-    """Write a limit and its audit event, cancel plans over it, and raise threshold alerts.
+    """Write a limit, cancel plans over it, and raise threshold alerts.
 
-    Args:
-        tx: a writer's; it has locked the organisation, then the account's path.
-        call: of the deciding actor.
-        path: ancestors, root first, and the account before the change.
-        limit: new limit.
-        reason: for the audit log.
-        ready: costs of the planned workload.
-
-    Returns:
-        The account afterwards.
+    The transaction has locked the organisation, then the path, which ends with the account before the change.
     """
     record, after = path[-1], _limited(path, limit, ready)
     account_writes.set_limit(tx, call.organisation_id, after, call.now)
@@ -209,7 +180,7 @@ def _populations(path: Sequence[AccountRecord]) -> list[Population]:
 
 
 def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
-    """Require that the policies above an account allow a limit, as at its creation."""
+    """Require that the policies above an account allow a limit."""
     own, sources = path[-1], sources_of([record.account for record in path])
     for population in _populations(path):
         require_limit_allowed(sources, limit, population.size)
@@ -222,12 +193,6 @@ def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence
 
     The policy must accept a single approver, and the caller must be allowed to approve. A run must also need no
     approval at registration with the new limit.
-
-    Args:
-        tx: reads other runs without approval.
-        call: of the caller.
-        path: ancestors, root first, and the account.
-        limit: new limit.
     """
     *above, own = path
     if (

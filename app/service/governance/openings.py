@@ -41,13 +41,7 @@ def create_population(
 ) -> StoredResponse:
     """Create a population, or propose it if the policy requires a second person.
 
-    Args:
-        call: needs ACCOUNT_MANAGE in the whole organisation.
-        terms: name, limit, filter, planned workload.
-        population: privacy unit, neighboring relation, size.
-        identity: of the request.
-        opened: builds the response body of a created population (201).
-        proposed: builds the response body of a proposal (202).
+    The status is 201 or, for a proposal, 202.
 
     Raises:
         As `check_population`; also NameTakenError: a proposed population has a lookalike of the name.

@@ -33,12 +33,11 @@ from app.service.governance.proposing import open_proposals, propose, require_no
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy in force.
+    """A policy with its effect.
 
     Args:
         subject: id of the account or the organisation.
         path: of the account, or "organisation".
-        policy: as set there.
         effective: strictest combination with all policies above.
         revision: number of changes.
         warnings: rules with less effect than they seem to have.
@@ -68,14 +67,7 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """A request to replace a policy.
-
-    Args:
-        account: id or path of a population or budget; None for the organisation.
-        policy: the whole new policy.
-        reason: for the audit log.
-        tag: value of If-Match; None if missing.
-    """
+    """A request to replace a policy, with the value of If-Match."""
 
     account: str | None
     policy: Policy
@@ -84,16 +76,7 @@ class PolicyRequest:
 
 
 def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
-    """Get a policy, empty if none was set; needs LEDGER_READ.
-
-    Args:
-        call: of the reader.
-        account: id or path; None for the organisation.
-
-    Raises:
-        NotFoundError: the population or budget does not exist.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """Get the policy of an account or, for None, the organisation."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
@@ -102,17 +85,9 @@ def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
 def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord | Proposal:
     """Replace a policy, or propose the new one if it loosens a rule.
 
-    Args:
-        call: needs POLICY_MANAGE; for the organisation's policy, in the whole organisation.
-        request: account, policy, reason, entity tag.
-
-    Returns:
-        The policy, in force from the next step; an equal one is neither written nor recorded. Or the proposal, which is
-        the same if the caller repeats the request.
+    An equal policy is neither written nor recorded. A repeated request of the caller returns the same proposal.
 
     Raises:
-        NotFoundError: the population or budget does not exist.
-        InsufficientScopeError: the role does not allow it, or the account is outside the caller's scope.
         PreconditionRequiredError: If-Match is missing.
         PreconditionFailedError: the policy has changed.
         InvalidInputError: another looser policy is proposed already, or a rule is only valid for the organisation.
@@ -183,7 +158,7 @@ def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: P
 
 
 def find_policy(tx: Connection, call: RequestContext, account_id: str | None) -> PolicyRecord:
-    """Get the policy of an account in the caller's scope; None for the organisation's."""
+    """Get the policy of an account or, for None, the organisation."""
     return _house(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
 
 
@@ -216,7 +191,7 @@ def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Pol
 
 
 def _set_house(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
-    """Write the organisation's policy, with a copy on each population's row, which steps lock and read."""
+    """Write the organisation's policy, copied to each population for the step path."""
     revision = organisations.policy(tx, call.organisation_id)[1] + 1
     organisations.set_policy(tx, call.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):

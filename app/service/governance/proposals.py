@@ -50,12 +50,7 @@ _EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
 
 
 def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
-    """Get a proposal; needs LEDGER_READ.
-
-    Raises:
-        NotFoundError: the proposal does not exist.
-        InsufficientScopeError: its account is outside the caller's scope.
-    """
+    """Get a proposal."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         return _found(tx, call, proposal_id)
@@ -64,19 +59,7 @@ def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
 def list_proposals(
     call: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
 ) -> list[Proposal]:
-    """List proposals in the caller's scope by creation time.
-
-    Args:
-        call: needs LEDGER_READ.
-        account: id or path; only proposals about this account or one under it.
-        status: only proposals in this state.
-        after: cursor: only proposals after this id.
-        limit: page size.
-
-    Raises:
-        NotFoundError: the account does not exist.
-        InsufficientScopeError: it is outside the caller's scope.
-    """
+    """List proposals in the caller's scope by creation time."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         beneath = call.principal.scope if account is None else find_account(tx, call, account).account.id
@@ -85,15 +68,9 @@ def list_proposals(
 
 
 def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
-    """Approve and apply a proposal.
-
-    Args:
-        call: needs PROPOSAL_APPROVE, from another person than the proposer.
-        proposal_id: of the proposal.
-        reason: for the audit log.
+    """Approve and apply another person's proposal.
 
     Raises:
-        NotFoundError: the proposal does not exist.
         InsufficientScopeError: an account that it affects is outside the caller's scope, or the caller counts as the
             proposer: see `_require_decidable`.
         ProposalClosedError: it is not open.
@@ -119,16 +96,9 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
 
 
 def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
-    """Reject a proposal; the proposer may reject their own.
-
-    Args:
-        call: needs PROPOSAL_APPROVE, or is the proposer.
-        proposal_id: of the proposal.
-        reason: for the audit log.
+    """Reject a proposal; needs PROPOSAL_APPROVE, or is the proposer.
 
     Raises:
-        NotFoundError: the proposal does not exist.
-        InsufficientScopeError: the caller may not decide, or its account is outside the caller's scope.
         ProposalClosedError: it is not open.
     """
     call.require_permission(Permission.LEDGER_READ)
@@ -147,13 +117,7 @@ def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Propos
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A decision on a proposal.
-
-    Args:
-        status: of the decided proposal.
-        require_allowed: checks the caller before anything is written.
-        work: applies the decision's effects.
-    """
+    """A decision on a proposal: `require_allowed` runs before all writes, `work` after them."""
 
     status: ProposalStatus
     require_allowed: Callable[[Connection, Proposal], None]
@@ -202,7 +166,7 @@ def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> 
 
 
 def approval_blocker(tx: Connection, call: RequestContext, proposal: Proposal) -> str | None:
-    """Explain why the caller cannot approve a proposal; None if only their role may forbid it."""
+    """Explain why the caller cannot approve, apart from their role."""
     try:
         _require_decidable(tx, call, proposal)
     except InsufficientScopeError as error:
@@ -215,9 +179,6 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
 
     An issuer knows the secrets of the keys that it issues. So keys count as one person if one is the other's issuer or
     rotated successor, or if both have the same issuer.
-
-    Raises:
-        InsufficientScopeError: the caller cannot approve the proposal.
     """
     if proposal.account_id is not None:
         require_every_budget(tx, call, proposal.account_id)
@@ -236,7 +197,7 @@ def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal)
 
 
 def _issuers(tx: Connection, actor: str) -> set[str]:
-    """Get an actor and its chain of issuers, without the command line, which any operator may use."""
+    """Get an actor and its issuers, except the command line."""
     found: set[str] = set()
     at: str | None = actor
     while at is not None and at not in found and at != CLI_ACTOR.actor:

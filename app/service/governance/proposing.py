@@ -26,16 +26,9 @@ def propose(
     *,
     before: Mapping[str, Any] | None = None,
 ) -> Proposal:
-    """Insert an open proposal and its audit event.
+    """Insert a proposal and its audit event.
 
-    Args:
-        tx: a writer's; it has locked the organisation.
-        call: of the proposer.
-        kind: of the proposal.
-        account_id: subject; None for the organisation.
-        facts: payload of the proposal.
-        reason: for the approver and the audit log.
-        before: state that it would replace, if any.
+    The organisation must be locked. `before` is the state that the proposal would replace.
     """
     proposal = Proposal(
         id=new_id("prp", call.now),
@@ -56,11 +49,7 @@ def propose(
 def require_none_open(
     tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
 ) -> None:
-    """Refuse a second open proposal of some kinds; `account_id` None is the organisation.
-
-    Raises:
-        InvalidInputError: one is open.
-    """
+    """Refuse a second open proposal of some kinds on one subject."""
     for found in open_proposals(tx, call, account_id, kinds, limit=1):
         raise InvalidInputError(
             f"{found.id} waits for an approval here already; decide it first.",
@@ -71,6 +60,6 @@ def require_none_open(
 def open_proposals(
     tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind], *, limit: int
 ) -> list[Proposal]:
-    """List open proposals of some kinds on one account; `account_id` None is the organisation."""
+    """List open proposals on an account or, for None, the organisation."""
     wanted = ProposalFilter(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=ProposalStatus.OPEN)
     return proposals.page(tx, call.organisation_id, wanted, after=None, limit=limit)

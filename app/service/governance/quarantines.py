@@ -25,12 +25,7 @@ MOST_FAULTS: Final = 20
 
 
 def list_quarantined(call: RequestContext, account: str | None = None) -> Mapping[str, str]:
-    """List the reasons of quarantined accounts by account id.
-
-    Args:
-        call: needs LEDGER_READ, and the whole organisation if no account is named.
-        account: id or path; only accounts at or under it.
-    """
+    """Map quarantined accounts, in the organisation or under one account, to their reasons."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         if account is None:
@@ -40,7 +35,7 @@ def list_quarantined(call: RequestContext, account: str | None = None) -> Mappin
 
 
 def find_open(call: RequestContext, account: str) -> Proposal | None:
-    """Find the open proposal to lift an account's quarantine; needs LEDGER_READ."""
+    """Find the open proposal to lift an account's quarantine."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = find_account(tx, call, account).account.id
@@ -50,18 +45,9 @@ def find_open(call: RequestContext, account: str) -> Proposal | None:
 def propose_lift(
     call: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
 ) -> StoredResponse:
-    """Propose to lift the quarantine of an account and of all accounts under it.
-
-    Args:
-        call: needs LEDGER_VERIFY.
-        account: id or path.
-        reason: for the audit log.
-        identity: of the request.
-        render: builds the response body.
+    """Propose to lift all quarantines at or under an account.
 
     Raises:
-        NotFoundError: the account does not exist.
-        InsufficientScopeError: it is outside the caller's scope.
         InvalidInputError: no account at or under it is quarantined, or a proposal is open.
     """
     call.require_permission(Permission.LEDGER_VERIFY)

@@ -27,12 +27,6 @@ def require_policy_compliance(
 ) -> None:
     """Require that every policy above a run allows its limit and its events.
 
-    Args:
-        path: ancestors, root first, and the run's account.
-        population: at a root.
-        event: default event of a step.
-        plan: to be reserved at registration.
-
     Raises:
         PolicyViolationError: a policy forbids it.
         UnsupportedEventError: an event has no bound where units may leave their partitions.
@@ -49,7 +43,7 @@ def largest(sizes: Sequence[Size]) -> Size:
 
 
 def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: PrecomputedCosts) -> Size:
-    """Get the most a run may spend: by its limit, else its plan, else the nearest limit above.
+    """Get a run's maximum spend by its limit, its plan or its parents.
 
     A plan's epsilon is that of the composed plan at the governing limit's delta.
     """
@@ -73,16 +67,7 @@ def needs_approval(path: Sequence[Account], size: Size) -> bool:
 def propose_run(
     tx: Connection, call: RequestContext, path: Sequence[Account], size: Size, excess: Excess | None, *, planned: bool
 ) -> None:
-    """Propose a pending run.
-
-    Args:
-        tx: transaction that registers the run.
-        call: of the registration.
-        path: ancestors, root first, and the run's account.
-        size: most that the run may spend.
-        excess: the bound on runs without approval that it would exceed; None if the run alone is too large.
-        planned: whether the run declares a plan.
-    """
+    """Propose a pending run; `excess` None: the run alone is too large."""
     own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
     facts: dict[str, object] = {
         "epsilon": None if size.epsilon == inf else size.epsilon,

@@ -45,17 +45,11 @@ class Excess:
 def find_excess(
     tx: Connection, call: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
 ) -> Excess | None:
-    """Find the first bound from the root that a run would exceed; None if it fits.
+    """Find the first bound from the root that a run would exceed.
 
-    A policy bounds the runs under its own account; the organisation's policy, those under each population.
-
-    Args:
-        tx: a writer's; it has locked the organisation, so that no run is registered meanwhile.
-        call: gives the organisation.
-        path: ancestors of the run.
-        promised: most epsilon that the run may spend.
-        raised: id of a registered run whose limit is raised. If it was approved before, no bound includes it, so any
-            bound counts as exceeded.
+    A policy bounds the runs under its own account; the organisation's policy, those under each population. `raised` is
+    the id of a registered run whose limit is raised: if it was approved before, no bound includes it, so any bound
+    counts as exceeded. The organisation must be locked, so that no run is registered meanwhile.
     """
     for account in path:
         bound = _bound_at(account)
@@ -77,7 +71,7 @@ def _bound_at(account: Account) -> float | None:
 
 
 def _counted(tx: Connection, call: RequestContext, found: Sequence[Unapproved]) -> list[float]:
-    """Get the epsilon of each run, from its balance only if the last decision does not have it."""
+    """Get the epsilon of runs, from balances only where decisions lack it."""
     counted = [each.counted(each.spent) for each in found if each.spent is not None]
     unsure = [each for each in found if each.spent is None]
     records = accounts.read_many(tx, call.organisation_id, [each.id for each in unsure]) if unsure else []

@@ -19,13 +19,8 @@ def withdraw_plans(
 ) -> list[dict[str, Any]]:
     """Cancel the steps of active plans that no longer fit a lowered limit.
 
-    Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026).
-
-    Args:
-        tx: a writer's; it has locked the account's path, so that no plan under it is created or closed meanwhile.
-        call: gives organisation and time.
-        limited: the account with its new limit.
-        ready: costs that the database may lack.
+    Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026). The account's path
+    must be locked, so that no plan under it is created or closed meanwhile.
 
     Returns:
         Audit payload: reservations with their cancelled steps by event fingerprint.
@@ -50,7 +45,7 @@ def withdraw_plans(
 
 
 def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
-    """Get each plan with the accounts of its path at or under the limited one."""
+    """Get each plan with its path from the limited account down."""
     paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
     under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
     return [
@@ -60,7 +55,7 @@ def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequen
 
 
 def _under(tx: Connection, call: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
-    """Get the accounts of the plans under the limited one, with all siblings in parallel ones."""
+    """Get the plans' accounts under the limited one, with all parallel siblings."""
     wanted = {at for plan in plans for at in plan.path} - {limited.id}
     found = {each.account.id: each.account for each in accounts.read_many(tx, call.organisation_id, sorted(wanted))}
     parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]

@@ -17,12 +17,7 @@ from app.service.charging.unit_of_work import UnitOfWork
 
 
 def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Get a reservation; needs LEDGER_READ.
-
-    Raises:
-        NotFoundError: the reservation does not exist.
-        InsufficientScopeError: its run is outside the caller's scope.
-    """
+    """Get a reservation."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         found = _found(tx, call.organisation_id, reservation_id)
@@ -31,10 +26,9 @@ def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
 
 def commit_reservation(call: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
-    """Close a reservation with its number of executed steps; needs STEP_AUTHORIZE.
+    """Close a reservation with its number of executed steps.
 
     Raises:
-        NotFoundError: the reservation does not exist.
         ReservationClosedError: it was closed differently, or its lease has expired.
         InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
     """
@@ -42,10 +36,9 @@ def commit_reservation(call: RequestContext, reservation_id: str, steps_executed
 
 
 def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Close an unused reservation; needs STEP_AUTHORIZE.
+    """Close an unused reservation.
 
     Raises:
-        NotFoundError: the reservation does not exist.
         ReservationClosedError: it was closed differently, or its lease has expired.
         ReservationStateConflictError: steps were authorised under it.
     """
@@ -53,10 +46,9 @@ def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 
 
 def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
-    """Restart the lease of a reservation; needs STEP_AUTHORIZE.
+    """Restart the lease of a reservation.
 
     Raises:
-        NotFoundError: the reservation does not exist.
         ReservationClosedError: it is closed, or its lease has expired.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
@@ -76,14 +68,9 @@ def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
 def end_with_the_run(
     work: UnitOfWork, call: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
 ) -> None:
-    """Close a run's active reservation, if any, before the run ends or starts a new attempt.
+    """Close a run's active reservation before its end or its next attempt.
 
-    Args:
-        work: has locked the run's path.
-        call: gives actor and time.
-        run_id: of the run.
-        steps_executed: None forfeits the rest of the plan.
-        attested_only: whether `steps_executed` is required.
+    `steps_executed` None forfeits the rest of the plan, unless `attested_only`. The run's path must be locked.
 
     Raises:
         ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.
@@ -113,11 +100,7 @@ def end_with_the_run(
 
 
 def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, steps_executed: int) -> None:
-    """Require the number of steps with which an ended run's last reservation was committed.
-
-    Raises:
-        ReservationStateConflictError: it was committed with another number, or not committed.
-    """
+    """Require the step count with which a run's last reservation was committed."""
     attested = reservations.last_attested(tx, call.organisation_id, run_id)
     if attested != steps_executed:
         told = "no word on its steps" if attested is None else f"{attested} steps executed"
@@ -152,6 +135,6 @@ def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reserva
 
 
 def _as_it_stands(work: UnitOfWork, organisation_id: str, found: Reservation) -> Reservation:
-    """Read a reservation again under its run's lock: it may have changed since it was found."""
+    """Read a reservation again, as it may have changed before the lock."""
     active = work.reservations.get((organisation_id, found.run_id))
     return active if active is not None and active.id == found.id else _found(work.tx, organisation_id, found.id)

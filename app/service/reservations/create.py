@@ -40,15 +40,7 @@ class PrecedingReservation:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A plan to reserve for a run.
-
-    Args:
-        run_id: of the run.
-        steps: the plan.
-        lease_seconds: time until the reservation expires unless renewed.
-        attempt: fencing token.
-        preceding: the active reservation to commit first; None if the run has none.
-    """
+    """A plan to reserve, and the active reservation to commit first."""
 
     run_id: str
     steps: tuple[StepEvent, ...]
@@ -62,8 +54,6 @@ class CreatedReservation:
     """A new reservation and the state of its run.
 
     Args:
-        reservation: active.
-        next_step: of the run.
         reading: of the run now.
         planned: of the run once the plan is executed.
         steps_remaining: repetitions of the plan's last event that would fit after the plan.
@@ -85,27 +75,17 @@ def create_reservation(
     render: Callable[[CreatedReservation], str],
     refuse: Callable[[Refusal], ResponseOverride],
 ) -> StoredResponse:
-    """Hold a plan's exact cost on every account of a run's path, or refuse it.
+    """Hold a plan's exact cost on every account of a path, or refuse.
 
     A preceding reservation is committed in the same transaction; a refusal leaves it active.
 
-    Args:
-        call: needs STEP_AUTHORIZE.
-        request: run, plan, lease.
-        identity: of the request.
-        render: builds the response body.
-        refuse: builds the response to a plan that does not fit.
-
     Raises:
-        NotFoundError: the run or its preceding reservation does not exist.
         AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run is not active.
         ReservationStateConflictError: the run has an active reservation, and the request does not name it as preceding.
         ReservationClosedError: the preceding one was closed differently, or its lease has expired.
         InvalidInputError: its executed steps are below the authorised or above the planned ones.
-        BudgetClosedError: an account of the run's path is not open.
-        UnsupportedEventError: an event has no sound bound under the population's relation.
-        PolicyViolationError: a policy forbids an event of the plan.
+        Also those of `hold_plan`.
     """
     call.require_permission(Permission.STEP_AUTHORIZE)
 
@@ -161,7 +141,7 @@ def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanReq
 def hold_plan(
     work: UnitOfWork, call: RequestContext, request: PlanRequest, ready: PrecomputedCosts
 ) -> Reservation | Refusal:
-    """Hold a plan in a unit of work that has locked the run's path, and insert its reservation.
+    """Hold a plan on a locked path, and insert its reservation.
 
     Raises:
         BudgetClosedError: an account of the run's path is not open.

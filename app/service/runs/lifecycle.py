@@ -35,16 +35,10 @@ def transition_run(
 ) -> RunRecord:
     """Pause, resume, complete or abort a run; a repeated action changes nothing.
 
-    Args:
-        call: needs RUN_MANAGE.
-        run_id: of the run.
-        action: pause, resume, complete or abort.
-        steps_executed: of the active reservation's plan. Required to complete such a run; without it, an abort forfeits
-            the rest of the plan.
-        attempt: fencing token; None, for an operator, matches any attempt.
+    A run with an active reservation needs `steps_executed` to complete; without it, an abort forfeits the rest of the
+    plan. `attempt` None, for an operator, matches any attempt.
 
     Raises:
-        NotFoundError: the run does not exist.
         AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run has ended in another state.
         ReservationStateConflictError: `steps_executed` is missing, has no reservation, or differs from the number with
@@ -85,18 +79,12 @@ def start_attempt(
     identity: IdempotentRequest,
     render: Callable[[RunRecord], str],
 ) -> StoredResponse:
-    """Start a new attempt from a checkpoint: fences off the last trainer, refunds nothing.
+    """Start an attempt from a checkpoint, fencing off the last one without refund.
 
-    Args:
-        call: needs STEP_AUTHORIZE.
-        run_id: of the run.
-        first_step: first step after the checkpoint; None for the run's next step.
-        steps_executed: commits the active reservation with this number; None forfeits the rest of its plan.
-        identity: of the request.
-        render: builds the response body; the run's `attempt` is the new fencing token.
+    `first_step` None is the run's next step. `steps_executed` commits an active reservation; without it, the rest of
+    the plan is forfeited.
 
     Raises:
-        NotFoundError: the run does not exist.
         RunStateConflictError: it has ended, is overdrawn, or belongs to a sweep that is charged as a whole.
         InvalidInputError: `first_step` is after the run's next step.
         ReservationStateConflictError: `steps_executed` is given without an active reservation.

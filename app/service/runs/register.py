@@ -47,9 +47,9 @@ class RunDeclaration:
     Args:
         budgets: ids or paths; the first is the run's parent.
         event: default event of a step.
-        privacy_unit: None for the population's.
-        relation: that its mechanism is calibrated for; None for the population's.
-        steps_per_hour: maximum rate; None if undeclared.
+        privacy_unit: None: the population's.
+        relation: that its mechanism is calibrated for; None: the population's.
+        steps_per_hour: maximum rate.
     """
 
     budgets: tuple[str, ...]
@@ -63,12 +63,8 @@ class RunDeclaration:
 class RegisteredRun:
     """The registration of a run.
 
-    Args:
-        declaration: budgets, default event, privacy unit, relation.
-        terms: name, limit, filter, planned workload.
-        plan: to reserve at registration, unless the run needs approval; may be empty.
-        lease_seconds: of that reservation.
-        bounded: whether the plan caps its spend, as a limit would.
+    A `plan` is reserved at registration unless the run needs approval. If `bounded`, the plan caps the spend as a limit
+    would.
     """
 
     declaration: RunDeclaration
@@ -85,28 +81,17 @@ def register_run(
     render: Callable[[RunRecord], str],
     refuse: Callable[[Refusal], ResponseOverride],
 ) -> StoredResponse:
-    """Register a training run that charges each step to all of its budgets or to none.
+    """Register a run that charges each step to all its budgets or none.
 
-    A run that needs approval is pending and reserves nothing: the lease could expire before the approval and
-    forfeit the plan.
-
-    Args:
-        call: needs RUN_MANAGE.
-        registration: declaration, terms and plan.
-        identity: of the request.
-        render: builds the response body.
-        refuse: builds the response to a plan that does not fit; no run is created.
+    A run that needs approval is pending and reserves nothing: the lease could expire before the approval and forfeit
+    the plan. A plan that does not fit creates no run.
 
     Raises:
-        NotFoundError: a budget does not exist.
         InvalidInputError: an account cannot be charged by a run, or not together with the others.
         BudgetClosedError: a budget or one of its ancestors is not open.
         PrivacyUnitMismatchError: declaration and populations name different privacy units.
         RelationMismatchError: declaration and populations name different relations.
-        UnsupportedEventError: an event has no sound bound under the relation.
-        DeltaTooLargeError: the run's own delta is 1/size or more.
-        LimitTooSmallError: the run's own limit could never admit a step.
-        PolicyViolationError: a policy forbids it.
+        Also those of `validate_spec` and `require_policy_compliance`.
     """
     call.require_permission(Permission.RUN_MANAGE)
 
@@ -132,8 +117,7 @@ def insert_run(
 ) -> str | Refusal:
     """Insert a run as `register_run`; the organisation is locked and the caller authorised.
 
-    Returns:
-        The run's id, or the refusal of its plan; the caller then rolls back.
+    Returns the run's id, or the refusal of its plan; the caller then rolls back.
     """
     declaration, terms = registration.declaration, registration.terms
     charged = _charged(tx, call, declaration.budgets)
@@ -197,7 +181,7 @@ class _Charged:
 
 
 def _promised(charged: Sequence[_Charged], account: Account, size: Size, *, bounded: bool) -> float:
-    """Get the most epsilon a run may spend; a plan caps only a bounded run."""
+    """Get a run's maximum epsilon; a plan caps only a bounded run."""
     if account.limit is not None or bounded:
         return size.epsilon
     return max(budget.path[-1].limit.epsilon for budget in charged if budget.path[-1].limit is not None)
