@@ -134,8 +134,7 @@ class Account:
     def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
-        The weights fit the planned workload, or else the first step with a nonzero cost. An account with a plan has
-        them since it was created, unless an early release created it.
+        The weights fit the planned workload, or else the first step with a nonzero cost.
         """
         if self.limit is None or self.weights_frozen:
             return self

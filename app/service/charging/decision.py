@@ -194,9 +194,8 @@ def _by_the_accounts(
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, command.now)
     for account in path:
-        if (
-            account.planned and not account.weights_frozen
-        ):  # only accounts of an early release still have to price their plan
+        # Weights that are not frozen yet may be tuned to the plan, whose costs must not be computed under the lock.
+        if account.planned and not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])
     priced = work.quote(organisation_id, path[0], steps, ready)
     outcome: Admission | Refusal
