@@ -154,7 +154,7 @@ def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
     screen.say(f"  curl -H {authorization} '{address}/v1/runs/{run_id}/history?max_points=20'")
     screen.say(f"  {address}/docs for all that can be asked")
     screen.say(f"  {database} {program} verify")
-    screen.say(f"All of it lies in {house.folder}; delete the folder when you are done.")
+    screen.say(f"All files are in {house.folder}; delete the folder when you are done.")
 
 
 def _program() -> list[str]:

@@ -58,7 +58,7 @@ def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
         facts["steps_admitted"],
         facts["steps_admitted"],
     )
-    assert f"All of it lies in {folder}" in told
+    assert f"All files are in {folder}" in told
     assert sum(path.stat().st_size for path in folder.iterdir()) < 10_000_000
 
 

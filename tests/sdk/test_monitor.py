@@ -139,7 +139,7 @@ def test_zcdp_counts_every_step_as_one_on_all_records(admin: LedgerClient) -> No
         ({"policy": "pld"}, "'rdp' or 'zcdp'"),
         ({"batch_size": 2000}, "at most num_samples"),
         ({"noise_decay_mode": "Exp"}, "'time', 'step', 'exp'"),
-        ({"initial_noise_multiplier": 0.0}, "initial_noise_multiplier must lie"),
+        ({"initial_noise_multiplier": 0.0}, "initial_noise_multiplier must be"),
         ({"max_eps": None}, "Give max_eps and target_delta"),
         ({"per_print_times": 0}, "per_print_times must be at least 1"),
     ],

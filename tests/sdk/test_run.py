@@ -145,7 +145,7 @@ def test_the_first_exception_is_the_one_that_is_seen(client: LedgerClient, ledge
     ledger.faults.extend([Fault(), *[Fault(instead=httpx.ConnectError("refused"))] * TRIES])
     with pytest.raises(ValueError, match="mine") as caught, client.register_run("icu", budget="mimic/icu-team"):
         raise ValueError("mine")
-    assert any("could not be told to abort the run run_1" in note for note in caught.value.__notes__)
+    assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)
 
 
 def test_a_completion_that_fails_is_said(client: LedgerClient, ledger: FakeLedger) -> None:

@@ -123,7 +123,7 @@ def test_a_trial_does_no_more_than_was_declared() -> None:
     trial.authorize(event=STEP)
     with pytest.raises(TrialExceededError, match="nothing of the kind"):
         trial.authorize(event=gaussian(39.0))
-    with pytest.raises(TrialExceededError, match="say which one"):
+    with pytest.raises(TrialExceededError, match="give the `event`"):
         trial.authorize()
     trial.authorize(event=SCORE)
     assert trial.next_step == 4

@@ -87,7 +87,7 @@ class CreateComposedAccount(CreateAccount):
         said = (self.attestation, self.max_partitions_per_unit, self.replacement_assumption)
         if self.composition == "sequential" and said != (None, None, None):
             raise ValueError(
-                "`attestation`, `max_partitions_per_unit` and `replacement_assumption` are said of parts: "
+                "`attestation`, `max_partitions_per_unit` and `replacement_assumption` need parts: "
                 'send "composition": "parallel" with them'
             )
         return self

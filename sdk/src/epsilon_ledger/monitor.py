@@ -76,7 +76,7 @@ class PrivacyMonitor:
         if whole("batch_size", batch_size) > records:
             raise ValueError(f"batch_size must be at most num_samples, {num_samples}, not {batch_size}.")
         if (max_eps is None) != (target_delta is None) or (run is None and max_eps is None):
-            raise ValueError("Give max_eps and target_delta, or a run, whose accounts say what they still admit.")
+            raise ValueError("Give max_eps and target_delta, or a run, whose accounts have a remaining budget.")
         if noise_decay_mode is not None and noise_decay_mode not in get_args(DecayMode):
             raise ValueError(f"noise_decay_mode must be 'time', 'step', 'exp' or None, not {noise_decay_mode!r}.")
         self.steps_per_epoch = records // batch_size

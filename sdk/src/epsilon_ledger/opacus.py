@@ -182,13 +182,13 @@ def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
         if stated is not None and stated < rate:
             raise UnsupportedTrainingError(
                 f"sampling_probability={stated:g} is stated, but the loader's sampler draws with {rate:g}. Leave "
-                f"sampling_probability out: the sampler says what it draws with, at each step."
+                f"sampling_probability out: it is read from the sampler at each step."
             )
     elif stated is None:
         raise UnsupportedTrainingError(
             f"{type(loader).__name__} with {kind_of(sampler).__name__} does not draw Poisson samples, so its batch "
             f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
-            f"(poisson_sampling=True, its default), and give its data loader. Or say how to charge it: with "
+            f"(poisson_sampling=True, its default), and give its data loader. Or choose the charge: with "
             f"sampling_probability=1.0 every step is charged as if it saw all the data; event=... takes a function "
             f"from the optimizer to the event of the step that it is about to take."
         )
@@ -229,7 +229,7 @@ def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, terms
         )
         return
     raise UnsupportedTrainingError(
-        f"Opacus' accountant shows {whole} steps, and {steps} of them were charged to nobody: they were taken before "
+        f"Opacus' accountant shows {whole} steps, and {steps} of them were not charged: they were taken before "
         f"this attach. Attach before the first step. If what Opacus shows is what was done, earlier_steps='report' "
         f"reports it to a Run that has no other steps of this training; else report it with run.report(events=...). "
         f"earlier_steps='charged' takes them for charged, by run.report or to another run."

@@ -283,7 +283,7 @@ def test_nobody_is_charged_only_if_that_is_said() -> None:
         with pytest.raises(TypeError, match="at once"):
             noise.release(np.zeros(1), run=run)
     for reason in ("", " ", None):
-        with pytest.raises(ValueError, match="Say why"):
+        with pytest.raises(ValueError, match="Give the reason"):
             Unmetered(reason)  # type: ignore[arg-type]
     assert repr(NOBODY) == "Unmetered('a test')"
     assert noise.releases == 0

@@ -177,7 +177,7 @@ class GradientGuard:
             raise UnsupportedTrainingError(
                 f"This batch was released already: a second release of one sample is not charged as a sample of its "
                 f"own. {_FETCH_AND_STEP} Where several optimizers step each batch, attach them together: "
-                f"attach((first, second), run, data_loader=...). Where one steps it several times, say how often: "
+                f"attach((first, second), run, data_loader=...). Where one steps it several times, give their number: "
                 f"releases_per_sample=... Then a sample is charged once for all of its releases."
             )
 

@@ -128,7 +128,7 @@ class LedgerHook:
         if known is not None and stated is not None and stated < known:
             raise UnsupportedTrainingError(
                 f"sampling_probability={stated:g} was stated, but this sample was drawn with {known:g}. Leave "
-                f"sampling_probability out: the loader's sampler says what it draws with."
+                f"sampling_probability out: it is read from the loader's sampler."
             )
         probability = known if stated is None else stated
         assert probability is not None, "attach has looked for it"

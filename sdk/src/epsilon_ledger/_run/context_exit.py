@@ -46,4 +46,4 @@ def ending(status: str, error: BaseException | None) -> str | None:
 
 def note_of(error: BaseException, action: str, run_id: str, second: LedgerError) -> None:
     """Add a note to the block's exception that the run could not be ended."""
-    error.add_note(f"The ledger could not be told to {action} the run {run_id}: {second}")
+    error.add_note(f"The ledger did not confirm the request to {action} the run {run_id}: {second}")

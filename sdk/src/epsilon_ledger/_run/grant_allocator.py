@@ -244,7 +244,7 @@ class GrantAllocator:
             return steps
         event = event if event is not None else self._asking.state.event
         if event is None:
-            raise ValueError("The run was registered without an event: say in `event` what the step does.")
+            raise ValueError("The run was registered without an event: give the step's `event`.")
         if steps.left < count:
             steps.add(event, count - steps.left)
         return steps

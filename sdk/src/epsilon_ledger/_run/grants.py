@@ -55,7 +55,7 @@ class PrefetchConfig:
         if self.schedule is not None and self.every > MOST_EVENTS:
             raise ValueError(f"With a schedule, authorize_every can be {MOST_EVENTS} at most, not {self.every}.")
         if not 1 <= self.lease_seconds <= 7 * 24 * 3600:
-            raise ValueError(f"lease_seconds must lie in 1 ... 604,800, not {self.lease_seconds}.")
+            raise ValueError(f"lease_seconds must be in 1 ... 604,800, not {self.lease_seconds}.")
 
 
 class Steps:

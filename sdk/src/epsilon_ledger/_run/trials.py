@@ -87,7 +87,7 @@ class Trial:
         if event is None:
             if len(self._left) > 1:
                 raise TrialExceededError(
-                    "Several events were declared for a trial: say which one it is.", run=self.state.id
+                    "Several events were declared for a trial: give the `event`.", run=self.state.id
                 )
             event = self._left[0][0]
         places = [place for place, (declared, _) in enumerate(self._left) if declared == event]
@@ -142,7 +142,7 @@ def trials(run: Run, number: int, events: Sequence[EventCount]) -> Iterator[Tria
     if run.next_step == 0:
         raise TrialExceededError(
             "The sweep is not charged yet, so no trial of it is paid for. When it is approved, "
-            "`client.charge_experiment(experiment.id)` charges it, and tells how many trials it has.",
+            "`client.charge_experiment(experiment.id)` charges it, and returns its number of trials.",
             run=run.id,
         )
     for place in range(number):

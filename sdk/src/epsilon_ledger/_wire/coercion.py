@@ -37,7 +37,7 @@ def real(name: str, value: float, least: float, most: float, *, above: bool = Fa
     inside = least <= number <= most and math.isfinite(number)
     if not inside or (above and number == least) or (below and number == most):
         upper = ")" if below or math.isinf(most) else "]"
-        raise ValueError(f"{name} must lie in {'(' if above else '['}{least:g}, {most:g}{upper}, not {number}.")
+        raise ValueError(f"{name} must be in {'(' if above else '['}{least:g}, {most:g}{upper}, not {number}.")
     return number
 
 

@@ -34,7 +34,7 @@ class Unmetered:
 
     def __init__(self, reason: str) -> None:
         if not str(reason or "").strip():
-            raise ValueError('Say why these releases are charged to nobody: Unmetered("synthetic data").')
+            raise ValueError('Give the reason for not charging these releases: Unmetered("synthetic data").')
         self._reason = reason
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ def checked_run(run: Authorizer) -> Authorizer:
     if not callable(authorize) or iscoroutinefunction(authorize):
         raise TypeError(
             f"run is {run!r}, but it must be a run of the ledger, which answers at once before each release. "
-            'If nobody is to be charged, say so: run=Unmetered("why").'
+            'Without a charge, give run=Unmetered("why").'
         )
     return run
 

@@ -71,7 +71,7 @@ class PoissonSampler:
         )
         # An integer, because not every q 2^64 is a float.
         self._threshold = int(self._probability * 2.0**64)
-        meaning = "what the sum is divided by"
+        meaning = "the divisor of the sum"
         self._expected = (
             self._records * self._probability
             if expected_batch_size is None
