@@ -61,8 +61,6 @@ class Axis:
     """One of the two axes of a chart.
 
     Args:
-        label: quantity and unit.
-        kind: scale.
         start: latest start of the axis; None: at the first point.
     """
 
@@ -73,12 +71,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one line, bar or area.
+    """Points of one line, bar or area, in drawing order.
 
     Args:
-        name: for the legend, the tooltip and the table.
-        points: in drawing order.
-        kind: how they are joined.
         role: their meaning; None for one of several alike.
     """
 
@@ -102,7 +97,6 @@ class Table:
 
     Args:
         head: column names, the horizontal axis first.
-        rows: formatted cells.
         left_out: number of positions without a row.
     """
 
@@ -116,9 +110,6 @@ class Chart:
     """A chart.
 
     Args:
-        title: of the chart.
-        x: horizontal axis.
-        y: vertical axis.
         series: drawn in this order, the first in the background.
         marks: vertical lines.
         stacked: stack areas, which then share their horizontal positions.

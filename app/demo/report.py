@@ -20,22 +20,14 @@ class Facts:
     """Results of the demo, each from its authoritative source.
 
     Args:
-        run: id of the run.
-        run_status: final status.
         steps_released: counted by the trainer.
         steps_admitted: counted by the ledger.
-        refusals: refused decisions of the ledger.
-        epsilon: spent by the run.
-        epsilon_limit: of the budget.
-        delta: of both epsilons.
         accuracy: on the test records, in [0, 1].
         accuracy_without_privacy: of a model without clipping and noise.
         refused_by: path of the exhausted account.
         max_count_that_fits: number of further steps that the budget admits.
         noise_multiplier_that_fits: smallest noise that admits the refused step, or None.
         verification: result of `epsilon-ledger verify`.
-        database_url: of the demo's ledger.
-        seconds: total duration.
     """
 
     run: str

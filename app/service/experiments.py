@@ -46,13 +46,12 @@ class Sweep:
     """A sweep that is charged as a whole.
 
     Args:
-        name: of the run that pays for it.
         budgets: ids or paths; the run belongs to the first.
         trial: steps of one trial.
         mean: expected number of trials.
-        shape: of the distribution of their number; None: Poisson.
-        privacy_unit: of the trainer; None: the population's.
-        relation: of the trainer's mechanisms; None: the population's.
+        shape: of the distribution of their number; None for Poisson.
+        privacy_unit: of the trainer; None for the population's.
+        relation: of the trainer's mechanisms; None for the population's.
     """
 
     name: str

@@ -22,14 +22,7 @@ from app.service.timekeeping import keep_time
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A database with its commit queue and readiness.
-
-    Args:
-        name: as configured; "default" for the mandatory one.
-        database: of its organisations.
-        charges: commit queue of their charges.
-        readiness: of the database.
-    """
+    """A database with its commit queue and readiness; the mandatory one is named "default"."""
 
     name: str
     database: Database

@@ -94,7 +94,7 @@ class CreateComposedAccount(CreateAccount):
 
     @model_serializer(mode="wrap")
     def _as_before_parts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """An account without them is the request that it was before there were parts, also to its key."""
+        """Leave out defaults, so that the fingerprint does not depend on them."""
         written: dict[str, Any] = write(self)
         return {name: value for name, value in written.items() if name not in _OF_PARTS or value != _OF_PARTS[name]}
 

@@ -119,7 +119,7 @@ class CreateReservation(Body):
 
     @model_serializer(mode="wrap")
     def _as_before_following(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan that follows on none is the request that it was before plans could follow, also to its key."""
+        """Leave out a missing `preceding`, so that the fingerprint does not depend on it."""
         written: dict[str, Any] = write(self)
         return {name: value for name, value in written.items() if name != "preceding" or value is not None}
 

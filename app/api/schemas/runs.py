@@ -103,7 +103,7 @@ class CreateRun(CreateAccount):
 
     @model_serializer(mode="wrap")
     def _as_before_plans(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A registration without a plan is the request that it was before there were plans, also to its key."""
+        """Leave out a missing plan, so that the fingerprint does not depend on it."""
         written: dict[str, Any] = write(self)
         left_out = set() if self.plan else _OF_PLANS
         return {

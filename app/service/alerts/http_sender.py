@@ -25,12 +25,7 @@ MOST_AT_ONCE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Result of an attempt.
-
-    Args:
-        status: of the response; None without one.
-        error: reason of the failure; None if acknowledged.
-    """
+    """Result of an attempt: the response's status, and the error unless it is acknowledged."""
 
     status: int | None
     error: str | None

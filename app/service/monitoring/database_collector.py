@@ -42,9 +42,6 @@ class Utilisation:
     """Utilisation of an account's limit.
 
     Args:
-        organisation_id: owner of the account.
-        kind: population or budget.
-        path: of names.
         epsilon: spent, as a fraction of the limit's epsilon.
         share: used, as the privacy filter counts; from 1 on nothing is admitted.
     """
@@ -61,11 +58,8 @@ class LedgerStats:
     """Metrics of one placement.
 
     Args:
-        uses: of populations and budgets.
         unread: number of accounts that changed since they were read.
-        organisations: number of organisations.
         runs: number by status.
-        backlog: of webhooks.
         signing: state of the checkpoints; None without a signing key.
     """
 

@@ -31,7 +31,6 @@ class PlanAssumptions:
     """Assumptions of a plan.
 
     Args:
-        relation: neighbouring relation.
         population_size: number of privacy units, if known.
         batches: how the trainer draws them.
     """

@@ -76,8 +76,6 @@ class CalibrationGoal:
         epsilon: in (0, 10000].
         delta: in [1e-30, 0.5).
         filter: declared: the plan is fixed in advance; adaptive: an account with an adaptive filter must admit it.
-        other_events: the other planned events.
-        setting: assumptions.
     """
 
     epsilon: float
@@ -102,10 +100,7 @@ class Solution:
 
     Args:
         value: the parameter; None, like the next three, if no value suffices.
-        event: with that parameter.
         epsilon: of the whole plan, fixed in advance.
-        optimal_order: at which epsilon is smallest.
-        warnings: about the result.
     """
 
     value: float | None

@@ -30,7 +30,6 @@ class AccountantReading:
     """Result of one accounting method.
 
     Args:
-        name: rdp, adaptive, rdp_classic, zcdp or analytic_gaussian.
         value: epsilon or delta.
         optimal_order: at which it is smallest; None without orders or without a bound.
         note: formula and source.
@@ -48,9 +47,7 @@ class PlanCost:
 
     Args:
         epsilon: in nats; infinite if no order has a bound.
-        delta: in [0, 1].
         optimal_order: at which the bound is smallest, or None.
-        warnings: about the result.
         accountants: results of all applicable methods.
     """
 
@@ -63,14 +60,7 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Cost of a plan by step.
-
-    Args:
-        points: the first step, the last, and some between them.
-        steps: total number.
-        delta: of the epsilons.
-        warnings: about the whole plan.
-    """
+    """Cost of a plan at the first step, the last, and some between them."""
 
     points: tuple[TrajectoryPoint, ...]
     steps: int

@@ -36,12 +36,7 @@ class PlanDraft:
     """A DP-SGD plan and its limit.
 
     Args:
-        noise: noise multiplier.
         probability: sampling probability of a record.
-        steps: number of steps.
-        epsilon: of the limit.
-        delta: of the limit.
-        relation: neighbouring relation.
         batch: batch size, if known.
         size: of the data set, if known.
     """
@@ -88,7 +83,6 @@ class Estimate:
     """Costs of a draft, and parameters that fit its limit.
 
     Args:
-        sketch: the draft.
         event: of one step; None if it has no bound, and the following fields are empty.
         costs: by relation; None without a bound.
         noise: minimum noise with which an adaptive account admits all steps.

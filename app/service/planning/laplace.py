@@ -17,14 +17,12 @@ class LaplaceCost:
 
     Args:
         scale: b of the noise, in the data's unit.
-        bound: of the absolute noise, kept with the probability.
-        probability: of the bound.
+        bound: of the absolute noise, kept with `probability`.
         noise_multiplier: scale over sensitivity, as in a `laplace` event.
         epsilon: of one release, pure.
         epsilon_basic: of all releases, pure: their sum.
         epsilon_rdp: of all releases at delta; None without a delta.
         optimal_order: of the Rényi bound; None without a delta or a bound.
-        warnings: about the result.
     """
 
     scale: float
