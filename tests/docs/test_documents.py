@@ -3,10 +3,12 @@
 import re
 import subprocess
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from app.ledger.hash_chain import AuditEntry, DecisionEntry
 from tests.docs.markdown import ROOT, anchors, links, sentences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
@@ -84,6 +86,15 @@ def test_the_index_lists_every_decision_by_its_title() -> None:
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r'(?m)"(\S+\.md)"', (ROOT / "zensical.toml").read_text())
     assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md"))
+
+
+def test_the_page_of_exports_lists_every_field_of_both_chains() -> None:
+    page = (ROOT / "docs/reference/export-format.md").read_text()
+    _, decisions, events = re.split(
+        "### (?:Decisions of a run|Audit events of an organisation)", page.split("## Exports")[0]
+    )
+    for text, entry in ((decisions, DecisionEntry), (events, AuditEntry)):
+        assert not [field.name for field in fields(entry) if f"`{field.name}`" not in text]
 
 
 def test_the_changelog_knows_the_version_of_both_distributions() -> None:
