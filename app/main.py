@@ -174,7 +174,7 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
     """Start the background tasks that `Placements.lifespan` does not start."""
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))
-        background.start(f"soundness:{placement.name}", state.soundness.keep_looking(placement))
+        background.start(f"integrity:{placement.name}", state.soundness.keep_looking(placement))
         if state.signer is not None and settings.checkpoint_seconds:
             signing = keep_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
             background.start(f"checkpoints:{placement.name}", signing)

@@ -153,7 +153,7 @@ class Placements:
         sender = Sender(allow_private=allow_private)
         for placement in self:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
-            background.start(f"upkeep:{placement.name}", run_maintenance(placement.database))
+            background.start(f"maintenance:{placement.name}", run_maintenance(placement.database))
             background.start(f"deliveries:{placement.name}", deliver(placement.database, sender))
         try:
             yield

@@ -76,15 +76,15 @@ def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> 
 def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
     state: Any = alone.ledger.http.app.state  # type: ignore[attr-defined]
     background: TaskRegistry = state.background
-    assert {name.partition(":")[0] for name in background.names} >= {"keys", "upkeep", "deliveries", "soundness"}
+    assert {name.partition(":")[0] for name in background.names} >= {"keys", "maintenance", "deliveries", "integrity"}
 
     async def fail() -> None:
         raise AssertionError("a bug")
 
     portal: Any = alone.ledger.http.portal
-    portal.call(background.start, "upkeep:default", fail())
+    portal.call(background.start, "maintenance:default", fail())
     portal.call(asyncio.sleep, 0)
-    assert _ready(alone) == {"status": "degraded", "stopped_tasks": ["upkeep:default"]}
+    assert _ready(alone) == {"status": "degraded", "stopped_tasks": ["maintenance:default"]}
 
 
 def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Replicas:
         looked = (
             sample.value
             for sample in samples
-            if sample.name.endswith("last_success_timestamp_seconds") and sample.labels["task"] == "upkeep"
+            if sample.name.endswith("last_success_timestamp_seconds") and sample.labels["task"] == "maintenance"
         )
         return next(looked, 0.0)
 

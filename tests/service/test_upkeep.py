@@ -1,4 +1,4 @@
-"""The regular upkeep outlives whatever goes wrong, and does not fill the log with it."""
+"""Maintenance outlives whatever goes wrong, and does not fill the log with it."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -42,7 +42,7 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
         keeping.cancel()
 
     asyncio.run(work())
-    [record] = [record for record in caplog.records if "upkeep" in record.message]
+    [record] = [record for record in caplog.records if "maintenance" in record.message]
     assert bool(record.exc_info) == traced
     assert "\n" not in record.message
 

@@ -36,7 +36,7 @@ class Readiness(Output):
                     "unavailable": {"eu-2": "The database does not answer."},
                     "integrity_warnings": {"default": "Runs whose chain does not end with their last decision: 1."},
                     "clock_skew": {"default": "This machine's clock is 3600 s ahead of the database's."},
-                    "stopped_tasks": ["upkeep:default"],
+                    "stopped_tasks": ["maintenance:default"],
                 }
             ]
         }

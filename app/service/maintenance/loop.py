@@ -48,12 +48,12 @@ async def run_maintenance(db: Database) -> None:
         for each in (*work, lambda: take_readings(db, db.clock.now())) if due else work:
             try:
                 await asyncio.to_thread(each)
-                counters.background_done("upkeep")
+                counters.background_done("maintenance")
             except (LedgerError, SQLAlchemyError) as error:  # repeats every few seconds: log one line
                 why = error_summary(error)
-                _logger.warning("The regular upkeep of a database failed, and is tried again: %s", why)
+                _logger.warning("The maintenance of a database failed, and is tried again: %s", why)
             except Exception:
-                _logger.exception("The regular upkeep of a database failed, and is tried again")
+                _logger.exception("The maintenance of a database failed, and is tried again")
 
 
 def expire_reservations(db: Database, now: datetime) -> int:

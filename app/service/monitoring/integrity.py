@@ -65,7 +65,7 @@ class IntegrityMonitor:
         while True:
             try:
                 await asyncio.to_thread(self.look, placement)
-                counters.background_done("soundness")
+                counters.background_done("integrity")
             except (LedgerError, SQLAlchemyError) as error:
                 _logger.warning("The ends of the chains could not be looked at: %s", error_summary(error))
             except Exception:
