@@ -70,7 +70,7 @@ def main() -> None:
             f"grants of {EVERY}, background": {"authorize_every": EVERY, "background": True},
         }
         for name, how in ways.items():
-            runs[name] = client.register_run(name, budget="p/b", event=EVENT, **how)  # type: ignore[arg-type]
+            runs[name] = client.create_run(name, budget="p/b", event=EVENT, **how)  # type: ignore[arg-type]
         steps: dict[str, list[float]] = {name: [] for name in runs}
         asked: dict[str, list[float]] = {name: [] for name in runs}
         floors = []

@@ -109,7 +109,7 @@ def first_noise_multiplier(ledger: LedgerClient, name: str) -> float:
     if kind == "decay":
         return first_of_decay(ledger, mode)
     step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(1.0))
-    z = ledger.noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
+    z = ledger.find_noise_multiplier(step, count=STEPS, epsilon=LIMIT.epsilon, delta=LIMIT.delta).noise_multiplier
     assert z is not None, "this limit leaves room for some noise"
     if kind == "clipping":
         # Sum and count are released together: z^-2 = sum^-2 + (2 count)^-2 (Andrew et al. 2021, Theorem 1).
@@ -128,7 +128,7 @@ def first_of_decay(ledger: LedgerClient, mode: str) -> float:
         z = (too_little * enough) ** 0.5
         step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(z))
         plan: EventCount = {"event": decay(mode, DECAY_RATE, step, steps=STEPS), "count": 1}  # type: ignore[arg-type]
-        fits = ledger.epsilon([plan], delta=LIMIT.delta).epsilon <= LIMIT.epsilon
+        fits = ledger.compute_epsilon([plan], delta=LIMIT.delta).epsilon <= LIMIT.epsilon
         too_little, enough = (too_little, z) if fits else (z, enough)
     return enough
 
@@ -219,7 +219,7 @@ def main() -> None:
                 training = Training(name, optimizer, first)
                 noise = noise_of(name, first)
                 # What the steps cost is fixed in advance, so the filter may be "declared", and steps are granted ahead.
-                with ledger.register_run(
+                with ledger.create_run(
                     f"{name}, {optimizer}",
                     budget=path,
                     limit=LIMIT,

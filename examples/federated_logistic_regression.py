@@ -116,7 +116,7 @@ def party(name: str, number: int, key: str, asked_budget: str | None, line: Conn
             limit=LIMIT,
         )
         # What a step costs is known, so steps are granted ahead: one request for ten of them.
-        with ledger.register_run(f"logistic-regression-{name}", budget=path, authorize_every=10) as run:
+        with ledger.create_run(f"logistic-regression-{name}", budget=path, authorize_every=10) as run:
             noise = GaussianNoise(NOISE_MULTIPLIER, clipping_norm=CLIPPING_NORM)
             optimizer = DpSgd(weights, noise=noise, sampler=sampler, run=run, learning_rate=LEARNING_RATE)
             while refusal is None and (sent := line.recv()) is not None:

@@ -88,7 +88,7 @@ def calibrate(ledger: LedgerClient) -> None:
     print("\nWhich epsilon keeps 90 % of the noise in a coordinate below m?")
     print(f"{'m':>8} {'scale b':>12} {'epsilon':>12}")
     for bound in BOUNDS:
-        noise = ledger.laplace(bound=bound, probability=0.9, l1_sensitivity=L1_SENSITIVITY)
+        noise = ledger.compute_laplace_cost(bound=bound, probability=0.9, l1_sensitivity=L1_SENSITIVITY)
         print(f"{bound:8g} {noise.scale:12.4g} {noise.epsilon:12.6g}{'  protects nobody' * (noise.epsilon > VACUOUS)}")
 
 
@@ -102,7 +102,7 @@ def collect(ledger: LedgerClient, path: str, outputs: Floats, digits: NDArray[np
         digits: (n_clients,), to count reports that are still right.
     """
     rounds = []
-    with ledger.register_run("local-dp-clustering", budget=path, neighboring_relation="replace_one") as run:
+    with ledger.create_run("local-dp-clustering", budget=path, neighboring_relation="replace_one") as run:
         for epsilon in EPSILONS:
             noise = noise_of(epsilon)
             try:

@@ -128,7 +128,7 @@ def main() -> None:
             size=TRAINING_RECORDS,
             limit=LIMIT,
         )
-        with ledger.register_run("convolutional net", budget=path) as run:
+        with ledger.create_run("convolutional net", budget=path) as run:
             model, refusal = train(run)
         state = run.refresh()
     if refusal is not None:

@@ -98,7 +98,7 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
         run = ledger.get_run(progress.run_id)
     else:
         event = poisson_sampled(SAMPLING_PROBABILITY, gaussian(NOISE_MULTIPLIER))
-        run = ledger.register_run("digits", budget=budget, event=event)
+        run = ledger.create_run("digits", budget=budget, event=event)
         progress = Progress(run.id, np.zeros((features.shape[1], labels.shape[1])))
         progress.save(checkpoint)
     print(f"{run.id} is {run.status}, at step {run.next_step}", flush=True)

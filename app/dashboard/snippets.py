@@ -24,7 +24,8 @@ def as_python(sketch: PlanDraft, event: DpEvent) -> str:
             "",
             f"step = {made}",
             "with LedgerClient() as ledger:",
-            f'    cost = ledger.epsilon([{{"event": step, "count": {sketch.steps}}}], delta={sketch.delta!r}{setting})',
+            f'    events = [{{"event": step, "count": {sketch.steps}}}]',
+            f"    cost = ledger.compute_epsilon(events, delta={sketch.delta!r}{setting})",
             '    print(f"epsilon {cost.epsilon:.4f} at delta {cost.delta:g}")',
         )
     )

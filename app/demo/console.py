@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from epsilon_ledger import Admission
+from epsilon_ledger import StepAuthorization
 
 _LINES_OF_PROGRESS = 10
 
-Watch = Callable[[Admission], None]
+Watch = Callable[[StepAuthorization], None]
 
 
 class Screen:
@@ -53,18 +53,18 @@ class Screen:
         with Progress(*columns, console=self._console) as progress:
             task = progress.add_task("training", total=expected_steps, epsilon="0")
 
-            def advance(admission: Admission) -> None:
+            def advance(admission: StepAuthorization) -> None:
                 progress.update(task, completed=admission.next_step, epsilon=_spent(admission))
 
             yield advance
 
     def _lines(self, every: int) -> Watch:
-        def line(admission: Admission) -> None:
+        def line(admission: StepAuthorization) -> None:
             if admission.next_step % every == 0:
                 self.say(f"  {admission.next_step:>6} steps released, epsilon {_spent(admission)}")
 
         return line
 
 
-def _spent(admission: Admission) -> str:
+def _spent(admission: StepAuthorization) -> str:
     return f"{admission.epsilon:.4f} of {admission.epsilon_limit:g}"

@@ -12,7 +12,7 @@ from app.demo.dp_sgd import accuracy
 from app.demo.errors import DemoError
 from app.demo.server_process import House
 from app.demo.training_loop import Trained
-from epsilon_ledger import BudgetExceededError, History, RunState
+from epsilon_ledger import BudgetExceededError, RunHistory, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Facts:
 def gather(
     *,
     state: RunState,
-    history: History,
+    history: RunHistory,
     trained: Trained,
     patients: Patients,
     verification: Mapping[str, object],

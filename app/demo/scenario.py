@@ -13,7 +13,7 @@ from app.demo.errors import DemoError
 from app.demo.report import Facts, gather, point_further, show
 from app.demo.server_process import House, ask, running_service
 from app.demo.training_loop import DELTA, EPSILON, MODEL, Trained, step_event, train_until_refused
-from epsilon_ledger import History, LedgerClient, LedgerError, Limit, Run, RunState
+from epsilon_ledger import LedgerClient, LedgerError, Limit, Run, RunHistory, RunState
 
 _ORGANISATION = "demo-hospital"
 _POPULATION = "breast-cancer-patients"
@@ -107,7 +107,7 @@ def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> No
 def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, Trained]:
     rng = np.random.default_rng(seed)
     with _client(url, key) as client:
-        run = client.register_run("logistic-regression", budget=f"{_POPULATION}/{_BUDGET}", event=step_event())
+        run = client.create_run("logistic-regression", budget=f"{_POPULATION}/{_BUDGET}", event=step_event())
         expected = run.state.steps_remaining or 0
         screen.say(
             f"The trainer registered {run.id}: DP-SGD, sampling probability "
@@ -121,6 +121,6 @@ def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | N
     return run, trained
 
 
-def _look(url: str, key: str, run_id: str) -> tuple[RunState, History]:
+def _look(url: str, key: str, run_id: str) -> tuple[RunState, RunHistory]:
     with _client(url, key) as client:
-        return client.get_run(run_id).state, client.history(run_id)
+        return client.get_run(run_id).state, client.get_run_history(run_id)

@@ -8,7 +8,7 @@ import numpy as np
 from app.demo.dataset import Patients
 from app.demo.dp_sgd import DpSgd, Floats
 from app.demo.errors import DemoError
-from epsilon_ledger import Admission, BudgetExceededError, PoissonSampledEvent, Run, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, PoissonSampledEvent, Run, StepAuthorization, gaussian, poisson_sampled
 
 # Measured: some 860 of these steps fit into epsilon 2 at delta 1e-4; the test accuracy is 95 %.
 MODEL = DpSgd(sampling_probability=0.07, noise_multiplier=4.0, clipping_norm=1.0, learning_rate=0.3)
@@ -40,7 +40,7 @@ def step_event() -> PoissonSampledEvent:
 
 
 def train_until_refused(
-    run: Run, patients: Patients, rng: np.random.Generator, watch: Callable[[Admission], None]
+    run: Run, patients: Patients, rng: np.random.Generator, watch: Callable[[StepAuthorization], None]
 ) -> Trained:
     """Train until the ledger refuses a step.
 

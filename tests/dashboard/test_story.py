@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from app.demo.dataset import load_patients
 from app.demo.training_loop import step_event, train_until_refused
-from epsilon_ledger import Admission, LedgerClient, Run
+from epsilon_ledger import LedgerClient, Run, StepAuthorization
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Hospital
@@ -101,7 +101,7 @@ def _once(page: Page, look: Callable[[], Seen], enough: Callable[[Seen], bool]) 
 def _train(run: Run, stop: threading.Event) -> None:
     """The demo's training, until the test has seen enough; not faster than an eye can follow."""
 
-    def watched(admission: Admission) -> None:
+    def watched(admission: StepAuthorization) -> None:
         del admission
         if stop.wait(0.02):
             raise InterruptedError
@@ -112,7 +112,7 @@ def _train(run: Run, stop: threading.Event) -> None:
 
 def test_a_curve_grows_while_the_demo_s_trainer_trains(enter: Enter, changing: LiveServer) -> None:
     with LedgerClient(changing.url, changing.key("trainer")) as client:
-        run = client.register_run("demo", budget="mimic/readmission", event=step_event())
+        run = client.create_run("demo", budget="mimic/readmission", event=step_event())
         page = enter("viewer")
         page.goto(f"{changing.url}/runs/{run.id}")
         steps = page.locator("#facts dl > div", has_text="Steps").first.locator("dd")

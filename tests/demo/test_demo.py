@@ -24,7 +24,7 @@ from app.demo.errors import DemoError
 from app.demo.report import gather
 from app.demo.server_process import House, ask, running_service
 from app.demo.training_loop import Trained
-from epsilon_ledger import Admission, BudgetExceededError, History, RunHistoryPoint, RunState
+from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
 
 PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
 
@@ -146,7 +146,7 @@ def test_a_broken_promise_fails_the_demo(
     with pytest.raises(DemoError, match=complaint):
         gather(
             state=cast("RunState", honest),
-            history=History(run="run_1", points=(point,), decisions=decisions, next_cursor=None),
+            history=RunHistory(run="run_1", points=(point,), decisions=decisions, next_cursor=None),
             trained=Trained(np.zeros(31), 10, cast("BudgetExceededError", refusal)),
             patients=load_patients(),
             verification={"sound": True, "steps": 10} | verification,
@@ -158,7 +158,7 @@ def test_a_broken_promise_fails_the_demo(
 def test_a_terminal_gets_a_progress_bar() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
     with Screen(console).training(10) as watch:
-        watch(cast("Admission", SimpleNamespace(next_step=7, epsilon=0.5, epsilon_limit=2.0)))
+        watch(cast("StepAuthorization", SimpleNamespace(next_step=7, epsilon=0.5, epsilon_limit=2.0)))
     shown = console.export_text()
     assert "7/10" in shown
     assert "epsilon 0.5000 of 2" in shown

@@ -40,7 +40,7 @@ def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServ
         assert after.status == "completed"
         assert before.next_step < after.next_step
         assert before.epsilon < after.epsilon <= limit.epsilon
-        history = ledger.history(run.id, max_points=2000)
+        history = ledger.get_run_history(run.id, max_points=2000)
         assert [point.decision for point in history.points] == ["admitted"] * after.next_step + ["refused"]
         assert [point.first_step for point in history.points] == list(range(after.next_step + 1))
         assert f"completed after {after.next_step} steps" in told

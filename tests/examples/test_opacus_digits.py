@@ -21,7 +21,7 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert facts["epsilon_declared"] <= facts["epsilon"] <= 4.0
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         state = ledger.get_run(facts["run"]).state
-        history = ledger.history(facts["run"], max_points=2000)
+        history = ledger.get_run_history(facts["run"], max_points=2000)
     assert (state.status, state.next_step, state.epsilon) == ("completed", facts["steps"], facts["epsilon"])
     assert [point.decision for point in history.points] == ["admitted"] * facts["steps"] + ["refused"]
     event = history.points[0].events[0]["event"]

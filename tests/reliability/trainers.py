@@ -40,7 +40,7 @@ class Training:
         if self._checkpoint.exists():
             self.run: Run = client.resume_run(json.loads(self._checkpoint.read_text()), **ahead)
         else:
-            self.run = client.register_run(folder.name, budget=asked["budget"], **ahead)
+            self.run = client.create_run(folder.name, budget=asked["budget"], **ahead)
             self._save()
 
     def train(self) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     # The ledger may be away for long; what ends the waiting is time, not the number of tries.
     with LedgerClient(asked["url"], asked["key"], max_attempts=10**6, give_up_after=asked["patience"]) as client:
         transport = client._transport
-        transport._patience = replace(transport._patience, first_pause=0.01, longest_pause=0.1)
+        transport._retry_policy = replace(transport._retry_policy, first_pause=0.01, longest_pause=0.1)
         try:
             training = Training(Path(asked["folder"]), client, asked)
         except RunStateConflictError as error:

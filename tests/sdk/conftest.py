@@ -41,8 +41,8 @@ def clock() -> Clock:
 def client(ledger: FakeLedger, clock: Clock) -> Iterator[LedgerClient]:
     with LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger)) as made:
         transport = made._transport
-        transport._patience = replace(
-            transport._patience, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high
+        transport._retry_policy = replace(
+            transport._retry_policy, clock=clock, sleep=clock.sleep, jitter=lambda _low, high: high
         )
         yield made
 

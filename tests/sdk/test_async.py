@@ -25,7 +25,7 @@ def with_run(world: World, work: Callable[[AsyncRun], Awaitable[None]], **terms:
 
     async def main() -> AsyncRun:
         async with world.async_client() as client:
-            run = await client.register_run("model", **({"budget": BUDGET, "event": LOUD} | terms))
+            run = await client.create_run("model", **({"budget": BUDGET, "event": LOUD} | terms))
             await work(run)
             return run
 
@@ -180,12 +180,12 @@ def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_ask
     async def work(run: AsyncRun) -> None:
         for _ in range(3):
             await world.authorize_async(run)
-        assert run._flight is not None
-        run._flight.cancel()
+        assert run._inflight is not None
+        run._inflight.cancel()
         for _ in range(6):
             await world.authorize_async(run)
-        assert run._flight is not None
-        flight = run._flight
+        assert run._inflight is not None
+        flight = run._inflight
         waiting = asyncio.create_task(as_coroutine(run.complete))
         await asyncio.sleep(0)
         flight.cancel()
@@ -233,7 +233,7 @@ def test_a_run_that_is_left_as_it_is_leaves_nothing_behind_on_the_loop(
         world.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
         with pytest.raises(StepsAlreadyTakenError):
             await train(run)
-        assert run._flight is None
+        assert run._inflight is None
         for _ in range(20):
             await asyncio.sleep(0)
         world.wire.faults.clear()
@@ -264,7 +264,7 @@ def test_a_failure_in_the_background_that_nobody_waits_for_makes_no_noise(
 def test_a_run_is_taken_up_again_as_by_the_other_client(world: World) -> None:
     async def main() -> None:
         async with AsyncLedgerClient("http://ledger.test", world.key(), transport=world.wire) as client:
-            run = await client.register_run("model", budget=BUDGET, event=LOUD, authorize_every=4)
+            run = await client.create_run("model", budget=BUDGET, event=LOUD, authorize_every=4)
             await world.authorize_async(run)
             kept = run.state_dict()
             resumed = await client.resume_run(kept, authorize_every=4)

@@ -12,8 +12,8 @@ from epsilon_ledger import (
     ApprovalRequiredError,
     AsyncLedgerClient,
     AsyncRun,
-    Block,
     ConfigurationError,
+    DataBlock,
     EventCount,
     LedgerClient,
     LedgerError,
@@ -151,10 +151,10 @@ def test_a_population_that_another_person_opens_is_told_as_proposed(client: Ledg
     [
         ("limit", 3.0, r"limit must be a Limit, such as Limit\(.*, not 3.0"),
         ("limit", (3.0, 1e-5), "limit must be a Limit"),
-        ("parts", "disjoint", "parts must be a Parts"),
+        ("composition", "disjoint", "composition must be a ParallelComposition"),
         ("opens_at", "2027-01-01", "opens_at must be a datetime, such as .* not '2027-01-01'"),
-        ("block", "may", "block must be a Block"),
-        ("block", Block("may", "june"), "data_from must be a datetime"),  # type: ignore[arg-type]
+        ("block", "may", "block must be a DataBlock"),
+        ("block", DataBlock("may", "june"), "data_from must be a datetime"),  # type: ignore[arg-type]
     ],
 )
 def test_an_argument_of_another_type_is_named_before_anything_is_sent(
@@ -184,8 +184,8 @@ def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
 
 
 def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
-    client.register_run("icu", budget="mimic/icu")
-    client.register_run(
+    client.create_run("icu", budget="mimic/icu")
+    client.create_run(
         "icu",
         budget="bud_1",
         event=gaussian(2.0),
@@ -226,10 +226,10 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
     points = [point, point | {"events_truncated": False}, point | {"events_truncated": True}]
     page = {"run": RUN_ID, "points": points, "decisions": 9, "next": "abc="}
     ledger.faults.extend([Fault(instead=httpx.Response(200, json=page))] * 2)
-    found = client.history(RUN_ID, max_points=10)
+    found = client.get_run_history(RUN_ID, max_points=10)
     assert (found.decisions, found.next_cursor, found.points[0].accounts[1]) == (9, "abc=", "bud_1")
     assert [point.events_truncated for point in found.points] == [None, False, True]
-    client.history(RUN_ID, after=found.next_cursor)
+    client.get_run_history(RUN_ID, after=found.next_cursor)
     assert [request.url.query for request in ledger.requests] == [b"max_points=10", b"max_points=500&after=abc%3D"]
 
 
@@ -243,9 +243,9 @@ def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
     }
     ledger.faults.extend(Fault(instead=httpx.Response(200, json=answer)) for answer in (finite, infinite))
     events = [EventCount(event=gaussian(2.0), count=5)]
-    found = client.epsilon(events, delta=1e-5)
+    found = client.compute_epsilon(events, delta=1e-5)
     assert (found.epsilon, found.optimal_order, found.warnings) == (1.5, 8.0, ("w",))
-    assert client.epsilon(events, delta=1e-5, neighboring_relation="replace_one").epsilon == math.inf
+    assert client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one").epsilon == math.inf
     assert ledger.bodies == [
         {"events": events, "delta": 1e-5},
         {"events": events, "delta": 1e-5, "neighboring_relation": "replace_one"},
@@ -284,7 +284,7 @@ def test_a_member_of_the_wrong_type_is_named(
 def test_an_answer_of_another_shape_is_refused(client: LedgerClient, ledger: FakeLedger, answer: bytes) -> None:
     ledger.faults.append(Fault(instead=httpx.Response(200, content=answer)))
     with pytest.raises(UnexpectedResponseError, match="cannot be read"):
-        client.history(RUN_ID)
+        client.get_run_history(RUN_ID)
 
 
 @pytest.mark.parametrize("status", [200, 403])

@@ -152,7 +152,7 @@ def test_a_thread_that_breaks_off_is_told_of_once(world: World) -> None:
     for _ in range(4):
         if not broken:
             world.authorize(run)
-    while run._flight is not None:
+    while run._inflight is not None:
         with pytest.raises(MemoryError):
             run.authorize()
     for _ in range(6):

@@ -96,7 +96,7 @@ def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(world: Wor
     world.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.preview()
-    assert run._dialogue.granting.granted(1, None) is None
+    assert run._protocol.grants.allocate(1, None) is None
     with pytest.raises(ReservationClosedError):
         thief.commit(1)
     run.authorize(4)

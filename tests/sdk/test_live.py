@@ -12,16 +12,16 @@ import pytest
 
 from epsilon_ledger import (
     AuthenticationError,
-    Block,
     BudgetClosedError,
     BudgetExceededError,
+    DataBlock,
     EventCount,
     InvalidRequestError,
     LedgerClient,
     Limit,
     NameTakenError,
     NotFoundError,
-    Parts,
+    ParallelComposition,
     PermissionDeniedError,
     PrivacyFilter,
     Run,
@@ -84,7 +84,7 @@ def open_budget(admin: LedgerClient, *, epsilon: float, privacy_filter: PrivacyF
 
 
 def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
-    with trainer.register_run("model", budget=budget, event=STEP) as run:
+    with trainer.create_run("model", budget=budget, event=STEP) as run:
         expected = run.state.steps_remaining
         assert expected is not None
         assert run.preview(expected).dry_run
@@ -104,7 +104,7 @@ def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: Ledger
     assert refusal.noise_multiplier_that_fits > 1.1
     assert run.status == "completed"
     assert admin.get_run(run.id).state == run.state
-    history = trainer.history(run.id)
+    history = trainer.get_run_history(run.id)
     assert [point.decision for point in history.points] == ["admitted", "admitted", "refused"]
     assert (history.decisions, history.points[1].next_step, history.points[2].count) == (3, expected, 3)
     assert history.points[0].events == ({"event": STEP, "count": expected - 1},)
@@ -117,7 +117,7 @@ def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: Ledger
 
 
 def test_what_a_refusal_says_would_fit_does_fit(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.register_run("model", budget=budget, event=STEP)
+    run = trainer.create_run("model", budget=budget, event=STEP)
     run.authorize()
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(10**6)
@@ -130,31 +130,31 @@ def test_what_a_refusal_says_would_fit_does_fit(trainer: LedgerClient, budget: s
 
 
 def test_several_events_at_once(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.register_run("model", budget=budget)
+    run = trainer.create_run("model", budget=budget)
     events = [EventCount(event=STEP, count=2), EventCount(event=gaussian(50.0), count=1)]
     assert run.authorize(events=events).count == 3
     assert run.next_step == 3
-    assert trainer.history(run.id).points[0].events == tuple(events)
+    assert trainer.get_run_history(run.id).points[0].events == tuple(events)
 
 
 def test_a_lost_reply_charges_once(live_server: LiveServer, budget: str) -> None:
     with LedgerClient(live_server.url, live_server.key("trainer"), transport=LosingTransport(2)) as client:
-        run = client.register_run("model", budget=budget, event=STEP)
+        run = client.create_run("model", budget=budget, event=STEP)
         assert run.authorize(5).next_step == 5
         assert run.authorize().first_step == 5
-        assert [point.count for point in client.history(run.id).points] == [5, 1]
+        assert [point.count for point in client.get_run_history(run.id).points] == [5, 1]
 
 
 def test_a_refusal_whose_reply_is_lost_is_recorded_once(live_server: LiveServer, budget: str) -> None:
     with LedgerClient(live_server.url, live_server.key("trainer"), transport=LosingTransport(1)) as client:
-        run = client.register_run("model", budget=budget, event=gaussian(0.01))
+        run = client.create_run("model", budget=budget, event=gaussian(0.01))
         with pytest.raises(BudgetExceededError):
             run.authorize()
-        assert client.history(run.id).decisions == 1
+        assert client.get_run_history(run.id).decisions == 1
 
 
 def test_an_infinite_loss_is_refused_in_words(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.register_run("model", budget=budget, event=STEP)
+    run = trainer.create_run("model", budget=budget, event=STEP)
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(10**9, event=gaussian(0.001))
     assert caught.value.epsilon_requested > 1e6
@@ -164,7 +164,7 @@ def test_an_infinite_loss_is_refused_in_words(trainer: LedgerClient, budget: str
 def test_a_server_that_dies_and_comes_back_is_waited_for(live_server: LiveServer, budget: str) -> None:
     # However slowly this machine starts a server: the time decides, not the number of tries.
     with LedgerClient(live_server.url, live_server.key("trainer"), max_attempts=1_000) as client:
-        run = client.register_run("model", budget=budget, event=STEP)
+        run = client.create_run("model", budget=budget, event=STEP)
         run.authorize()
         live_server.kill()
         back = threading.Timer(0.3, live_server.start)
@@ -173,11 +173,11 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(live_server: LiveServer
             assert run.authorize().first_step == 1
         finally:
             back.join()
-        assert client.history(run.id).decisions == 2
+        assert client.get_run_history(run.id).decisions == 2
 
 
 def test_two_processes_cannot_release_the_same_steps(trainer: LedgerClient, budget: str) -> None:
-    restarted = trainer.register_run("model", budget=budget, event=STEP)
+    restarted = trainer.create_run("model", budget=budget, event=STEP)
     zombie = trainer.get_run(restarted.id)
     restarted.authorize(2)
     with pytest.raises(StepsAlreadyTakenError):
@@ -190,7 +190,7 @@ def test_two_processes_cannot_release_the_same_steps(trainer: LedgerClient, budg
 
 
 def test_states(trainer: LedgerClient, budget: str) -> None:
-    run = trainer.register_run("model", budget=budget, event=STEP)
+    run = trainer.create_run("model", budget=budget, event=STEP)
     run.pause()
     with pytest.raises(RunStateConflictError) as caught:
         run.authorize()
@@ -208,8 +208,8 @@ def test_who_may_not_is_told_so(live_server: LiveServer, trainer: LedgerClient, 
         trainer.create_budget("mine", parent=budget, limit=Limit(1.0, 1e-5))
     with LedgerClient(live_server.url, live_server.key("viewer")) as viewer:
         with pytest.raises(PermissionDeniedError):
-            viewer.register_run("model", budget=budget)
-        run = trainer.register_run("model", budget=budget, event=STEP)
+            viewer.create_run("model", budget=budget)
+        run = trainer.create_run("model", budget=budget, event=STEP)
         assert viewer.get_run(run.id).state == run.state
     with LedgerClient(live_server.url, "key_unknown.nothing") as nobody, pytest.raises(AuthenticationError):
         nobody.get_run(run.id)
@@ -221,7 +221,7 @@ def test_who_may_not_is_told_so(live_server: LiveServer, trainer: LedgerClient, 
 
 
 def test_what_is_wrong_is_named(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
-    run: Run = trainer.register_run("model", budget=budget)
+    run: Run = trainer.create_run("model", budget=budget)
     with pytest.raises(InvalidRequestError):
         run.authorize()
     with pytest.raises(InvalidRequestError, match="noise_multiplier"):
@@ -236,13 +236,13 @@ def test_what_is_wrong_is_named(admin: LedgerClient, trainer: LedgerClient, budg
     with pytest.raises(NameTakenError):
         admin.create_budget("icu-team", parent=budget.split("/", maxsplit=1)[0], limit=Limit(1.0, 1e-5))
     with pytest.raises(NotFoundError):
-        trainer.register_run("model", budget="nowhere/at-all")
+        trainer.create_run("model", budget="nowhere/at-all")
     assert run.authorize(event=STEP).first_step == 0
 
 
 def test_declared_budgets(admin: LedgerClient, trainer: LedgerClient) -> None:
-    adaptive = trainer.register_run("model", budget=open_budget(admin, epsilon=1.0), event=STEP)
-    declared = trainer.register_run(
+    adaptive = trainer.create_run("model", budget=open_budget(admin, epsilon=1.0), event=STEP)
+    declared = trainer.create_run(
         "model", budget=open_budget(admin, epsilon=1.0, privacy_filter="declared"), event=STEP
     )
     assert adaptive.state.steps_remaining is not None
@@ -270,8 +270,8 @@ def test_the_example_in_the_readme_trains_until_it_is_refused(
 
 
 def test_planning(trainer: LedgerClient) -> None:
-    found = trainer.epsilon([EventCount(event=STEP, count=1_000)], delta=1e-5)
-    more = trainer.epsilon([EventCount(event=STEP, count=2_000)], delta=1e-5)
+    found = trainer.compute_epsilon([EventCount(event=STEP, count=1_000)], delta=1e-5)
+    more = trainer.compute_epsilon([EventCount(event=STEP, count=2_000)], delta=1e-5)
     assert 0.0 < found.epsilon < more.epsilon
     assert found.optimal_order is not None
     assert found.delta == 1e-5
@@ -279,7 +279,7 @@ def test_planning(trainer: LedgerClient) -> None:
 
 def test_a_run_on_two_budgets_charges_both(live_server: LiveServer, admin: LedgerClient, trainer: LedgerClient) -> None:
     budgets = [open_budget(admin, epsilon=epsilon) for epsilon in (1.0, 0.9)]
-    with trainer.register_run("both", budgets=budgets, event=STEP) as run:
+    with trainer.create_run("both", budgets=budgets, event=STEP) as run:
         run.authorize()
     with live_server.client("viewer") as office:
         read = office.get(f"/v1/runs/{run.id}").json()
@@ -298,25 +298,25 @@ def test_a_window_that_has_closed_is_an_exception_of_its_own(live_server: LiveSe
         closed = {"name": "q1", "parent": name, "limit": limit, "closes_at": "2020-04-01T00:00:00Z"}
         assert office.post("/v1/budgets", json=closed).status_code == 201
     with pytest.raises(BudgetClosedError, match="budget_closed") as refused:
-        trainer.register_run("late", budget=f"{name}/q1")
+        trainer.create_run("late", budget=f"{name}/q1")
     assert (refused.value.account_path, refused.value.opens_at) == (f"{name}/q1", None)
     assert refused.value.closes_at == "2020-04-01T00:00:00+00:00"
 
 
 def test_parts_and_blocks_are_opened_from_python(admin: LedgerClient, trainer: LedgerClient) -> None:
     name, limit = f"records-{uuid.uuid4().hex[:8]}", Limit(1.0, 1e-5)
-    parts = Parts(
+    parts = ParallelComposition(
         "A record belongs to its month.", max_partitions_per_unit=2, replacement_assumption="stay_in_their_parts"
     )
     made = admin.create_population(
-        name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, parts=parts
+        name, privacy_unit="record", neighboring_relation="replace_one", limit=limit, composition=parts
     )
     assert (made.composition, made.max_partitions_per_unit) == ("parallel", 2)
     new_year, begin, end = (datetime(2026, month, 1, tzinfo=UTC) for month in (1, 5, 6))
-    may = Block(begin, end, "may")
+    may = DataBlock(begin, end, "may")
     budget = admin.create_budget("may", parent=name, limit=limit, block=may, opens_at=new_year)
     assert (budget.block, budget.opens_at, budget.composition) == (may, new_year, "sequential")
-    with trainer.register_run("model", budget=budget.path, event=gaussian(90.0)) as run:
+    with trainer.create_run("model", budget=budget.path, event=gaussian(90.0)) as run:
         run.authorize()
     lifetime = admin.get_budget(budget.id).lifetime
     assert lifetime is not None

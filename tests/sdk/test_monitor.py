@@ -23,7 +23,7 @@ def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
 
 
 def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  # noqa: ANN401 - passed on
-    return admin.register_run("model", budget=open_budget(admin, epsilon=epsilon), **more)
+    return admin.create_run("model", budget=open_budget(admin, epsilon=epsilon), **more)
 
 
 @pytest.mark.parametrize("mode", [None, *get_args(DecayMode)])
@@ -35,7 +35,7 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
 
     def epsilon(epochs: int) -> float:
         steps = [monitor.event(step) for step in range(20 * epochs)]
-        return admin.epsilon([{"event": step, "count": 1} for step in steps], delta=1e-5).epsilon
+        return admin.compute_epsilon([{"event": step, "count": 1} for step in steps], delta=1e-5).epsilon
 
     assert most > 3
     assert epsilon(most) <= 4.0 < epsilon(most + 1)
@@ -43,7 +43,7 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
 
 def test_without_decay_it_agrees_with_the_planner(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(admin, **DATA, max_eps=8.0, target_delta=1e-5)
-    planned = admin.steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
+    planned = admin.find_max_steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
     assert monitor.max_epochs() == planned.epochs
 
 
@@ -68,12 +68,12 @@ def _an_epoch(monitor: PrivacyMonitor) -> None:
 
 def test_what_others_spent_is_known(admin: LedgerClient) -> None:
     budget = open_budget(admin, epsilon=3.0)
-    run = admin.register_run("model", budget=budget)
+    run = admin.create_run("model", budget=budget)
     monitor = PrivacyMonitor(admin, run, **DATA)
     before = monitor.max_epochs()
-    admin.register_run("another", budget=budget, event=STEP).authorize(80)
+    admin.create_run("another", budget=budget, event=STEP).authorize(80)
     assert monitor.max_epochs() == before - 4
-    admin.register_run("a third", budget=budget, event=STEP).authorize(10_000, truncate=True)
+    admin.create_run("a third", budget=budget, event=STEP).authorize(10_000, truncate=True)
     assert monitor.max_epochs() == 0
 
 
@@ -100,7 +100,7 @@ def test_after_a_restart_the_noise_goes_on_decaying_where_the_training_is(admin:
     resumed = admin.resume_run(run.state_dict())
     again = PrivacyMonitor(admin, resumed, **DATA, **decays)
     again.step_begin()
-    (point,) = admin.history(run.id).points[7:]
+    (point,) = admin.get_run_history(run.id).points[7:]
     assert [item["event"] for item in point.events] == [monitor.event(7)]
     with pytest.raises(ValueError, match="step that the training has reached"):
         PrivacyMonitor(admin, admin.get_run(run.id), **DATA, **decays)
@@ -114,11 +114,11 @@ def test_its_events_are_a_schedule_to_ask_ahead_by(admin: LedgerClient) -> None:
     with registered(admin, schedule=monitor.event, authorize_every=10) as run:
         for _ in range(25):
             run.authorize()
-    points = admin.history(run.id).points
+    points = admin.get_run_history(run.id).points
     assert [(point.count, point.events_truncated) for point in points] == [(10, False), (10, False), (5, False)]
     charged = [item for point in points for item in point.events]
-    price = admin.epsilon([{"event": decay("time", 0.02, STEP, steps=25), "count": 1}], delta=1e-5).epsilon
-    assert admin.epsilon(charged, delta=1e-5).epsilon == pytest.approx(price, rel=1e-8)
+    price = admin.compute_epsilon([{"event": decay("time", 0.02, STEP, steps=25), "count": 1}], delta=1e-5).epsilon
+    assert admin.compute_epsilon(charged, delta=1e-5).epsilon == pytest.approx(price, rel=1e-8)
 
 
 def test_zcdp_counts_every_step_as_one_on_all_records(admin: LedgerClient) -> None:
@@ -127,7 +127,7 @@ def test_zcdp_counts_every_step_as_one_on_all_records(admin: LedgerClient) -> No
     steps = 20 * monitor.max_epochs()
     assert steps > 0
     for count, fits in ((steps, True), (steps + 20, False)):
-        read = admin.epsilon([{"event": gaussian(1.5), "count": count}], delta=1e-5).epsilon
+        read = admin.compute_epsilon([{"event": gaussian(1.5), "count": count}], delta=1e-5).epsilon
         assert (read <= 40.0) is fits
     with pytest.raises(ValueError, match="does not shrink with sampling"):
         PrivacyMonitor(admin, policy="zcdp", sampled=True, **DATA, max_eps=1.0, target_delta=1e-5)

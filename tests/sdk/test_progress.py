@@ -80,4 +80,4 @@ def test_a_run_is_had_by_its_short_name_too(client: LedgerClient, ledger: FakeLe
     with client.run("icu", budget="mimic/icu-team") as run:
         run.authorize()
     assert ledger.status == "completed"
-    assert vars(AsyncLedgerClient)["run"] is vars(AsyncLedgerClient)["register_run"]
+    assert vars(AsyncLedgerClient)["run"] is vars(AsyncLedgerClient)["create_run"]

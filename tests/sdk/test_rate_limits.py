@@ -21,7 +21,7 @@ def test_a_trainer_rides_out_a_rate_limit(tmp_path: Path, monkeypatch: pytest.Mo
             limit = Limit(100.0, 1e-5)
             client.create_population("p", privacy_unit="user", neighboring_relation="add_or_remove_one", limit=limit)
             client.create_budget("b", parent="p", limit=limit)
-            run = client.register_run("r", budget="p/b", event=gaussian(100.0))
+            run = client.create_run("r", budget="p/b", event=gaussian(100.0))
             began = time.monotonic()
             for number in range(STEPS):
                 assert run.authorize().next_step == number + 1

@@ -71,7 +71,7 @@ def test_an_answer_that_is_final_is_not_asked_for_again(run: Run, ledger: FakeLe
 
 
 def test_every_post_has_a_key_of_its_own_and_reads_have_none(client: LedgerClient, ledger: FakeLedger) -> None:
-    run = client.register_run("icu", budget="mimic/icu-team")
+    run = client.create_run("icu", budget="mimic/icu-team")
     run.preview()
     run.authorize()
     run.authorize()
@@ -94,14 +94,14 @@ def test_pauses_double_up_to_a_ceiling_and_tries_are_bounded(run: Run, ledger: F
 
 
 def test_no_single_pause_is_longer_than_the_ceiling(client: LedgerClient) -> None:
-    patience = client._transport._patience
+    patience = client._transport._retry_policy
     assert patience.pause(50, 0.0) == 10.0
     assert patience.pause(5_000, 0.0) == 10.0
 
 
 def test_jitter_spreads_pauses_from_zero_to_the_ceiling() -> None:
     with LedgerClient("http://ledger.test", "key") as client:
-        pauses = [client._transport._patience.pause(3, 0.0) for _ in range(500)]
+        pauses = [client._transport._retry_policy.pause(3, 0.0) for _ in range(500)]
     assert min(pauses) < 0.1
     assert 0.3 < max(pauses) <= 0.4
 
@@ -158,7 +158,7 @@ def test_reads_and_creations_are_retried_too(client: LedgerClient, ledger: FakeL
     assert client.get_run(RUN_ID).id == RUN_ID
     ledger.requests.clear()
     ledger.faults.append(Fault(after=httpx.ReadTimeout("no answer")))
-    assert client.register_run("icu", budget="mimic/icu-team").id == RUN_ID
+    assert client.create_run("icu", budget="mimic/icu-team").id == RUN_ID
     assert len(set(ledger.keys)) == 1
 
 

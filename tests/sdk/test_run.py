@@ -96,20 +96,20 @@ def test_states(run: Run, ledger: FakeLedger) -> None:
 
 
 def test_a_clean_exit_completes(client: LedgerClient, ledger: FakeLedger) -> None:
-    with client.register_run("icu", budget="mimic/icu-team") as run:
+    with client.create_run("icu", budget="mimic/icu-team") as run:
         run.authorize()
     assert ledger.status == "completed"
 
 
 def test_a_refusal_is_a_normal_end_and_is_passed_on(client: LedgerClient, ledger: FakeLedger) -> None:
-    with pytest.raises(BudgetExceededError), client.register_run("icu", budget="mimic/icu-team") as run:
+    with pytest.raises(BudgetExceededError), client.create_run("icu", budget="mimic/icu-team") as run:
         run.authorize(11)
     assert ledger.status == "completed"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
 def test_any_other_exception_aborts(client: LedgerClient, ledger: FakeLedger, error: BaseException) -> None:
-    with pytest.raises(type(error)), client.register_run("icu", budget="mimic/icu-team"):
+    with pytest.raises(type(error)), client.create_run("icu", budget="mimic/icu-team"):
         raise error
     assert ledger.status == "aborted"
 
@@ -120,7 +120,7 @@ def test_any_other_exception_aborts(client: LedgerClient, ledger: FakeLedger, er
 def test_a_run_in_other_hands_or_out_of_reach_is_left_alone(
     client: LedgerClient, ledger: FakeLedger, error: LedgerError
 ) -> None:
-    with pytest.raises(type(error)), client.register_run("icu", budget="mimic/icu-team"):
+    with pytest.raises(type(error)), client.create_run("icu", budget="mimic/icu-team"):
         raise error
     assert ledger.status == "active"
     assert len(ledger.requests) == 1
@@ -128,13 +128,13 @@ def test_a_run_in_other_hands_or_out_of_reach_is_left_alone(
 
 def test_a_paused_run_is_not_aborted_by_its_trainer(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), Fault(instead=problem(409, "run_state_conflict", run_status="paused"))])
-    with pytest.raises(RunStateConflictError), client.register_run("icu", budget="mimic/icu-team") as run:
+    with pytest.raises(RunStateConflictError), client.create_run("icu", budget="mimic/icu-team") as run:
         run.authorize()
     assert len(ledger.requests) == 2
 
 
 def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: FakeLedger) -> None:
-    with client.register_run("icu", budget="mimic/icu-team") as run:
+    with client.create_run("icu", budget="mimic/icu-team") as run:
         run.complete()
     with pytest.raises(RuntimeError), run:
         raise RuntimeError
@@ -143,12 +143,12 @@ def test_a_run_that_has_ended_is_not_ended_again(client: LedgerClient, ledger: F
 
 def test_the_first_exception_is_the_one_that_is_seen(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), *[Fault(instead=httpx.ConnectError("refused"))] * TRIES])
-    with pytest.raises(ValueError, match="mine") as caught, client.register_run("icu", budget="mimic/icu-team"):
+    with pytest.raises(ValueError, match="mine") as caught, client.create_run("icu", budget="mimic/icu-team"):
         raise ValueError("mine")
     assert any("did not confirm the request to abort the run run_1" in note for note in caught.value.__notes__)
 
 
 def test_a_completion_that_fails_is_said(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(), *[Fault(instead=httpx.ConnectError("refused"))] * TRIES])
-    with pytest.raises(LedgerUnavailableError), client.register_run("icu", budget="mimic/icu-team"):
+    with pytest.raises(LedgerUnavailableError), client.create_run("icu", budget="mimic/icu-team"):
         pass

@@ -72,7 +72,7 @@ class Trainers(RuleBasedStateMachine):
             ask()
         except LedgerError as found:
             error = found
-        wait([each._flight for each in self.processes if each._flight is not None])
+        wait([each._inflight for each in self.processes if each._inflight is not None])
         self.world.wire.faults.clear()
         return error
 
@@ -93,7 +93,7 @@ class Trainers(RuleBasedStateMachine):
 
         if self.attempt(settle, faults) is not None and insist:
             self.attempt(settle, [])
-        if not run._dialogue.asking.in_doubt:
+        if not run._protocol.step_requests.in_doubt:
             self.unsettled.pop(place, None)
 
     @rule(place=places, count=counts, kind=kinds, faults=troubles, insist=st.booleans())
@@ -221,7 +221,7 @@ def test_whatever_trainers_do() -> None:
 
 def test_the_budget_is_about_as_large_as_the_machine_needs_it(world: World) -> None:
     small = new_world(world.ledger, world.clock, EPSILON)
-    run = small.client().register_run("model", budget=BUDGET, event=LOUD)
+    run = small.client().create_run("model", budget=BUDGET, event=LOUD)
     assert run.state.steps_remaining is not None
     assert 10 < run.state.steps_remaining < 40
     small.close()

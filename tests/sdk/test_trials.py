@@ -51,7 +51,7 @@ def budget(client: LedgerClient) -> str:
 
 
 def test_a_sweep_is_charged_at_once_and_its_trials_ask_nobody(client: LedgerClient, budget: str) -> None:
-    made = client.declare_experiment("rates", budget=budget, events=EACH, mean=4.0, shape=0.0)
+    made = client.create_experiment("rates", budget=budget, events=EACH, mean=4.0, shape=0.0)
     assert made.trials is not None
     assert made.run is not None
     spent = client.get_budget(made.budget).epsilon
@@ -71,12 +71,12 @@ def test_a_sweep_is_charged_at_once_and_its_trials_ask_nobody(client: LedgerClie
 def test_a_sweep_that_does_not_fit_is_refused(client: LedgerClient, budget: str) -> None:
     loud: list[EventCount] = [{"event": gaussian(0.5), "count": 10}]
     with pytest.raises(BudgetExceededError):
-        client.declare_experiment("rates", budget=budget, events=loud, mean=4.0)
+        client.create_experiment("rates", budget=budget, events=loud, mean=4.0)
 
 
 def test_runs_that_are_charged_one_by_one_lie_beneath_their_experiment(client: LedgerClient, budget: str) -> None:
-    made = client.declare_experiment("widths", budget=budget, limit=Limit(1.0, 1e-5))
-    with client.register_run("narrow", budget=made.path, event=STEP) as run:
+    made = client.create_experiment("widths", budget=budget, limit=Limit(1.0, 1e-5))
+    with client.create_run("narrow", budget=made.path, event=STEP) as run:
         run.authorize(5)
     read = client.get_experiment(made.id)
     assert (read.runs, read.run, read.epsilon_limit) == (1, None, 1.0)
@@ -85,7 +85,7 @@ def test_runs_that_are_charged_one_by_one_lie_beneath_their_experiment(client: L
 
 def test_what_is_declared_at_once_has_both_a_trial_and_a_mean(client: LedgerClient, budget: str) -> None:
     with pytest.raises(ValueError, match="both `events` and `mean`"):
-        client.declare_experiment("rates", budget=budget, events=EACH)
+        client.create_experiment("rates", budget=budget, events=EACH)
 
 
 class Waiting:
@@ -105,7 +105,7 @@ def test_no_trial_of_a_sweep_begins_before_it_is_charged() -> None:
 
 
 def test_a_sweep_that_was_charged_is_not_charged_again(client: LedgerClient, budget: str) -> None:
-    made = client.declare_experiment("rates", budget=budget, events=EACH, mean=4.0)
+    made = client.create_experiment("rates", budget=budget, events=EACH, mean=4.0)
     with pytest.raises(RunStateConflictError, match="charged before"):
         client.charge_experiment(made.id)
 

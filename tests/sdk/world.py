@@ -25,7 +25,7 @@ from app.ledger.permissions import Role
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.verification import verify
-from epsilon_ledger import Admission, AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, gaussian
+from epsilon_ledger import AsyncLedgerClient, AsyncRun, Event, LedgerClient, Run, StepAuthorization, gaussian
 from tests.api import trainer
 from tests.clocks import stand_at
 from tests.conftest import Ledger
@@ -182,7 +182,7 @@ class World:
     def client(self, role: str = "trainer") -> LedgerClient:
         """Another process, as far as the ledger can tell."""
         made = LedgerClient(URL, self.key(role), transport=self.wire, max_attempts=TRIES)
-        made._transport._patience = replace(made._transport._patience, sleep=lambda _: None)
+        made._transport._retry_policy = replace(made._transport._retry_policy, sleep=lambda _: None)
         self.clients.append(made)
         return made
 
@@ -192,7 +192,7 @@ class World:
 
     def async_client(self) -> AsyncLedgerClient:
         made = AsyncLedgerClient(URL, self.key(), transport=self.wire, max_attempts=TRIES)
-        made._transport._patience = replace(made._transport._patience, asleep=lambda _: asyncio.sleep(0))
+        made._transport._retry_policy = replace(made._transport._retry_policy, async_sleep=lambda _: asyncio.sleep(0))
         return made
 
     def key(self, role: str = "trainer") -> str:
@@ -200,16 +200,16 @@ class World:
 
     def run(self, **terms: Any) -> Run:  # noqa: ANN401 - passed on
         """A new run in a process of its own; LOUD is its event."""
-        return self.client().register_run("model", **({"budget": BUDGET, "event": LOUD} | terms))
+        return self.client().create_run("model", **({"budget": BUDGET, "event": LOUD} | terms))
 
-    def authorize(self, run: Run, count: int = 1, event: Event | None = None) -> Admission:
+    def authorize(self, run: Run, count: int = 1, event: Event | None = None) -> StepAuthorization:
         """Ask for steps, and release them."""
         doing = self.foretold(run, count, event)
         admission = run.authorize(count, event=event)
         self.note(run, doing)
         return admission
 
-    async def authorize_async(self, run: AsyncRun, count: int = 1, event: Event | None = None) -> Admission:
+    async def authorize_async(self, run: AsyncRun, count: int = 1, event: Event | None = None) -> StepAuthorization:
         """The same, awaited."""
         doing = self.foretold(run, count, event)
         admission = await run.authorize(count, event=event)
@@ -218,12 +218,12 @@ class World:
 
     def pass_time(self, run: Run, seconds: float) -> None:
         """Let time pass when what is on its way has arrived."""
-        wait([run._flight] if run._flight is not None else [])
+        wait([run._inflight] if run._inflight is not None else [])
         self.clock.wait(seconds)
 
     def foretold(self, run: Run | AsyncRun, count: int, event: Event | None) -> list[Event]:
         """What the trainer does in its next steps, by its own count."""
-        schedule = run._dialogue.granting.ahead.schedule
+        schedule = run._protocol.grants.prefetch.schedule
         if event is None and schedule is not None:
             taken = run.step
             assert taken is not None

@@ -11,8 +11,8 @@ from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.transport import AsyncTransport
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.async_run import AsyncRun
-from epsilon_ledger._run.method_binding import async_client_method, signed
-from epsilon_ledger._run.run_factory import Opening
+from epsilon_ledger._run.method_binding import async_client_method, set_signature
+from epsilon_ledger._run.run_factory import RunSetup
 from epsilon_ledger._wire import endpoints, planning
 from epsilon_ledger._wire.requests import RequestFlow
 
@@ -20,16 +20,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[AsyncLedgerClient, P], Awaitable[AsyncRun]]":
+def _factory_method(
+    factory: Callable[P, RunSetup],
+) -> "Callable[Concatenate[AsyncLedgerClient, P], Awaitable[AsyncRun]]":
     """Make a client method from a function that opens a run."""
 
-    @wraps(opening)
+    @wraps(factory)
     async def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
-        opened = opening(*args, **kwargs)
-        state = await self._carry(opened.talk)
-        return AsyncRun(self._transport, state, opened.ahead, step=opened.step, with_plan=opened.with_plan)
+        setup = factory(*args, **kwargs)
+        state = await self._execute(setup.flow)
+        return AsyncRun(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
 
-    return signed(method, opening, AsyncRun)
+    return set_signature(method, factory, AsyncRun)
 
 
 class AsyncLedgerClient:
@@ -61,7 +63,7 @@ class AsyncLedgerClient:
         to = connection(url, api_key, max_attempts, give_up_after)
         http = httpx.AsyncClient(base_url=to.url, headers=to.headers, timeout=timeout, transport=transport)
         self._url = http.base_url
-        self._transport = AsyncTransport(http, to.patience)
+        self._transport = AsyncTransport(http, to.retry_policy)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key."""
@@ -89,22 +91,22 @@ class AsyncLedgerClient:
     get_population = async_client_method(endpoints.get_population)
     get_budget = async_client_method(endpoints.get_budget)
     get_reservation = async_client_method(endpoints.get_reservation)
-    history = async_client_method(endpoints.history)
-    declare_experiment = async_client_method(endpoints.declare_experiment)
+    get_run_history = async_client_method(endpoints.get_run_history)
+    create_experiment = async_client_method(endpoints.create_experiment)
     charge_experiment = async_client_method(endpoints.charge_experiment)
     get_experiment = async_client_method(endpoints.get_experiment)
-    epsilon = async_client_method(planning.epsilon)
-    delta = async_client_method(planning.delta)
-    trajectory = async_client_method(planning.trajectory)
-    noise_multiplier = async_client_method(planning.noise_multiplier)
-    sampling_probability = async_client_method(planning.sampling_probability)
-    steps = async_client_method(planning.steps)
-    laplace = async_client_method(planning.laplace)
+    compute_epsilon = async_client_method(planning.compute_epsilon)
+    compute_delta = async_client_method(planning.compute_delta)
+    compute_epsilon_trajectory = async_client_method(planning.compute_epsilon_trajectory)
+    find_noise_multiplier = async_client_method(planning.find_noise_multiplier)
+    find_sampling_probability = async_client_method(planning.find_sampling_probability)
+    find_max_steps = async_client_method(planning.find_max_steps)
+    compute_laplace_cost = async_client_method(planning.compute_laplace_cost)
 
-    register_run = _opened(run_factory.register_run)
-    run = register_run
-    get_run = _opened(run_factory.get_run)
-    resume_run = _opened(run_factory.resume_run)
+    create_run = _factory_method(run_factory.create_run)
+    run = create_run
+    get_run = _factory_method(run_factory.get_run)
+    resume_run = _factory_method(run_factory.resume_run)
 
-    async def _carry(self, talk: RequestFlow[T]) -> T:
-        return await self._transport.carry(talk)
+    async def _execute(self, flow: RequestFlow[T]) -> T:
+        return await self._transport.execute(flow)

@@ -10,9 +10,9 @@ import httpx
 from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.transport import Transport
 from epsilon_ledger._run import run_factory
-from epsilon_ledger._run.method_binding import client_method, signed
+from epsilon_ledger._run.method_binding import client_method, set_signature
 from epsilon_ledger._run.run import Run
-from epsilon_ledger._run.run_factory import Opening
+from epsilon_ledger._run.run_factory import RunSetup
 from epsilon_ledger._wire import endpoints, planning
 from epsilon_ledger._wire.requests import RequestFlow
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _opened(opening: Callable[P, Opening]) -> "Callable[Concatenate[LedgerClient, P], Run]":
+def _factory_method(factory: Callable[P, RunSetup]) -> "Callable[Concatenate[LedgerClient, P], Run]":
     """Make a client method from a function that opens a run."""
 
-    @wraps(opening)
+    @wraps(factory)
     def method(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> Run:
-        opened = opening(*args, **kwargs)
-        state = self._carry(opened.talk)
-        return Run(self._transport, state, opened.ahead, step=opened.step, with_plan=opened.with_plan)
+        setup = factory(*args, **kwargs)
+        state = self._execute(setup.flow)
+        return Run(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
 
-    return signed(method, opening, Run)
+    return set_signature(method, factory, Run)
 
 
 class LedgerClient:
@@ -64,7 +64,7 @@ class LedgerClient:
         to = connection(url, api_key, max_attempts, give_up_after)
         http = httpx.Client(base_url=to.url, headers=to.headers, timeout=timeout, transport=transport)
         self._url = http.base_url
-        self._transport = Transport(http, to.patience)
+        self._transport = Transport(http, to.retry_policy)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key, even if the constructor failed."""
@@ -92,22 +92,22 @@ class LedgerClient:
     get_population = client_method(endpoints.get_population)
     get_budget = client_method(endpoints.get_budget)
     get_reservation = client_method(endpoints.get_reservation)
-    history = client_method(endpoints.history)
-    declare_experiment = client_method(endpoints.declare_experiment)
+    get_run_history = client_method(endpoints.get_run_history)
+    create_experiment = client_method(endpoints.create_experiment)
     charge_experiment = client_method(endpoints.charge_experiment)
     get_experiment = client_method(endpoints.get_experiment)
-    epsilon = client_method(planning.epsilon)
-    delta = client_method(planning.delta)
-    trajectory = client_method(planning.trajectory)
-    noise_multiplier = client_method(planning.noise_multiplier)
-    sampling_probability = client_method(planning.sampling_probability)
-    steps = client_method(planning.steps)
-    laplace = client_method(planning.laplace)
+    compute_epsilon = client_method(planning.compute_epsilon)
+    compute_delta = client_method(planning.compute_delta)
+    compute_epsilon_trajectory = client_method(planning.compute_epsilon_trajectory)
+    find_noise_multiplier = client_method(planning.find_noise_multiplier)
+    find_sampling_probability = client_method(planning.find_sampling_probability)
+    find_max_steps = client_method(planning.find_max_steps)
+    compute_laplace_cost = client_method(planning.compute_laplace_cost)
 
-    register_run = _opened(run_factory.register_run)
-    run = register_run
-    get_run = _opened(run_factory.get_run)
-    resume_run = _opened(run_factory.resume_run)
+    create_run = _factory_method(run_factory.create_run)
+    run = create_run
+    get_run = _factory_method(run_factory.get_run)
+    resume_run = _factory_method(run_factory.resume_run)
 
-    def _carry(self, talk: RequestFlow[T]) -> T:
-        return self._transport.carry(talk)
+    def _execute(self, flow: RequestFlow[T]) -> T:
+        return self._transport.execute(flow)

@@ -29,7 +29,7 @@ from epsilon_ledger import (
     Run,
     RunState,
 )
-from epsilon_ledger._net.config import checked_url
+from epsilon_ledger._net.config import validate_url
 
 __all__ = ["STATEMENT", "EpsilonLogger"]
 
@@ -62,7 +62,7 @@ class EpsilonLogger:
         self._run = run
         self._client = client
         self._every = every
-        self._url = f"{checked_url(address).rstrip('/')}/v1/runs/{run.id}" if address else None
+        self._url = f"{validate_url(address).rstrip('/')}/v1/runs/{run.id}" if address else None
         self._mlflow_run: str | None = None
         self._logged = -1
 
@@ -184,7 +184,7 @@ class EpsilonLogger:
         """Count the decisions, and the admitted events if one page has them all."""
         if self._client is None:
             return None, None
-        page = self._client.history(state.id, max_points=_MAX_DECISIONS)
+        page = self._client.get_run_history(state.id, max_points=_MAX_DECISIONS)
         counts: list[EventCount] = []
         for point in page.points:
             for item in point.events if point.decision != "refused" else ():
@@ -204,7 +204,7 @@ class EpsilonLogger:
         if not events:
             return []
         relation: NeighboringRelation = state.neighboring_relation  # type: ignore[assignment] # the ledger's words
-        return list(self._client.epsilon(events, delta=state.delta, neighboring_relation=relation).warnings)
+        return list(self._client.compute_epsilon(events, delta=state.delta, neighboring_relation=relation).warnings)
 
 
 def _finite(number: float | None) -> float | None:

@@ -12,7 +12,7 @@ from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire.coercion import noise, real, whole
 from epsilon_ledger._wire.event_factories import decay, gaussian, poisson_sampled
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Admission
+from epsilon_ledger._wire.models import StepAuthorization
 from epsilon_ledger._wire.noise_decay import DecayMode, decayed
 from epsilon_ledger._wire.problem_errors import InvalidRequestError
 from epsilon_ledger._wire.problems import BudgetExceededError
@@ -128,7 +128,7 @@ class PrivacyMonitor:
                 breaks = middle
         return fits
 
-    def step_begin(self) -> Admission:
+    def step_begin(self) -> StepAuthorization:
         """Authorize the next step, before its noise is released.
 
         Returns:
@@ -140,9 +140,9 @@ class PrivacyMonitor:
         """
         if self.run is None:
             raise ValueError("This monitor only plans: give it a run to take steps.")
-        admission = self.run.authorize(event=self.event(self._step))
+        authorization = self.run.authorize(event=self.event(self._step))
         self._steps += 1
-        return admission
+        return authorization
 
     def step_end(self) -> None:
         """Print the current epsilon every `per_print_times` steps."""
@@ -170,7 +170,7 @@ class PrivacyMonitor:
         try:
             if self._target is not None:
                 epsilon, delta = self._target
-                return self._ledger.epsilon([plan], delta=delta).epsilon <= epsilon
+                return self._ledger.compute_epsilon([plan], delta=delta).epsilon <= epsilon
             assert self.run is not None, "checked when it was made"
             self.run.preview(events=[plan])
         except BudgetExceededError:

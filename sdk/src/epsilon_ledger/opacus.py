@@ -1,6 +1,6 @@
 """Opacus adapter: every noisy step is authorized before the parameters move.
 
-    run = LedgerClient().register_run("digits", budget="mimic/icu-team")
+    run = LedgerClient().create_run("digits", budget="mimic/icu-team")
     attach(privacy_engine, run)                         # before make_private, or after it:
     attach(optimizer, run, data_loader=data_loader)
 

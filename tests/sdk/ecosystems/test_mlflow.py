@@ -44,7 +44,7 @@ def tracked(store: Path, tmp_path: Path) -> Iterator[MlflowRun]:
 
 @pytest.fixture
 def run(admin: LedgerClient, trainer: LedgerClient) -> Run:
-    return trainer.register_run("digits", budget=open_budget(admin, 2.0), event=STEP)
+    return trainer.create_run("digits", budget=open_budget(admin, 2.0), event=STEP)
 
 
 def history(tracked: MlflowRun, metric: str) -> list[tuple[int, float]]:
@@ -109,7 +109,7 @@ def test_a_refusal_is_part_of_the_statement(store: Path, tracked: MlflowRun, run
 def test_the_ledgers_warnings_are_kept(
     store: Path, tracked: MlflowRun, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
-    run = trainer.register_run("loud", budget=open_budget(admin, 90.0))
+    run = trainer.create_run("loud", budget=open_budget(admin, 90.0))
     with EpsilonLogger(run, client=trainer), run:
         run.authorize(event=gaussian(0.2))
         run.authorize(event=gaussian(4.0))

@@ -196,9 +196,9 @@ def test_every_optimizer_that_an_engine_makes_is_attached(engine: PrivacyEngine,
 
 def test_a_run_that_must_be_awaited_is_turned_away(engine: PrivacyEngine) -> None:
     awaited = cast("Run", AsyncRun.__new__(AsyncRun))
-    with pytest.raises(TypeError, match="register the run with LedgerClient"):
+    with pytest.raises(TypeError, match="create the run with LedgerClient"):
         attach(engine, awaited)
-    with pytest.raises(TypeError, match="register the run with LedgerClient"):
+    with pytest.raises(TypeError, match="create the run with LedgerClient"):
         attach(make_private(engine).optimizer, awaited, sampling_probability=1.0)
 
 

@@ -11,7 +11,7 @@ from epsilon_ledger._net.transport import RetryPolicy
 from epsilon_ledger._wire.errors import ConfigurationError
 
 
-def checked_url(url: str) -> str:
+def validate_url(url: str) -> str:
     """Check and return the ledger's address.
 
     Raises:
@@ -34,7 +34,7 @@ def checked_url(url: str) -> str:
     return url
 
 
-def checked_key(key: str) -> str:
+def validate_key(key: str) -> str:
     """Check and return an API key, which no message shows.
 
     Raises:
@@ -54,7 +54,7 @@ class Connection:
 
     url: str
     headers: Mapping[str, str]
-    patience: RetryPolicy
+    retry_policy: RetryPolicy
 
 
 def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_after: float) -> Connection:
@@ -66,9 +66,9 @@ def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_
     """
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")
-    key = checked_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
+    key = validate_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
     return Connection(
-        checked_url(url or os.environ.get("EPSILON_LEDGER_URL", "")),
+        validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")),
         {
             "Authorization": f"Bearer {key}",
             "Accept": "application/json, application/problem+json",

@@ -19,7 +19,7 @@ from epsilon_ledger._wire.responses import Response, read_json, reason, refusal,
 
 T = TypeVar("T")
 
-_WORTH_A_RETRY = frozenset(
+_RETRYABLE_STATUSES = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.BAD_GATEWAY,
@@ -42,7 +42,7 @@ class RetryPolicy:
         longest_pause: maximum of all pauses, seconds.
         clock: monotonic, in seconds.
         sleep: blocks for some seconds.
-        asleep: the awaitable `sleep`.
+        async_sleep: the awaitable `sleep`.
         jitter: random number between its arguments; full jitter keeps trainers from retrying simultaneously.
     """
 
@@ -52,7 +52,7 @@ class RetryPolicy:
     longest_pause: float = 10.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    async_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[float, float], float] = random.uniform
 
     def pause(self, attempt: int, retry_after: float) -> float:
@@ -65,9 +65,9 @@ class RetryPolicy:
 class Transport:
     """Sender of requests over a connection pool; threads may share it."""
 
-    def __init__(self, http: httpx.Client, patience: RetryPolicy) -> None:
+    def __init__(self, http: httpx.Client, retry_policy: RetryPolicy) -> None:
         self._http = http
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     def close(self) -> None:
         """Close the connections."""
@@ -81,37 +81,37 @@ class Transport:
             ProblemError: the ledger refused.
             UnexpectedResponseError: the response is not one of this API.
         """
-        tries = _tries(request, self._patience, self._http.base_url)
+        tries = _attempts(request, self._retry_policy, self._http.base_url)
         pause = next(tries)
         try:
             while True:
                 if pause:
-                    self._patience.sleep(pause)
+                    self._retry_policy.sleep(pause)
                 try:
-                    answer: _Answer = self._http.request(
+                    answer: _Outcome = self._http.request(
                         request.method, request.path, content=request.body, headers=_headers(request)
                     )
                 except httpx.RequestError as error:
                     answer = error
                 pause = tries.send(answer)
         except StopIteration as end:
-            return _reply(end)
+            return _result(end)
 
-    def carry(self, talk: RequestFlow[T]) -> T:
+    def execute(self, flow: RequestFlow[T]) -> T:
         """Run a request flow and return its result.
 
         Raises:
             LedgerError: as `send`, unless the flow handles it.
         """
         try:
-            request = next(talk)
+            request = next(flow)
             while True:
                 try:
-                    reply = self.send(request)
+                    response = self.send(request)
                 except BaseException as error:  # noqa: BLE001 - the flow handles all of them
-                    request = talk.throw(error)
+                    request = flow.throw(error)
                 else:
-                    request = talk.send(reply)
+                    request = flow.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -120,9 +120,9 @@ class Transport:
 class AsyncTransport:
     """`Transport` with awaitable methods; tasks of one event loop may share it."""
 
-    def __init__(self, http: httpx.AsyncClient, patience: RetryPolicy) -> None:
+    def __init__(self, http: httpx.AsyncClient, retry_policy: RetryPolicy) -> None:
         self._http = http
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     async def close(self) -> None:
         """Close the connections."""
@@ -130,33 +130,33 @@ class AsyncTransport:
 
     async def send(self, request: Request) -> Response:
         """As `Transport.send`."""
-        tries = _tries(request, self._patience, self._http.base_url)
+        tries = _attempts(request, self._retry_policy, self._http.base_url)
         pause = next(tries)
         try:
             while True:
                 if pause:
-                    await self._patience.asleep(pause)
+                    await self._retry_policy.async_sleep(pause)
                 try:
-                    answer: _Answer = await self._http.request(
+                    answer: _Outcome = await self._http.request(
                         request.method, request.path, content=request.body, headers=_headers(request)
                     )
                 except httpx.RequestError as error:
                     answer = error
                 pause = tries.send(answer)
         except StopIteration as end:
-            return _reply(end)
+            return _result(end)
 
-    async def carry(self, talk: RequestFlow[T]) -> T:
+    async def execute(self, flow: RequestFlow[T]) -> T:
         """As `Transport.carry`."""
         try:
-            request = next(talk)
+            request = next(flow)
             while True:
                 try:
-                    reply = await self.send(request)
+                    response = await self.send(request)
                 except BaseException as error:  # noqa: BLE001 - as there
-                    request = talk.throw(error)
+                    request = flow.throw(error)
                 else:
-                    request = talk.send(reply)
+                    request = flow.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -164,31 +164,31 @@ class AsyncTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    why: str
+    reason: str
     retry_after: float | None = None
 
 
-_Answer: TypeAlias = httpx.Response | httpx.RequestError
+_Outcome: TypeAlias = httpx.Response | httpx.RequestError
 
 
-def _tries(request: Request, patience: RetryPolicy, address: httpx.URL) -> Generator[float, _Answer, Response]:
+def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -> Generator[float, _Outcome, Response]:
     """Yield the pause before each attempt, receive its result, and return the final response."""
-    began = patience.clock()
+    began = retry_policy.clock()
     pause, attempt = 0.0, 0
     while True:
         attempt += 1
-        asked_before = request.in_doubt
+        sent_before = request.in_doubt
         # Set before sending, so that it is right after an interrupt.
         request.in_doubt = True
-        outcome = _judged(request, (yield pause), asked_before=asked_before)
+        outcome = _classify(request, (yield pause), sent_before=sent_before)
         if isinstance(outcome, Response):
             return outcome
-        elapsed = patience.clock() - began
-        pause = patience.pause(attempt, outcome.retry_after or 0.0)
-        if attempt >= patience.max_attempts or elapsed + pause > patience.give_up_after:
+        elapsed = retry_policy.clock() - began
+        pause = retry_policy.pause(attempt, outcome.retry_after or 0.0)
+        if attempt >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after:
             raise LedgerUnavailableError(
                 f"No answer from the ledger at {address} after {attempt} "
-                f"{'try' if attempt == 1 else 'tries'} in {elapsed:.1f} s; the last: {outcome.why}.",
+                f"{'try' if attempt == 1 else 'tries'} in {elapsed:.1f} s; the last: {outcome.reason}.",
                 attempts=attempt,
                 elapsed=elapsed,
                 retry_after=outcome.retry_after,
@@ -203,16 +203,16 @@ def _headers(request: Request) -> dict[str, str]:
     return headers
 
 
-def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Response | _Failure:
+def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Response | _Failure:
     """Return the response, or the failure; update whether the request may have had an effect."""
     if isinstance(answer, httpx.RequestError):
         if isinstance(answer, _NEVER_SENT):
-            request.in_doubt = asked_before
+            request.in_doubt = sent_before
         return _Failure(f"{type(answer).__name__}: {answer}" if str(answer) else type(answer).__name__)
     if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR and not answer.is_success:
         # This attempt has no effect; an earlier one may have.
-        request.in_doubt = asked_before
-    if answer.status_code in _WORTH_A_RETRY:
+        request.in_doubt = sent_before
+    if answer.status_code in _RETRYABLE_STATUSES:
         return _Failure(reason(answer), retry_after(answer))
     if not answer.is_success:
         raise refusal(answer)
@@ -221,10 +221,10 @@ def _judged(request: Request, answer: _Answer, *, asked_before: bool) -> Respons
     # The ledger names the key that it answered first. If it does not, the guess is on the safe side:
     # without an earlier try that may have arrived, the replay belongs to somebody else.
     first_key = answer.headers.get("Idempotent-Replay-Of")
-    ours = not replayed or (asked_before if first_key is None else first_key == request.key)
+    ours = not replayed or (sent_before if first_key is None else first_key == request.key)
     return Response(answer.status_code, data, ours)
 
 
-def _reply(end: StopIteration) -> Response:
-    reply: Response = end.value
-    return reply
+def _result(end: StopIteration) -> Response:
+    response: Response = end.value
+    return response

@@ -121,7 +121,7 @@ class LedgerAccountant(IAccountant):
         if not seen:
             return 0.0
         relation = cast("NeighboringRelation", state.neighboring_relation)
-        return self._client.epsilon(self._events, delta=delta, neighboring_relation=relation).epsilon
+        return self._client.compute_epsilon(self._events, delta=delta, neighboring_relation=relation).epsilon
 
     def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - Opacus' own signature
         """Return the recorded events for a checkpoint; the ledger has the spending.

@@ -175,7 +175,7 @@ def checked_run(run: Run | Trial) -> Run | Trial:
         TypeError: it is an AsyncRun, which an optimizer cannot await.
     """
     if inspect.iscoroutinefunction(run.authorize):
-        raise TypeError("An optimizer's step cannot wait for an AsyncRun: register the run with LedgerClient.")
+        raise TypeError("An optimizer's step cannot wait for an AsyncRun: create the run with LedgerClient.")
     return run
 
 

@@ -19,7 +19,7 @@ from epsilon_ledger._wire.problems import BudgetExceededError
 _TERMINAL = frozenset({"completed", "aborted"})
 
 # After these another process owns the run, or it may be resumed: leaving the `with` block must not end it.
-_RUN_GOES_ON = (
+_RUN_STAYS_OPEN = (
     LedgerUnavailableError,
     RequestInDoubtError,
     StepsAlreadyTakenError,
@@ -32,18 +32,18 @@ _RUN_GOES_ON = (
 )
 
 
-def ending(status: str, error: BaseException | None) -> str | None:
+def exit_action(status: str, error: BaseException | None) -> str | None:
     """Return `complete`, `abort`, or None to leave the run as it is.
 
     Args:
         status: of the run.
         error: with which the block exits, or None.
     """
-    if status in _TERMINAL or isinstance(error, _RUN_GOES_ON):
+    if status in _TERMINAL or isinstance(error, _RUN_STAYS_OPEN):
         return None
     return "complete" if error is None or isinstance(error, BudgetExceededError) else "abort"
 
 
-def note_of(error: BaseException, action: str, run_id: str, second: LedgerError) -> None:
+def add_failure_note(error: BaseException, action: str, run_id: str, second: LedgerError) -> None:
     """Add a note to the block's exception that the run could not be ended."""
     error.add_note(f"The ledger did not confirm the request to {action} the run {run_id}: {second}")

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from epsilon_ledger._run.grants import MOST_EVENTS, Grant, PendingGrant, PrefetchConfig, Steps, as_sent
+from epsilon_ledger._run.grants import MAX_EVENTS, Grant, PendingGrant, PrefetchConfig, StepPlan, json_copy
 from epsilon_ledger._run.step_requests import StepRequests
 from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError, UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Admission, HeldPlan
+from epsilon_ledger._wire.models import CreatedReservation, StepAuthorization
 from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
@@ -24,7 +24,7 @@ from epsilon_ledger._wire.requests import Request, post
 from epsilon_ledger._wire.responses import Response
 
 # The ledger checks the idempotency key first, so that after these errors no attempt had an effect.
-_NO: Final = (
+_DEFINITE_REFUSALS: Final = (
     BudgetExceededError,
     RunStateConflictError,
     AttemptSupersededError,
@@ -37,7 +37,7 @@ _NO: Final = (
 )
 
 # Attempts to renew a lease before it expires, if no response arrives.
-_RENEWALS: Final = 10
+_RENEWAL_ATTEMPTS: Final = 10
 
 
 class GrantAllocator:
@@ -47,29 +47,29 @@ class GrantAllocator:
     process dies, the whole grant is forfeited and charged.
 
     Args:
-        asking: the run's direct step requests and state.
-        ahead: prefetching of grants.
+        step_requests: the run's direct step requests and state.
+        prefetch: prefetching of grants.
         clock: monotonic, in seconds.
         step: training steps taken before, in all attempts; None if unknown, which excludes a schedule.
     """
 
     def __init__(
-        self, asking: StepRequests, ahead: PrefetchConfig, clock: Callable[[], float], step: int | None
+        self, step_requests: StepRequests, prefetch: PrefetchConfig, clock: Callable[[], float], step: int | None
     ) -> None:
-        assert ahead.schedule is None or step is not None, "a schedule needs to know which step comes next"
-        self.ahead = ahead
+        assert prefetch.schedule is None or step is not None, "a schedule needs to know which step comes next"
+        self.prefetch = prefetch
         self.step = step
-        self._asking = asking
+        self._step_requests = step_requests
         self._clock = clock
         self._grant: Grant | None = None
-        self._wish: PendingGrant | None = None
+        self._pending_grant: PendingGrant | None = None
         self._last_event: Event | None = None
-        self._enough = False
+        self._at_limit = False
 
     @property
     def next_step(self) -> int:
         """Number of the first step neither admitted nor allocated."""
-        return self._asking.state.next_step if self._grant is None else self._grant.next_step
+        return self._step_requests.state.next_step if self._grant is None else self._grant.next_step
 
     def advance(self, count: int) -> None:
         """Count training steps as taken."""
@@ -81,7 +81,7 @@ class GrantAllocator:
         """The grant in use."""
         return self._grant
 
-    def granted(self, count: int, event: Event | None) -> Admission | None:
+    def allocate(self, count: int, event: Event | None) -> StepAuthorization | None:
         """Allocate steps from the grant, or return None.
 
         Args:
@@ -91,8 +91,8 @@ class GrantAllocator:
         grant = self._grant
         if grant is None or grant.closing or self._clock() >= grant.ends_at:
             return None
-        if event is None and self.ahead.schedule is None:
-            event = self._asking.state.event
+        if event is None and self.prefetch.schedule is None:
+            event = self._step_requests.state.event
             if event is None:
                 return None
         first_step = grant.next_step
@@ -103,68 +103,68 @@ class GrantAllocator:
         grant.closing = False
         if not taken:
             return None
-        held = grant.held
-        return Admission(
+        reservation = grant.reservation
+        return StepAuthorization(
             decision="admitted",
-            run=self._asking.state.id,
+            run=self._step_requests.state.id,
             first_step=first_step,
             count=count,
             next_step=first_step + count,
-            epsilon=held.epsilon_planned,
-            delta=held.delta,
-            epsilon_limit=held.epsilon_limit,
-            steps_remaining=held.steps_remaining + grant.steps.left,
-            binding_account=held.binding_account,
-            binding_account_path=held.binding_account_path,
+            epsilon=reservation.epsilon_planned,
+            delta=reservation.delta,
+            epsilon_limit=reservation.epsilon_limit,
+            steps_remaining=reservation.steps_remaining + grant.steps.remaining,
+            binding_account=reservation.binding_account,
+            binding_account_path=reservation.binding_account_path,
             dry_run=False,
-            reservation=held.id,
+            reservation=reservation.id,
             requested_count=count,
             overdrawn=False,
         )
 
     @property
-    def overdue(self) -> bool:
+    def renewal_due(self) -> bool:
         """Whether the lease should be renewed although steps are left."""
         grant = self._grant
         return grant is not None and not grant.closing and grant.renew_at <= self._clock() < grant.ends_at
 
-    def look_ahead(self) -> Request | None:
+    def prefetch_request(self) -> Request | None:
         """Prepare the request for the next grant, or None if it is too early.
 
-        Its outcome goes to `settle`.
+        Its outcome goes to `handle_outcome`.
         """
-        if self._wish is not None:
-            return self._wish.request
-        grant, every = self._grant, self.ahead.every
+        if self._pending_grant is not None:
+            return self._pending_grant.request
+        grant, every = self._grant, self.prefetch.every
         if grant is None or grant.closing or self._clock() >= grant.ends_at:
             return None
-        left, early = grant.steps.left, self._clock() < grant.renew_at
-        if early and (self._enough or left > every // 2):
+        left, early = grant.steps.remaining, self._clock() < grant.renew_at
+        if early and (self._at_limit or left > every // 2):
             return None
-        planned = self._planned(left if self._enough else left + every, self._last_event, left)
-        if not planned.left or (early and planned.left == left):
+        planned = self._plan_steps(left if self._at_limit else left + every, self._last_event, left)
+        if not planned.remaining or (early and planned.remaining == left):
             return None
-        self._wish = self._wished(planned)
-        return self._wish.request
+        self._pending_grant = self._prepare_grant(planned)
+        return self._pending_grant.request
 
-    def settle(self, outcome: Response | LedgerError) -> None:
+    def handle_outcome(self, outcome: Response | LedgerError) -> None:
         """Process the outcome of the request for the next grant.
 
         Raises:
             LedgerError: the run cannot continue, or the response is not one of this API. After a refusal or without a
                 response the steps granted before are used first, unless a limit has changed since.
         """
-        wish, grant = self._wish, self._grant
-        assert wish is not None, "an answer is to a wish"
+        pending, grant = self._pending_grant, self._grant
+        assert pending is not None, "a response belongs to a request"
         if not isinstance(outcome, LedgerError):
-            self._adopt(wish, outcome)
+            self._adopt(pending, outcome)
             return
-        self._drop(wish, outcome)
+        self._drop(pending, outcome)
         if isinstance(outcome, LedgerUnavailableError):
             if grant is not None:
-                grant.renew_at = self._clock() + self.ahead.lease_seconds / _RENEWALS
+                grant.renew_at = self._clock() + self.prefetch.lease_seconds / _RENEWAL_ATTEMPTS
         elif isinstance(outcome, (BudgetExceededError, InvalidRequestError, RequestTooLargeError)):
-            self._enough = True
+            self._at_limit = True
             if grant is not None and isinstance(outcome, BudgetExceededError) and grant.precedes(outcome.limit_change):
                 grant.closing = True  # a limit change may have removed its steps: report the used ones first
         elif isinstance(outcome, ReservationClosedError):
@@ -172,17 +172,17 @@ class GrantAllocator:
         else:
             raise outcome
 
-    def scheduled(self, count: int) -> Sequence[EventCount]:
+    def scheduled_events(self, count: int) -> Sequence[EventCount]:
         """Return the next `count` steps of the schedule, to be requested directly.
 
         Raises:
             ValueError: they are too many for one request.
         """
-        schedule = self.ahead.schedule
+        schedule = self.prefetch.schedule
         assert schedule is not None, "asked where there is one"
         assert self.step is not None, "known where there is a schedule"
-        if count > MOST_EVENTS:
-            raise ValueError(f"At most {MOST_EVENTS} steps of a schedule can be asked for at once, not {count}.")
+        if count > MAX_EVENTS:
+            raise ValueError(f"At most {MAX_EVENTS} steps of a schedule can be asked for at once, not {count}.")
         repeated: list[EventCount] = []
         for event in map(schedule, range(self.step, self.step + count)):
             if repeated and repeated[-1]["event"] == event:
@@ -191,27 +191,27 @@ class GrantAllocator:
                 repeated.append({"event": event, "count": 1})
         return repeated
 
-    def alone(self, event: Event | None, count: int) -> None:
+    def record_direct_steps(self, event: Event | None, count: int) -> None:
         """Record steps that were requested directly; further steps of the same kind are worth a grant."""
-        self._remember(event)
+        self._remember_event(event)
         self.advance(count)
 
     def drop(self) -> None:
         """Discard the grant of an ended run."""
-        self._grant = self._wish = None
+        self._grant = self._pending_grant = None
 
-    def _remember(self, event: Event | None) -> None:
+    def _remember_event(self, event: Event | None) -> None:
         """Expect further steps like this one; a copy protects it from changes."""
-        expected = self._expected(event)
+        expected = self._expected_event(event)
         if self._last_event != expected:
-            self._last_event = None if expected is None else as_sent(expected)
+            self._last_event = None if expected is None else json_copy(expected)
 
-    def _expected(self, event: Event | None) -> Event | None:
+    def _expected_event(self, event: Event | None) -> Event | None:
         if event is not None:
             return event
-        return self._asking.state.event if self.ahead.schedule is None else None
+        return self._step_requests.state.event if self.prefetch.schedule is None else None
 
-    def _planned(self, count: int, event: Event | None, needed: int) -> Steps:
+    def _plan_steps(self, count: int, event: Event | None, needed: int) -> StepPlan:
         """Plan the next steps: those granted but not allocated, then further ones.
 
         Args:
@@ -227,76 +227,79 @@ class GrantAllocator:
         """
         # The ledger charges the old grant's steps as the first of the new plan.
         going_on = self._grant is not None and not self._grant.closing
-        steps = self._grant.steps.rest() if self._grant is not None and going_on else Steps()
-        schedule = self.ahead.schedule
+        steps = self._grant.steps.copy() if self._grant is not None and going_on else StepPlan()
+        schedule = self.prefetch.schedule
         if event is None and schedule is not None:
             assert self.step is not None, "known where there is a schedule"
-            while steps.left < count and len(steps) < MOST_EVENTS:
+            while steps.remaining < count and len(steps) < MAX_EVENTS:
                 try:
-                    fits = steps.add(schedule(self.step + steps.left), 1)
+                    fits = steps.add(schedule(self.step + steps.remaining), 1)
                 except Exception:
                     # A schedule may end where the training ends.
-                    if steps.left < needed:
+                    if steps.remaining < needed:
                         raise
                     break
                 if not fits:
                     break
             return steps
-        event = event if event is not None else self._asking.state.event
+        event = event if event is not None else self._step_requests.state.event
         if event is None:
-            raise ValueError("The run was registered without an event: give the step's `event`.")
-        if steps.left < count:
-            steps.add(event, count - steps.left)
+            raise ValueError("The run was created without an event: give the step's `event`.")
+        if steps.remaining < count:
+            steps.add(event, count - steps.remaining)
         return steps
 
-    def _wished(self, planned: Steps) -> PendingGrant:
+    def _prepare_grant(self, planned: StepPlan) -> PendingGrant:
         body: dict[str, object] = {
-            "plan": planned.wire(),
-            "lease_seconds": self.ahead.lease_seconds,
-            "attempt": self._asking.state.attempt,
+            "plan": planned.to_wire(),
+            "lease_seconds": self.prefetch.lease_seconds,
+            "attempt": self._step_requests.state.attempt,
         }
         used = 0
         if self._grant is not None:
             used = self._grant.used
-            body["preceding"] = {"reservation": self._grant.held.id, "steps_executed": used}
-        return PendingGrant(post(f"{self._asking.path}/reservations", body), planned, used, self._clock())
+            body["preceding"] = {"reservation": self._grant.reservation.id, "steps_executed": used}
+        return PendingGrant(post(f"{self._step_requests.path}/reservations", body), planned, used, self._clock())
 
-    def _drop(self, wish: PendingGrant, error: LedgerError) -> None:
+    def _drop(self, pending: PendingGrant, error: LedgerError) -> None:
         """Drop the request, unless it may have had an effect: then it must be repeated."""
-        if isinstance(error, _NO) or not wish.request.in_doubt:
-            self._wish = None
+        if isinstance(error, _DEFINITE_REFUSALS) or not pending.request.in_doubt:
+            self._pending_grant = None
 
-    def _adopt(self, wish: PendingGrant, reply: Response) -> None:
+    def _adopt(self, pending: PendingGrant, response: Response) -> None:
         """Adopt a new grant; steps allocated meanwhile are the first of its plan."""
-        held, before = reply.read(HeldPlan), self._grant
-        if before is None or before.held.id != held.id:
-            steps, meanwhile = wish.steps.rest(), 0 if before is None else before.used - wish.used
-            as_asked = [planned.count for planned in held.plan] == [planned["count"] for planned in steps.wire()]
-            if held.steps_planned != steps.left or (meanwhile and not steps.take(meanwhile, None)):
+        reservation, before = response.read(CreatedReservation), self._grant
+        if before is None or before.reservation.id != reservation.id:
+            steps, meanwhile = pending.steps.copy(), 0 if before is None else before.used - pending.used
+            as_asked = [planned.count for planned in reservation.plan] == [
+                planned["count"] for planned in steps.to_wire()
+            ]
+            if reservation.steps_planned != steps.remaining or (meanwhile and not steps.take(meanwhile, None)):
                 raise UnexpectedResponseError(
-                    f"The ledger's answer grants other steps than {self._asking.state.id} asked for: release nothing.",
-                    status=reply.status,
+                    f"The ledger's answer grants other steps than {self._step_requests.state.id} asked for: release "
+                    "nothing.",
+                    status=response.status,
                 )
             if meanwhile and not as_asked:
                 # Which of its steps these are, the ledger would not know: all of them are charged.
-                steps.take(steps.left, None)
-            lease = self.ahead.lease_seconds
-            renew_at, ends_at = wish.asked_at + lease / 2, wish.asked_at + lease
+                steps.take(steps.remaining, None)
+            lease = self.prefetch.lease_seconds
+            renew_at, ends_at = pending.requested_at + lease / 2, pending.requested_at + lease
             unsure = not as_asked or (before is not None and before.closing and meanwhile > 0)
-            self._grant = Grant(held, steps, renew_at, ends_at, closing=unsure)
-            self._wish = None
-            self._asking.state = replace(
-                self._asking.state,
-                next_step=held.next_step,
-                epsilon=held.epsilon_planned,
-                delta=held.delta,
-                epsilon_limit=held.epsilon_limit,
-                steps_remaining=held.steps_remaining,
-                binding_account=held.binding_account,
-                binding_account_path=held.binding_account_path,
-                reservation=held.id,
+            self._grant = Grant(reservation, steps, renew_at, ends_at, closing=unsure)
+            self._pending_grant = None
+            self._step_requests.state = replace(
+                self._step_requests.state,
+                next_step=reservation.next_step,
+                epsilon=reservation.epsilon_planned,
+                delta=reservation.delta,
+                epsilon_limit=reservation.epsilon_limit,
+                steps_remaining=reservation.steps_remaining,
+                binding_account=reservation.binding_account,
+                binding_account_path=reservation.binding_account_path,
+                reservation=reservation.id,
             )
-        self._wish = None
+        self._pending_grant = None
 
     def _expire(self) -> None:
         if self._grant is not None:

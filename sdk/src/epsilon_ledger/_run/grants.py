@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import HeldPlan
+from epsilon_ledger._wire.models import CreatedReservation
 from epsilon_ledger._wire.problems import LimitChange
 from epsilon_ledger._wire.requests import Request
 
-MOST_EVENTS = 1_000
+MAX_EVENTS = 1_000
 """Maximum number of events in a request."""
 
 
@@ -43,8 +43,8 @@ class PrefetchConfig:
         lease_seconds: int | None,
     ) -> "PrefetchConfig":
         """Build the configuration from a caller's arguments."""
-        told = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
-        return cls(every=authorize_every, background=background, schedule=schedule, **told)
+        options = {} if lease_seconds is None else {"lease_seconds": lease_seconds}
+        return cls(every=authorize_every, background=background, schedule=schedule, **options)
 
     def __post_init__(self) -> None:
         """Validate the combination."""
@@ -52,13 +52,13 @@ class PrefetchConfig:
             raise ValueError(f"authorize_every must be at least 1, not {self.every}.")
         if self.background and self.every == 1:
             raise ValueError("There is nothing to ask for in the background: set authorize_every to 50, for instance.")
-        if self.schedule is not None and self.every > MOST_EVENTS:
-            raise ValueError(f"With a schedule, authorize_every can be {MOST_EVENTS} at most, not {self.every}.")
+        if self.schedule is not None and self.every > MAX_EVENTS:
+            raise ValueError(f"With a schedule, authorize_every can be {MAX_EVENTS} at most, not {self.every}.")
         if not 1 <= self.lease_seconds <= 7 * 24 * 3600:
             raise ValueError(f"lease_seconds must be in 1 ... 604,800, not {self.lease_seconds}.")
 
 
-class Steps:
+class StepPlan:
     """Planned steps in order, as the ledger stores a plan: each event once, repeated.
 
     A plan ends before an event would recur, because the ledger would merge both. Events are copied against later
@@ -66,7 +66,7 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self.left = 0
+        self.remaining = 0
         # In reverse order: the next step is at the end.
         self._parts: list[tuple[Any, int]] = []
         self._known: set[Hashable] = set()
@@ -77,7 +77,7 @@ class Steps:
 
     def add(self, event: Event, count: int) -> bool:
         """Append steps; return whether the plan can hold them."""
-        plain = as_sent(event)
+        plain = json_copy(event)
         if self._parts and self._parts[0][0] == plain:
             self._parts[0] = (plain, self._parts[0][1] + count)
         elif (key := _hashable(plain)) in self._known:
@@ -85,17 +85,17 @@ class Steps:
         else:
             self._known.add(key)
             self._parts.insert(0, (plain, count))
-        self.left += count
+        self.remaining += count
         return True
 
-    def rest(self) -> "Steps":
+    def copy(self) -> "StepPlan":
         """Copy the plan of the remaining steps."""
-        rest = Steps()
+        copied = StepPlan()
         for event, count in reversed(self._parts):
-            rest.add(event, count)
-        return rest
+            copied.add(event, count)
+        return copied
 
-    def wire(self) -> list[EventCount]:
+    def to_wire(self) -> list[EventCount]:
         """Return the plan as sent."""
         return [{"event": event, "count": count} for event, count in reversed(self._parts)]
 
@@ -104,13 +104,13 @@ class Steps:
 
         `event` is required of each step, unless it is None.
         """
-        if count > self.left:
+        if count > self.remaining:
             return False
         planned, repeated = self._parts[-1]
-        if event is not None and (count > repeated or (planned != event and planned != as_sent(event))):
+        if event is not None and (count > repeated or (planned != event and planned != json_copy(event))):
             return False
         # Subtracted first: an interrupt here loses steps instead of allocating them twice.
-        self.left -= count
+        self.remaining -= count
         while count >= repeated:
             self._parts.pop()
             count -= repeated
@@ -121,7 +121,7 @@ class Steps:
         return True
 
 
-def as_sent(event: Event) -> dict[str, Any]:
+def json_copy(event: Event) -> dict[str, Any]:
     """Copy an event through JSON."""
     travelled: dict[str, Any] = json.loads(json.dumps(event, allow_nan=False))
     return travelled
@@ -142,15 +142,15 @@ class Grant:
     """A plan reserved for this run and its use.
 
     Args:
-        held: the ledger's response.
+        reservation: the ledger's response.
         steps: the remaining steps.
         renew_at: time on the run's clock to request the next grant.
         ends_at: time of the forfeiture, after which nothing is allocated.
         closing: nothing more is allocated: its end was requested, or the next step is unknown.
     """
 
-    held: HeldPlan
-    steps: Steps
+    reservation: CreatedReservation
+    steps: StepPlan
     renew_at: float
     ends_at: float
     closing: bool = False
@@ -158,16 +158,16 @@ class Grant:
     @property
     def used(self) -> int:
         """Number of allocated steps."""
-        return self.held.steps_planned - self.steps.left
+        return self.reservation.steps_planned - self.steps.remaining
 
     @property
     def next_step(self) -> int:
         """Number of the first step not allocated."""
-        return self.held.next_step + self.used
+        return self.reservation.next_step + self.used
 
     def precedes(self, change: LimitChange | None) -> bool:
         """Return whether the grant is older than a limit change, by the ledger's clock."""
-        granted_at = self.held.expires_at - timedelta(seconds=self.held.lease_seconds)
+        granted_at = self.reservation.expires_at - timedelta(seconds=self.reservation.lease_seconds)
         return change is not None and granted_at <= change.changed_at
 
 
@@ -179,10 +179,10 @@ class PendingGrant:
         request: with its key; repeated until it is answered.
         steps: the plan.
         used: allocated steps of the previous grant at the time of the request.
-        asked_at: time of the request.
+        requested_at: time of the request.
     """
 
     request: Request
-    steps: Steps
+    steps: StepPlan
     used: int
-    asked_at: float
+    requested_at: float

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
-from epsilon_ledger._run.run_protocol import RunDialogue
+from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.requests import Call, RequestFlow
 
 P = ParamSpec("P")
@@ -15,25 +15,25 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Executor of request flows."""
 
-    def _carry(self, talk: RequestFlow[T]) -> T: ...
+    def _execute(self, flow: RequestFlow[T]) -> T: ...
 
 
 class AsyncExecutor(Protocol):
     """Asynchronous executor of request flows."""
 
-    def _carry(self, talk: RequestFlow[T]) -> Awaitable[T]: ...
+    def _execute(self, flow: RequestFlow[T]) -> Awaitable[T]: ...
 
 
 class RunExecutor(Executor, Protocol):
     """A run."""
 
-    _dialogue: RunDialogue
+    _protocol: RunProtocol
 
 
 class AsyncRunExecutor(AsyncExecutor, Protocol):
     """An asynchronous run."""
 
-    _dialogue: RunDialogue
+    _protocol: RunProtocol
 
 
 def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, P], T]:
@@ -41,9 +41,9 @@ def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, 
 
     @wraps(call)
     def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._carry(call(*args, **kwargs).talk())
+        return self._execute(call(*args, **kwargs).flow())
 
-    return signed(method, call)
+    return set_signature(method, call)
 
 
 def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[T]]:
@@ -51,37 +51,37 @@ def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Asyn
 
     @wraps(call)
     def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        return self._carry(call(*args, **kwargs).talk())
+        return self._execute(call(*args, **kwargs).flow())
 
-    return signed(method, call)
+    return set_signature(method, call)
 
 
-def run_method(talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]]) -> Callable[Concatenate[RunExecutor, P], T]:
-    """Make a run method from a flow of `RunDialogue`; it keeps the docstring."""
+def run_method(flow: Callable[Concatenate[RunProtocol, P], RequestFlow[T]]) -> Callable[Concatenate[RunExecutor, P], T]:
+    """Make a run method from a flow of `RunProtocol`; it keeps the docstring."""
 
-    @wraps(talk)
+    @wraps(flow)
     def method(self: RunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._carry(talk(self._dialogue, *args, **kwargs))
+        return self._execute(flow(self._protocol, *args, **kwargs))
 
-    return signed(method, talk)
+    return set_signature(method, flow)
 
 
 def async_run_method(
-    talk: Callable[Concatenate[RunDialogue, P], RequestFlow[T]],
+    flow: Callable[Concatenate[RunProtocol, P], RequestFlow[T]],
 ) -> Callable[Concatenate[AsyncRunExecutor, P], Awaitable[T]]:
     """As `run_method`, awaitable."""
 
-    @wraps(talk)
+    @wraps(flow)
     def method(self: AsyncRunExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        return self._carry(talk(self._dialogue, *args, **kwargs))
+        return self._execute(flow(self._protocol, *args, **kwargs))
 
-    return signed(method, talk)
+    return set_signature(method, flow)
 
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
-def signed(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type
+def set_signature(method: M, original: Callable[..., Any], result: Any = None) -> M:  # noqa: ANN401 - a type
     """Set a method's visible signature for `help` and editors.
 
     Args:

@@ -6,11 +6,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from epsilon_ledger._wire.models import Admission
+from epsilon_ledger._wire.models import StepAuthorization
 
 
 class _Bar(Protocol):
-    def show(self, admission: Admission) -> None: ...
+    def show(self, authorization: StepAuthorization) -> None: ...
 
     def close(self) -> None: ...
 
@@ -21,16 +21,18 @@ class Progress:
     Args:
         name: of the run.
         batches: their number is the total, if known.
-        wanted: True: also without a terminal; False: never; None: on a terminal.
+        enabled: True: also without a terminal; False: never; None: on a terminal.
 
     Raises:
-        ImportError: it is wanted, and neither library is installed.
+        ImportError: it is enabled, and neither library is installed.
     """
 
-    def __init__(self, name: str, batches: object, *, wanted: bool | None) -> None:
+    def __init__(self, name: str, batches: object, *, enabled: bool | None) -> None:
         total = len(batches) if isinstance(batches, Sized) else None
-        self._bar = None if wanted is False or (wanted is None and not sys.stderr.isatty()) else _made(name, total)
-        if wanted and self._bar is None:
+        self._bar = (
+            None if enabled is False or (enabled is None and not sys.stderr.isatty()) else _create_bar(name, total)
+        )
+        if enabled and self._bar is None:
             raise ImportError("A progress bar takes rich or tqdm: pip install rich.")
 
     def __enter__(self) -> Self:
@@ -44,13 +46,13 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def show(self, admission: Admission) -> None:
-        """Show the state after an admission."""
+    def show(self, authorization: StepAuthorization) -> None:
+        """Show the state after an authorization."""
         if self._bar is not None:
-            self._bar.show(admission)
+            self._bar.show(authorization)
 
 
-def _made(name: str, total: int | None) -> _Bar | None:
+def _create_bar(name: str, total: int | None) -> _Bar | None:
     for library, bar in (("rich.progress", _RichBar), ("tqdm.auto", _TqdmBar)):
         try:
             return bar(import_module(library), name, total)
@@ -59,22 +61,22 @@ def _made(name: str, total: int | None) -> _Bar | None:
     return None
 
 
-def _words(admission: Admission) -> str:
-    return f"epsilon {admission.epsilon:.4g} of {admission.epsilon_limit:g}"
+def _status_text(authorization: StepAuthorization) -> str:
+    return f"epsilon {authorization.epsilon:.4g} of {authorization.epsilon_limit:g}"
 
 
 class _RichBar:
     def __init__(self, rich: Any, name: str, total: int | None) -> None:  # noqa: ANN401 - a module
         console = import_module("rich.console").Console(stderr=True)
-        words = rich.TextColumn("{task.completed} steps, {task.fields[said]}")
+        words = rich.TextColumn("{task.completed} steps, {task.fields[status]}")
         self._progress = rich.Progress(
             rich.TextColumn("{task.description}"), rich.BarColumn(), words, rich.TimeElapsedColumn(), console=console
         )
-        self._task = self._progress.add_task(name, total=total, said="")
+        self._task = self._progress.add_task(name, total=total, status="")
         self._progress.start()
 
-    def show(self, admission: Admission) -> None:
-        self._progress.update(self._task, advance=admission.count, said=_words(admission))
+    def show(self, authorization: StepAuthorization) -> None:
+        self._progress.update(self._task, advance=authorization.count, status=_status_text(authorization))
 
     def close(self) -> None:
         self._progress.stop()
@@ -84,9 +86,9 @@ class _TqdmBar:
     def __init__(self, tqdm: Any, name: str, total: int | None) -> None:  # noqa: ANN401 - a module
         self._bar = tqdm.tqdm(desc=name, total=total, unit="step")
 
-    def show(self, admission: Admission) -> None:
-        self._bar.set_postfix_str(_words(admission), refresh=False)
-        self._bar.update(admission.count)
+    def show(self, authorization: StepAuthorization) -> None:
+        self._bar.set_postfix_str(_status_text(authorization), refresh=False)
+        self._bar.update(authorization.count)
 
     def close(self) -> None:
         self._bar.close()

@@ -9,24 +9,24 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from epsilon_ledger._net.transport import Transport
-from epsilon_ledger._run.context_exit import ending, note_of
+from epsilon_ledger._run.context_exit import add_failure_note, exit_action
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import run_method
 from epsilon_ledger._run.progress import Progress
-from epsilon_ledger._run.run_properties import RunFacts
-from epsilon_ledger._run.run_protocol import RunDialogue
+from epsilon_ledger._run.run_properties import RunProperties
+from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Admission, RunState
+from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.requests import Request, RequestFlow
 from epsilon_ledger._wire.responses import Response
 
 T = TypeVar("T")
 
 
-class Run(RunFacts):
-    """A training run that authorizes each noisy step, opened by `register_run`, `get_run` or `resume_run`.
+class Run(RunProperties):
+    """A training run that authorizes each noisy step, opened by `create_run`, `get_run` or `resume_run`.
 
     Use a run in one process: it keeps the next step, unanswered steps and grants. In distributed training one rank
     authorizes for all. Threads may share it.
@@ -38,20 +38,26 @@ class Run(RunFacts):
     Args:
         transport: to the ledger.
         state: latest state from the ledger.
-        ahead: prefetching of grants.
+        prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
     """
 
     def __init__(
-        self, transport: Transport, state: RunState, ahead: PrefetchConfig, *, step: int | None, with_plan: bool = False
+        self,
+        transport: Transport,
+        state: RunState,
+        prefetch: PrefetchConfig,
+        *,
+        step: int | None,
+        with_plan: bool = False,
     ) -> None:
-        super().__init__(RunDialogue(state, ahead, time.monotonic, step=step, with_plan=with_plan))
+        super().__init__(RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan))
         self._transport = transport
-        self._background = ahead.background
-        self._flight: Future[Response] | None = None
+        self._background = prefetch.background
+        self._inflight: Future[Response] | None = None
         self._lock = Lock()
-        self._user = 0
+        self._owner = 0
 
     def authorize(
         self,
@@ -60,7 +66,7 @@ class Run(RunFacts):
         event: Event | None = None,
         events: Sequence[EventCount] | None = None,
         truncate: bool = False,
-    ) -> Admission:
+    ) -> StepAuthorization:
         """Authorize the next steps before their noise is released; they are charged on return.
 
         After `LedgerUnavailableError` repeat the call with the same arguments: it has the same key and charges once.
@@ -69,7 +75,7 @@ class Run(RunFacts):
             count: repetitions of `event`, in [1, 1e9].
             event: of each step; by default the schedule's or the run's.
             events: events with counts, at most 1,000, instead of `count` and `event`.
-            truncate: accept the first steps that fit: release the admission's `count`.
+            truncate: accept the first steps that fit: release the authorization's `count`.
 
         Returns:
             The permission to release.
@@ -83,21 +89,21 @@ class Run(RunFacts):
             LedgerError: any other failure: do not release.
         """
         count = whole("count", count)
-        with self._alone():
-            if self._flight is not None and self._flight.done():
-                self._land()
-            local = events is None and not truncate and (self._background or not self._dialogue.granting.overdue)
-            admission = self._granted(count, event) if local else None
-            if admission is None:
-                if self._flight is not None:
-                    self._land()
-                talk = self._dialogue.authorize(count, event, events, truncate=truncate)
-                admission = self._transport.carry(talk)
-            if self._background and self._flight is None:
-                request = self._dialogue.granting.look_ahead()
+        with self._exclusive():
+            if self._inflight is not None and self._inflight.done():
+                self._await_grant()
+            local = events is None and not truncate and (self._background or not self._protocol.grants.renewal_due)
+            authorization = self._allocate(count, event) if local else None
+            if authorization is None:
+                if self._inflight is not None:
+                    self._await_grant()
+                flow = self._protocol.authorize(count, event, events, truncate=truncate)
+                authorization = self._transport.execute(flow)
+            if self._background and self._inflight is None:
+                request = self._protocol.grants.prefetch_request()
                 if request is not None:
-                    self._flight = _sent(self._transport, request)
-            return admission
+                    self._inflight = _send_in_thread(self._transport, request)
+            return authorization
 
     def track(self, batches: Iterable[T], *, progress: bool | None = None) -> Iterator[T]:
         """Authorize a step before each batch, and yield the batch.
@@ -112,23 +118,23 @@ class Run(RunFacts):
         Raises:
             LedgerError: as `authorize`.
         """
-        with Progress(self.name, batches, wanted=progress) as bar:
+        with Progress(self.name, batches, enabled=progress) as bar:
             for batch in batches:
                 bar.show(self.authorize())
                 yield batch
 
-    settle = run_method(RunDialogue.settle)
-    preview = run_method(RunDialogue.preview)
-    report = run_method(RunDialogue.report)
-    reserve = run_method(RunDialogue.reserve)
-    commit = run_method(RunDialogue.commit)
-    void = run_method(RunDialogue.void)
-    renew = run_method(RunDialogue.renew)
-    complete = run_method(RunDialogue.complete)
-    pause = run_method(RunDialogue.pause)
-    resume = run_method(RunDialogue.resume)
-    abort = run_method(RunDialogue.abort)
-    refresh = run_method(RunDialogue.refresh)
+    settle = run_method(RunProtocol.settle)
+    preview = run_method(RunProtocol.preview)
+    report = run_method(RunProtocol.report)
+    reserve = run_method(RunProtocol.reserve)
+    commit = run_method(RunProtocol.commit)
+    void = run_method(RunProtocol.void)
+    renew = run_method(RunProtocol.renew)
+    complete = run_method(RunProtocol.complete)
+    pause = run_method(RunProtocol.pause)
+    resume = run_method(RunProtocol.resume)
+    abort = run_method(RunProtocol.abort)
+    refresh = run_method(RunProtocol.refresh)
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -141,7 +147,7 @@ class Run(RunFacts):
         traceback: TracebackType | None,
     ) -> None:
         """Complete or abort the run, unless it has ended or must go on."""
-        action = ending(self.status, error)
+        action = exit_action(self.status, error)
         if action is None:
             return
         try:
@@ -149,67 +155,67 @@ class Run(RunFacts):
                 self.complete()
             else:
                 # A grant in flight needs no waiting: it is forfeited with the rest.
-                self._flight = None
+                self._inflight = None
                 self.abort()
         except LedgerError as second:
             if error is None:
                 raise
-            note_of(error, action, self.id, second)
+            add_failure_note(error, action, self.id, second)
 
-    def _granted(self, count: int, event: Event | None) -> Admission | None:
+    def _allocate(self, count: int, event: Event | None) -> StepAuthorization | None:
         """Take steps from the current grant or the one in flight."""
-        if self._dialogue.asking.in_doubt:
+        if self._protocol.step_requests.in_doubt:
             return None
-        admission = self._dialogue.granting.granted(count, event)
-        if admission is None and self._flight is not None:
-            self._land()
-            admission = self._dialogue.granting.granted(count, event)
-        return admission
+        authorization = self._protocol.grants.allocate(count, event)
+        if authorization is None and self._inflight is not None:
+            self._await_grant()
+            authorization = self._protocol.grants.allocate(count, event)
+        return authorization
 
-    def _land(self) -> None:
+    def _await_grant(self) -> None:
         """Wait for the grant in flight and adopt it."""
-        flight = self._flight
-        assert flight is not None, "something is on its way"
+        inflight = self._inflight
+        assert inflight is not None, "something is on its way"
         # The waiting thread may be interrupted; the request in flight goes on.
-        wait([flight])
-        self._flight = None
+        wait([inflight])
+        self._inflight = None
         try:
-            outcome: Response | LedgerError = flight.result()
+            outcome: Response | LedgerError = inflight.result()
         except LedgerError as error:
             outcome = error
-        self._dialogue.granting.settle(outcome)
+        self._protocol.grants.handle_outcome(outcome)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Serialize the calls of all threads."""
         self._require_own_process()
-        if self._user == get_ident() and self._lock.locked():
+        if self._owner == get_ident() and self._lock.locked():
             raise RuntimeError(
                 f"{self.id} is in the middle of a call: neither a schedule nor a signal's handler can make another."
             )
         with self._lock:
-            self._user = get_ident()
+            self._owner = get_ident()
             try:
                 yield
             finally:
-                self._user = 0
+                self._owner = 0
 
-    def _carry(self, talk: RequestFlow[T]) -> T:
-        with self._alone():
-            if self._flight is not None:
-                self._land()
-            return self._transport.carry(talk)
+    def _execute(self, flow: RequestFlow[T]) -> T:
+        with self._exclusive():
+            if self._inflight is not None:
+                self._await_grant()
+            return self._transport.execute(flow)
 
 
-def _sent(transport: Transport, request: Request) -> Future[Response]:
+def _send_in_thread(transport: Transport, request: Request) -> Future[Response]:
     """Send a request in a daemon thread, which does not delay the program's exit."""
-    flight: Future[Response] = Future()
+    inflight: Future[Response] = Future()
 
     def send() -> None:
         try:
-            flight.set_result(transport.send(request))
+            inflight.set_result(transport.send(request))
         except BaseException as error:  # noqa: BLE001 - raised from the future
-            flight.set_exception(error)
+            inflight.set_exception(error)
 
     Thread(target=send, name="epsilon-ledger", daemon=True).start()
-    return flight
+    return inflight

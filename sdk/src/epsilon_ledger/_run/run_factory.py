@@ -1,10 +1,10 @@
-"""Opening of runs: register, get or resume."""
+"""Opening of runs: create, get or resume."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from epsilon_ledger._run.grants import PrefetchConfig
-from epsilon_ledger._run.run_properties import RunStateDict, checked_state
+from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints import get_run as read_run
 from epsilon_ledger._wire.endpoints import path
@@ -15,23 +15,23 @@ from epsilon_ledger._wire.requests import Call, RequestFlow, post
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class RunSetup:
     """A run to open.
 
     Args:
-        talk: flow that gets it from the ledger.
-        ahead: prefetching of grants.
+        flow: flow that gets it from the ledger.
+        prefetch: prefetching of grants.
         step: training steps taken before; None if unknown.
         with_plan: whether its active reservation belongs to this trainer.
     """
 
-    talk: RequestFlow[RunState]
-    ahead: PrefetchConfig
+    flow: RequestFlow[RunState]
+    prefetch: PrefetchConfig
     step: int | None
     with_plan: bool
 
 
-def register_run(  # noqa: PLR0913 - the members of the request, by name
+def create_run(  # noqa: PLR0913 - the members of the request, by name
     name: str,
     *,
     budget: str | None = None,
@@ -47,8 +47,8 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
-) -> Opening:
-    """Register a training run, which charges one or several budgets and all accounts above.
+) -> RunSetup:
+    """Create a training run, which charges one or several budgets and all accounts above.
 
     Args:
         name: for display; it need not be unique.
@@ -73,7 +73,7 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
         The run; keep its `state_dict()` to resume it.
 
     Raises:
-        LedgerError: it was not registered, or no response arrived.
+        LedgerError: it was not created, or no response arrived.
         ValueError: the arguments about grants contradict each other.
     """
     body = {
@@ -89,8 +89,8 @@ def register_run(  # noqa: PLR0913 - the members of the request, by name
         "plan": plan,
         "lease_seconds": lease_seconds if plan else None,
     }
-    ahead = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
-    return Opening(Call(post("v1/runs", body), RunState).talk(), ahead, 0, with_plan=True)
+    prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
+    return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True)
 
 
 def get_run(
@@ -102,15 +102,15 @@ def get_run(
     lease_seconds: int | None = None,
     with_plan: bool = False,
     step: int | None = None,
-) -> Opening:
+) -> RunSetup:
     """Get a run at its next step in its current attempt; `resume_run` starts a new one.
 
     Args:
         run_id: its id.
-        authorize_every: as in `register_run`.
-        background: as in `register_run`.
-        schedule: as in `register_run`.
-        lease_seconds: as in `register_run`.
+        authorize_every: as in `create_run`.
+        background: as in `create_run`.
+        schedule: as in `create_run`.
+        lease_seconds: as in `create_run`.
         with_plan: continue the plan reserved by an earlier process of this job. Each of its steps must have been
             authorized individually, or the ledger would not know them.
         step: training steps taken before, in all attempts; required by a schedule.
@@ -122,8 +122,8 @@ def get_run(
         LedgerError: the run does not exist, or no response arrived.
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
-    ahead = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    return Opening(read_run(run_id).talk(), ahead, _known_step(step, schedule), with_plan)
+    prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
+    return RunSetup(read_run(run_id).flow(), prefetch, _known_step(step, schedule), with_plan)
 
 
 def resume_run(
@@ -135,7 +135,7 @@ def resume_run(
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
     step: int | None = None,
-) -> Opening:
+) -> RunSetup:
     """Resume a run from a checkpoint in a new attempt, which fences off earlier processes.
 
     Spending is final: steps repeated after the checkpoint are charged again, and the earlier process's grants in full.
@@ -144,10 +144,10 @@ def resume_run(
         state: from `run.state_dict()` when the checkpoint was written; or a run's id, to repeat nothing.
         steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
             remainder is forfeited.
-        authorize_every: as in `register_run`.
-        background: as in `register_run`.
-        schedule: as in `register_run`.
-        lease_seconds: as in `register_run`.
+        authorize_every: as in `create_run`.
+        background: as in `create_run`.
+        schedule: as in `create_run`.
+        lease_seconds: as in `create_run`.
         step: training steps taken before, if `state` is an id; required by a schedule.
 
     Returns:
@@ -158,12 +158,12 @@ def resume_run(
         LedgerError: the run does not exist, or no response arrived.
         ValueError: `state` is no checkpoint of a run or has another step, or a schedule lacks `step`.
     """
-    ahead = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    run_id, kept = checked_state(state)
+    prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
+    run_id, kept = parse_state(state)
     if None not in {kept, step} and kept != step:
         raise ValueError(f"The checkpoint was written after {kept} steps, not {step}: leave `step` out.")
     known = _known_step(step if kept is None else kept, schedule)
-    return Opening(_next_attempt(run_id, known, steps_executed), ahead, known, with_plan=False)
+    return RunSetup(_next_attempt(run_id, known, steps_executed), prefetch, known, with_plan=False)
 
 
 def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:

@@ -3,7 +3,7 @@
 import os
 from typing import NoReturn, TypedDict
 
-from epsilon_ledger._run.run_protocol import RunDialogue
+from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.models import RunState
 
 STATE_FORMAT = 1
@@ -25,16 +25,16 @@ class RunStateDict(TypedDict):
     step: int | None
 
 
-class RunFacts:
+class RunProperties:
     """Base of runs without I/O."""
 
-    def __init__(self, dialogue: RunDialogue) -> None:
-        self._dialogue = dialogue
+    def __init__(self, protocol: RunProtocol) -> None:
+        self._protocol = protocol
         self._process = os.getpid()
 
     def __repr__(self) -> str:
         """Show the run and its next step, even if the constructor failed."""
-        if "_dialogue" not in vars(self):
+        if "_protocol" not in vars(self):
             return f"<{type(self).__name__} not opened>"
         return f"<{type(self).__name__} {self.id} {self.name!r} {self.status} next_step={self.next_step}>"
 
@@ -45,7 +45,7 @@ class RunFacts:
     @property
     def state(self) -> RunState:
         """The run's latest state from the ledger."""
-        return self._dialogue.state
+        return self._protocol.state
 
     @property
     def id(self) -> str:
@@ -70,7 +70,7 @@ class RunFacts:
     @property
     def next_step(self) -> int:
         """Number of the first step that has not been admitted."""
-        return self._dialogue.granting.next_step
+        return self._protocol.grants.next_step
 
     @property
     def step(self) -> int | None:
@@ -79,7 +79,7 @@ class RunFacts:
         It can be below `next_step`, because charged steps that were never released do not count. None if the run was
         opened by its id without a `step`.
         """
-        return self._dialogue.granting.step
+        return self._protocol.grants.step
 
     @property
     def epsilon(self) -> float:
@@ -103,11 +103,11 @@ class RunFacts:
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"{self.id} belongs to process {self._process}, and a forked one would release the same steps once "
-                "more. One process asks and tells the others; or the new one registers a run of its own."
+                "more. One process asks and tells the others; or the new one creates a run of its own."
             )
 
 
-def checked_state(state: RunStateDict | str) -> tuple[str, int | None]:
+def parse_state(state: RunStateDict | str) -> tuple[str, int | None]:
     """Parse a checkpoint or a run's id; return the id and the training steps taken, or None.
 
     Raises:

@@ -12,16 +12,16 @@ from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints import get_run, path
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Admission, Reservation, RunState
+from epsilon_ledger._wire.models import Reservation, RunState, StepAuthorization
 from epsilon_ledger._wire.requests import RequestFlow, post
 
 
-class RunDialogue:
+class RunProtocol:
     """A run's protocol with the ledger.
 
     Args:
         state: latest state from the ledger.
-        ahead: prefetching of grants.
+        prefetch: prefetching of grants.
         clock: monotonic, in seconds.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
@@ -31,44 +31,52 @@ class RunDialogue:
     """
 
     def __init__(
-        self, state: RunState, ahead: PrefetchConfig, clock: Callable[[], float], *, step: int | None, with_plan: bool
+        self,
+        state: RunState,
+        prefetch: PrefetchConfig,
+        clock: Callable[[], float],
+        *,
+        step: int | None,
+        with_plan: bool,
     ) -> None:
-        self.asking = StepRequests(state, state.reservation if with_plan else None)
-        self.granting = GrantClient(self.asking, ahead, clock, step)
-        if ahead.every > 1 and self.asking.plan is not None:
+        self.step_requests = StepRequests(state, state.reservation if with_plan else None)
+        self.grants = GrantClient(self.step_requests, prefetch, clock, step)
+        if prefetch.every > 1 and self.step_requests.plan is not None:
             raise ValueError("The run has a plan that is set aside: leave authorize_every at 1.")
 
     @property
     def state(self) -> RunState:
         """The run's latest state from the ledger."""
-        return self.asking.state
+        return self.step_requests.state
 
     def authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
-    ) -> RequestFlow[Admission]:
+    ) -> RequestFlow[StepAuthorization]:
         """Authorize steps from a grant or directly; see `Run.authorize`."""
-        asking, granting = self.asking, self.granting
+        step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
-        if not asking.in_doubt:
+        if not step_requests.in_doubt:
             if single:
-                yield from granting.renewed()
-                admission = granting.granted(count, event)
-                if admission is not None:
-                    return admission
-            yield from granting.resolved()
+                yield from grants.renew_lease()
+                authorization = grants.allocate(count, event)
+                if authorization is not None:
+                    return authorization
+            yield from grants.resolve_pending()
             if single:
-                admission = granting.granted(count, event) or (yield from granting.new_grant(count, event))
-                if admission is not None:
-                    return admission
-            yield from granting.closed()
-        if events is None and event is None and granting.ahead.schedule is not None:
-            admission = yield from asking.ask(1, None, granting.scheduled(count), truncate=truncate)
+                authorization = grants.allocate(count, event) or (yield from grants.request_grant(count, event))
+                if authorization is not None:
+                    return authorization
+            yield from grants.close_grant()
+        if events is None and event is None and grants.prefetch.schedule is not None:
+            authorization = yield from step_requests.authorize(
+                1, None, grants.scheduled_events(count), truncate=truncate
+            )
         else:
-            admission = yield from asking.ask(count, event, events, truncate=truncate)
-        granting.alone(event if events is None else None, admission.count)
-        return admission
+            authorization = yield from step_requests.authorize(count, event, events, truncate=truncate)
+        grants.record_direct_steps(event if events is None else None, authorization.count)
+        return authorization
 
-    def settle(self) -> RequestFlow[Admission | None]:
+    def settle(self) -> RequestFlow[StepAuthorization | None]:
         """Settle an unanswered request for steps, so that other steps can be requested.
 
         The request is repeated under its key. Steps that it charges stay charged. Unless they are a report, they are
@@ -81,17 +89,17 @@ class RunDialogue:
             LedgerUnavailableError: there is still no response; `settle` may be repeated.
             LedgerError: any other failure.
         """
-        settled = yield from self.asking.settle()
+        settled = yield from self.step_requests.settle()
         if settled is None:
             return None
         charged, report = settled
         if report:
-            self.granting.advance(charged.count)
+            self.grants.advance(charged.count)
         return charged
 
     def preview(
         self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
-    ) -> RequestFlow[Admission]:
+    ) -> RequestFlow[StepAuthorization]:
         """Preview `authorize` without charging; unused granted steps are returned first.
 
         Args:
@@ -100,7 +108,7 @@ class RunDialogue:
             events: as in `authorize`.
 
         Returns:
-            The admission with `dry_run` True: release nothing.
+            The authorization with `dry_run` True: release nothing.
 
         Raises:
             BudgetExceededError: the steps would not fit.
@@ -108,13 +116,13 @@ class RunDialogue:
             RequestInDoubtError: a step is unanswered, so the next one is unknown.
             LedgerError: any other failure.
         """
-        self.asking.require_certainty()
-        yield from self.granting.closed()
-        return (yield from self.asking.preview(count, event, events))
+        self.step_requests.require_certainty()
+        yield from self.grants.close_grant()
+        return (yield from self.step_requests.preview(count, event, events))
 
     def report(
         self, count: int = 1, *, event: Event | None = None, events: Sequence[EventCount] | None = None
-    ) -> RequestFlow[Admission]:
+    ) -> RequestFlow[StepAuthorization]:
         """Report steps released without authorization; they are charged regardless of limits.
 
         Args:
@@ -131,10 +139,10 @@ class RunDialogue:
             LedgerUnavailableError: it may have been recorded; the same call records it once.
             LedgerError: it is not recorded.
         """
-        if not self.asking.in_doubt:
-            yield from self.granting.closed()
-        recorded = yield from self.asking.report(count, event, events)
-        self.granting.advance(recorded.count)
+        if not self.step_requests.in_doubt:
+            yield from self.grants.close_grant()
+        recorded = yield from self.step_requests.report(count, event, events)
+        self.grants.advance(recorded.count)
         return recorded
 
     def reserve(self, plan: Sequence[EventCount], *, lease_seconds: int = 3600) -> RequestFlow[Reservation]:
@@ -153,12 +161,12 @@ class RunDialogue:
             ValueError: the run prefetches grants, which are reservations themselves.
             LedgerError: any other failure.
         """
-        if self.granting.ahead.every > 1:
-            raise ValueError("A run that asks ahead makes its own reservations; leave authorize_every at 1.")
+        if self.grants.prefetch.every > 1:
+            raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
         body = {"plan": wire_events(plan), "lease_seconds": lease_seconds, "attempt": self.state.attempt}
-        made = (yield post(f"{self.asking.path}/reservations", body)).read(Reservation)
-        self.asking.plan = made.id
-        self.asking.state = replace(self.state, reservation=made.id)
+        made = (yield post(f"{self.step_requests.path}/reservations", body)).read(Reservation)
+        self.step_requests.plan = made.id
+        self.step_requests.state = replace(self.state, reservation=made.id)
         return made
 
     def commit(self, steps_executed: int) -> RequestFlow[Reservation]:
@@ -214,8 +222,8 @@ class RunDialogue:
             LedgerError: any other failure.
         """
         # A separate request, because the end of a run does not name the grant and may arrive late.
-        yield from self.granting.closed()
-        yield from self._tell("complete", {"steps_executed": steps_executed, "attempt": self.state.attempt})
+        yield from self.grants.close_grant()
+        yield from self._transition("complete", {"steps_executed": steps_executed, "attempt": self.state.attempt})
 
     def pause(self) -> RequestFlow[None]:
         """Pause the run; unused granted steps are returned.
@@ -224,8 +232,8 @@ class RunDialogue:
             RunStateConflictError: the run has ended.
             LedgerError: any other failure.
         """
-        yield from self.granting.closed()
-        yield from self._tell("pause", {})
+        yield from self.grants.close_grant()
+        yield from self._transition("pause", {})
 
     def resume(self) -> RequestFlow[None]:
         """Resume a paused run.
@@ -234,7 +242,7 @@ class RunDialogue:
             RunStateConflictError: the run has ended.
             LedgerError: any other failure.
         """
-        yield from self._tell("resume", {})
+        yield from self._transition("resume", {})
 
     def abort(self) -> RequestFlow[None]:
         """Abort the run: its spending is final, and its reserved steps are forfeited.
@@ -244,8 +252,8 @@ class RunDialogue:
             AttemptSupersededError: another process has taken over the run.
             LedgerError: any other failure.
         """
-        yield from self._tell("abort", {"attempt": self.state.attempt})
-        self.granting.drop()
+        yield from self._transition("abort", {"attempt": self.state.attempt})
+        self.grants.drop()
 
     def refresh(self) -> RequestFlow[RunState]:
         """Get the run's current state.
@@ -256,20 +264,20 @@ class RunDialogue:
         Raises:
             LedgerError: no response arrived.
         """
-        told = (yield get_run(self.state.id).request).read(RunState)
-        if self.granting.grant is None and not self.asking.in_doubt:
-            self.asking.update_state(told)
-        return told
+        state = (yield get_run(self.state.id).request).read(RunState)
+        if self.grants.grant is None and not self.step_requests.in_doubt:
+            self.step_requests.update_state(state)
+        return state
 
     def _own_plan(self) -> str:
-        if self.asking.plan is None:
+        if self.step_requests.plan is None:
             raise ValueError("This run has set no plan aside: call reserve first.")
-        return self.asking.plan
+        return self.step_requests.plan
 
     def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
         ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
-        self.asking.update_state((yield get_run(self.state.id).request).read(RunState))
+        self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
         return ended
 
-    def _tell(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
-        self.asking.update_state((yield post(f"{self.asking.path}/{action}", body)).read(RunState))
+    def _transition(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
+        self.step_requests.update_state((yield post(f"{self.step_requests.path}/{action}", body)).read(RunState))

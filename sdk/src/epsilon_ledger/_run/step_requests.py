@@ -13,7 +13,7 @@ from epsilon_ledger._wire.errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Admission, RunState
+from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.problem_errors import AttemptSupersededError, SequenceConflictError
 from epsilon_ledger._wire.problems import BudgetExceededError, Problem
 from epsilon_ledger._wire.requests import Request, RequestFlow, post
@@ -67,12 +67,12 @@ class StepRequests:
             RequestInDoubtError: a step is unanswered.
         """
         if self._pending is not None:
-            raise self._doubt(self._pending.first_step)
+            raise self._in_doubt_error(self._pending.first_step)
 
-    def update_state(self, told: RunState) -> None:
+    def update_state(self, state: RunState) -> None:
         """Store the ledger's state; this trainer keeps its own attempt."""
-        self._latest_attempt = told.attempt
-        self.state = replace(told, attempt=self.state.attempt)
+        self._latest_attempt = state.attempt
+        self.state = replace(state, attempt=self.state.attempt)
 
     def require_attempt(self) -> None:
         """Require that no later attempt is known.
@@ -83,58 +83,64 @@ class StepRequests:
         own, latest = self.state.attempt, self._latest_attempt
         if own != latest:
             detail = f"Attempt {own} of {self.state.id} was superseded; the current one is {latest}."
-            told = {"attempt": own, "current_attempt": latest}
-            raise AttemptSupersededError(Problem(412, "attempt_superseded", "Superseded", detail, told))
+            members = {"attempt": own, "current_attempt": latest}
+            raise AttemptSupersededError(Problem(412, "attempt_superseded", "Superseded", detail, members))
 
-    def ask(
+    def authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
-    ) -> RequestFlow[Admission]:
+    ) -> RequestFlow[StepAuthorization]:
         """Request steps directly; see `Run.authorize`.
 
         Raises:
             LedgerError: as `Run.authorize`.
         """
         if self._pending is None:
-            yield from self._require_nobody_elses_plan()
+            yield from self._require_no_foreign_plan()
         unusual: dict[str, object] = {"on_exceed": "truncate"} if truncate else {}
-        pending = self._next(steps_body(self.state, count, event, events) | unusual)
-        reply = yield from self._sent(pending)
-        admission = self._checked(reply, pending.first_step, None if truncate else _steps_asked(count, events))
+        pending = self._next_request(steps_body(self.state, count, event, events) | unusual)
+        response = yield from self._send(pending)
+        authorization = self._parse_authorization(
+            response, pending.first_step, None if truncate else _requested_count(count, events)
+        )
         # In this order: after an interrupt in between, the repeated request gets the same response.
-        self.moved(admission)
+        self.record_charge(authorization)
         self._pending = None
-        return admission
+        return authorization
 
-    def _require_nobody_elses_plan(self) -> RequestFlow[None]:
+    def _require_no_foreign_plan(self) -> RequestFlow[None]:
         """Require that no other process's reservation is active, from which the ledger would take the steps."""
         if self.state.reservation in {None, self.plan}:
             return
         self.update_state((yield get_run(self.state.id).request).read(RunState))
         if self.state.reservation is not None:
-            raise _foreign_plan(self.state.id, self.state.reservation, self.state.next_step)
+            raise _foreign_plan_error(self.state.id, self.state.reservation, self.state.next_step)
 
-    def settle(self) -> RequestFlow[tuple[Admission, bool] | None]:
-        """Repeat the pending request, as `RunDialogue.settle`.
+    def settle(self) -> RequestFlow[tuple[StepAuthorization, bool] | None]:
+        """Repeat the pending request, as `RunProtocol.settle`.
 
         Returns:
             The charge and whether it is a report; None if nothing was pending or charged.
 
         Raises:
-            LedgerError: as `RunDialogue.settle`.
+            LedgerError: as `RunProtocol.settle`.
         """
         pending = self._pending
         if pending is None:
             return None
         try:
-            reply = yield from self._sent(pending)
+            response = yield from self._send(pending)
         except (BudgetExceededError, SequenceConflictError):
             return None
-        charged = self._recorded(reply) if pending.report else self._checked(reply, pending.first_step, None)
-        self.moved(charged)
+        charged = (
+            self._parse_report(response)
+            if pending.report
+            else self._parse_authorization(response, pending.first_step, None)
+        )
+        self.record_charge(charged)
         self._pending = None
         return charged, pending.report
 
-    def _sent(self, pending: _Pending) -> RequestFlow[Response]:
+    def _send(self, pending: _Pending) -> RequestFlow[Response]:
         """Send a request for steps; it stays pending until its response is accepted or proves that it had no effect."""
         self._pending = pending
         try:
@@ -150,21 +156,21 @@ class StepRequests:
                 )
             raise
 
-    def moved(self, admission: Admission) -> None:
+    def record_charge(self, authorization: StepAuthorization) -> None:
         """Update the state after a charge."""
         self.state = replace(
             self.state,
-            next_step=admission.next_step,
-            epsilon=admission.epsilon,
-            delta=admission.delta,
-            epsilon_limit=admission.epsilon_limit,
-            steps_remaining=admission.steps_remaining,
-            binding_account=admission.binding_account,
-            binding_account_path=admission.binding_account_path,
-            status="overdrawn" if admission.overdrawn else self.state.status,
+            next_step=authorization.next_step,
+            epsilon=authorization.epsilon,
+            delta=authorization.delta,
+            epsilon_limit=authorization.epsilon_limit,
+            steps_remaining=authorization.steps_remaining,
+            binding_account=authorization.binding_account,
+            binding_account_path=authorization.binding_account_path,
+            status="overdrawn" if authorization.overdrawn else self.state.status,
         )
 
-    def _next(self, body: dict[str, object], *, report: bool = False) -> _Pending:
+    def _next_request(self, body: dict[str, object], *, report: bool = False) -> _Pending:
         """Prepare a request for the next steps, or return the identical pending one.
 
         Raises:
@@ -174,63 +180,69 @@ class StepRequests:
         if pending is None:
             return _Pending(post(f"{self.path}/steps", body), self.state.next_step, report)
         if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
-            raise self._doubt(pending.first_step)
+            raise self._in_doubt_error(pending.first_step)
         return pending
 
-    def _doubt(self, first_step: int) -> RequestInDoubtError:
+    def _in_doubt_error(self, first_step: int) -> RequestInDoubtError:
         return RequestInDoubtError(
             f"Step {first_step} of {self.state.id} was asked for and is still unanswered, so it may have been charged. "
             f"Make that call again with its arguments, or call settle(), then ask for others.",
             first_step=first_step,
         )
 
-    def _ours(self, reply: Response) -> Admission:
-        """Parse an admission, and refuse one of another process."""
-        admission = reply.read(Admission)
-        if not reply.is_own:
+    def _parse_own(self, response: Response) -> StepAuthorization:
+        """Parse an authorization, and refuse one of another process."""
+        authorization = response.read(StepAuthorization)
+        if not response.is_own:
             self._pending = None
-            raise _foreign_steps(admission)
-        if admission.reservation is not None and admission.reservation != self.plan:
+            raise _foreign_steps_error(authorization)
+        if authorization.reservation is not None and authorization.reservation != self.plan:
             self._pending = None
-            raise _foreign_plan(admission.run, admission.reservation, admission.first_step, admission.next_step)
-        return admission
+            raise _foreign_plan_error(
+                authorization.run, authorization.reservation, authorization.first_step, authorization.next_step
+            )
+        return authorization
 
-    def _checked(self, reply: Response, first_step: int, asked: int | None) -> Admission:
-        """Parse an admission, and require that it is ours and matches the request."""
-        admission = self._ours(reply)
+    def _parse_authorization(self, response: Response, first_step: int, asked: int | None) -> StepAuthorization:
+        """Parse an authorization, and require that it is ours and matches the request."""
+        authorization = self._parse_own(response)
         if (
-            admission.decision != "admitted"
-            or admission.dry_run
-            or admission.run != self.state.id
-            or admission.first_step != first_step
-            or admission.next_step != first_step + admission.count
-            or admission.count != (asked or admission.count)
+            authorization.decision != "admitted"
+            or authorization.dry_run
+            or authorization.run != self.state.id
+            or authorization.first_step != first_step
+            or authorization.next_step != first_step + authorization.count
+            or authorization.count != (asked or authorization.count)
         ):
             raise UnexpectedResponseError(
                 f"The ledger's answer does not admit step {first_step} of {self.state.id}: release nothing.",
-                status=reply.status,
+                status=response.status,
             )
-        return admission
+        return authorization
 
-    def preview(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
+    def preview(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None
+    ) -> RequestFlow[StepAuthorization]:
         """Preview steps, as `Run.preview`."""
         body = steps_body(self.state, count, event, events)
-        return self._ours((yield post(f"{self.path}/steps?dry_run=true", body)))
+        return self._parse_own((yield post(f"{self.path}/steps?dry_run=true", body)))
 
-    def report(self, count: int, event: Event | None, events: Sequence[EventCount] | None) -> RequestFlow[Admission]:
+    def report(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None
+    ) -> RequestFlow[StepAuthorization]:
         """Report steps, as `Run.report`."""
         body = steps_body(self.state, count, event, events) | {"mode": "report"}
-        recorded = self._recorded((yield from self._sent(self._next(body, report=True))))
-        self.moved(recorded)
+        recorded = self._parse_report((yield from self._send(self._next_request(body, report=True))))
+        self.record_charge(recorded)
         self._pending = None
         return recorded
 
-    def _recorded(self, reply: Response) -> Admission:
+    def _parse_report(self, response: Response) -> StepAuthorization:
         """Parse the response to a report, and refuse one of another process."""
-        recorded = reply.read(Admission)
-        if not reply.is_own:
+        recorded = response.read(StepAuthorization)
+        if not response.is_own:
             self._pending = None
-            raise _foreign_steps(recorded)
+            raise _foreign_steps_error(recorded)
         return recorded
 
 
@@ -246,7 +258,7 @@ def steps_body(
     return numbered | {"events": wire_events(events)}
 
 
-def _steps_asked(count: int, events: Sequence[EventCount] | None) -> int:
+def _requested_count(count: int, events: Sequence[EventCount] | None) -> int:
     return count if events is None else sum(item["count"] for item in events)
 
 
@@ -255,19 +267,21 @@ def wire_events(events: Sequence[EventCount]) -> list[Mapping[str, object]]:
     return [{"event": item["event"], "count": whole("count", item["count"])} for item in events]
 
 
-def _foreign_steps(admission: Admission) -> StepsAlreadyTakenError:
+def _foreign_steps_error(authorization: StepAuthorization) -> StepsAlreadyTakenError:
     return StepsAlreadyTakenError(
-        f"Steps {admission.first_step} to {admission.next_step - 1} of {admission.run} were admitted before this "
-        f"process asked for them: noise may have been released for them already, and a second release is "
+        f"Steps {authorization.first_step} to {authorization.next_step - 1} of {authorization.run} were admitted "
+        f"before this process asked for them: noise may have been released for them already, and a second release is "
         f"not paid for. If an earlier process of this job has ended, take the run up with resume_run or get_run, "
         f"which go on at a free step; if another one still trains, stop this one.",
-        run=admission.run,
-        first_step=admission.first_step,
-        next_step=admission.next_step,
+        run=authorization.run,
+        first_step=authorization.first_step,
+        next_step=authorization.next_step,
     )
 
 
-def _foreign_plan(run: str, reservation: str, first_step: int, next_step: int | None = None) -> StepsAlreadyTakenError:
+def _foreign_plan_error(
+    run: str, reservation: str, first_step: int, next_step: int | None = None
+) -> StepsAlreadyTakenError:
     return StepsAlreadyTakenError(
         f"Steps of {run} from {first_step} on are set aside as the reservation {reservation}, and may have been handed "
         f"out by the process that made it: release nothing. If that process has ended, take the run up with "

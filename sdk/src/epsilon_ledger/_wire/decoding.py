@@ -71,7 +71,7 @@ def _value(hint: Any, raw: object) -> object:  # noqa: ANN401 - a type hint can 
 
 def _scalar(wanted: type, raw: object) -> object:
     if wanted is datetime and isinstance(raw, str):
-        return _moment(raw)
+        return _timestamp(raw)
     if wanted is float and raw == "Infinity":  # of JSON's own numbers none is
         return math.inf
     if wanted is float and isinstance(raw, int) and not isinstance(raw, bool):
@@ -88,7 +88,7 @@ def _real(raw: int) -> float:
         raise MalformedError("expected a number that a float can hold") from None
 
 
-def _moment(raw: str) -> datetime:
+def _timestamp(raw: str) -> datetime:
     try:
         return datetime.fromisoformat(raw)
     except ValueError:

@@ -5,18 +5,18 @@ from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from epsilon_ledger._wire.events import EventCount
-from epsilon_ledger._wire.members import wire_block, wire_limit, wire_moment, wire_parts
+from epsilon_ledger._wire.members import wire_composition, wire_data_block, wire_limit, wire_timestamp
 from epsilon_ledger._wire.models import (
-    Block,
     Budget,
+    DataBlock,
     Experiment,
-    History,
     Limit,
     NeighboringRelation,
-    Parts,
+    ParallelComposition,
     Population,
     PrivacyFilter,
     Reservation,
+    RunHistory,
     RunState,
 )
 from epsilon_ledger._wire.requests import Call, get, post
@@ -31,7 +31,7 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
     size: int | None = None,
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
-    parts: Parts | None = None,
+    composition: ParallelComposition | None = None,
 ) -> Call[Population]:
     """Create a population, the root of a budget tree; needs an admin's key.
 
@@ -43,7 +43,7 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         size: number of privacy units, if known; the limit's delta must be below 1 / size.
         privacy_filter: that enforces the limit; adaptive by default.
         planned: workload for which an adaptive filter is tuned.
-        parts: declares its budgets as disjoint; None: their spending adds up.
+        composition: declares its budgets as disjoint; None: their spending adds up.
 
     Returns:
         The population.
@@ -60,7 +60,7 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         "size": size,
         "filter": privacy_filter,
         "planned": planned,
-        **wire_parts(parts),
+        **wire_composition(composition),
     }
     return Call(post("v1/populations", body), Population)
 
@@ -72,10 +72,10 @@ def create_budget(  # noqa: PLR0913 - as above
     limit: Limit,
     privacy_filter: PrivacyFilter | None = None,
     planned: Sequence[EventCount] | None = None,
-    parts: Parts | None = None,
+    composition: ParallelComposition | None = None,
     opens_at: datetime | None = None,
     closes_at: datetime | None = None,
-    block: Block | None = None,
+    block: DataBlock | None = None,
 ) -> Call[Budget]:
     """Create a budget under a population or another budget; needs an admin's key.
 
@@ -85,10 +85,10 @@ def create_budget(  # noqa: PLR0913 - as above
         limit: of all runs under it together.
         privacy_filter: that enforces the limit; adaptive by default.
         planned: workload for which an adaptive filter is tuned.
-        parts: declares the budgets under it as disjoint; None: their spending adds up.
+        composition: declares the budgets under it as disjoint; None: their spending adds up.
         opens_at: timezone-aware; the budget is closed before.
         closes_at: timezone-aware; the budget is closed from then on.
-        block: its data, if its parent has parts.
+        block: its data, if its parent has composition.
 
     Returns:
         The budget.
@@ -102,15 +102,15 @@ def create_budget(  # noqa: PLR0913 - as above
         "limit": wire_limit(limit),
         "filter": privacy_filter,
         "planned": planned,
-        "opens_at": wire_moment("opens_at", opens_at),
-        "closes_at": wire_moment("closes_at", closes_at),
-        "block": wire_block(block),
-        **wire_parts(parts),
+        "opens_at": wire_timestamp("opens_at", opens_at),
+        "closes_at": wire_timestamp("closes_at", closes_at),
+        "block": wire_data_block(block),
+        **wire_composition(composition),
     }
     return Call(post("v1/budgets", body), Budget)
 
 
-def declare_experiment(  # noqa: PLR0913 - as above
+def create_experiment(  # noqa: PLR0913 - as above
     name: str,
     *,
     budget: str | None = None,
@@ -126,7 +126,7 @@ def declare_experiment(  # noqa: PLR0913 - as above
 ) -> Call[Experiment]:
     """Create a sweep: many trainings of which one model is chosen.
 
-    Without `events`, register its runs under the experiment (`budget=experiment.path`): each is charged, and all may be
+    Without `events`, create its runs under the experiment (`budget=experiment.path`): each is charged, and all may be
     looked at. With `events` and `mean`, the whole sweep is charged now. Run exactly `experiment.trials` trials (see
     `trials`), and look at or release only the best one.
 
@@ -250,7 +250,7 @@ def get_reservation(reservation_id: str) -> Call[Reservation]:
     return Call(get(path("reservations", reservation_id)), Reservation)
 
 
-def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> Call[History]:
+def get_run_history(run_id: str, *, max_points: int = 500, after: str | None = None) -> Call[RunHistory]:
     """List the decisions on a run, thinned out.
 
     Args:
@@ -265,7 +265,7 @@ def history(run_id: str, *, max_points: int = 500, after: str | None = None) -> 
         LedgerError: the run does not exist, or no response arrived.
     """
     query = {"max_points": str(max_points)} | ({} if after is None else {"after": after})
-    return Call(get(f"{path('runs', run_id)}/history?{urlencode(query)}"), History)
+    return Call(get(f"{path('runs', run_id)}/history?{urlencode(query)}"), RunHistory)
 
 
 def path(kind: str, name: str) -> str:

@@ -26,7 +26,7 @@ class DeltaEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class TrajectoryPoint:
+class EpsilonTrajectoryPoint:
     """Epsilon of a plan after `step` steps."""
 
     step: int
@@ -34,17 +34,17 @@ class TrajectoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class EpsilonTrajectory:
     """Epsilon of a plan of `steps` steps by step."""
 
-    points: tuple[TrajectoryPoint, ...]
+    points: tuple[EpsilonTrajectoryPoint, ...]
     steps: int
     delta: float
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Solution:
+class _CalibrationEstimate:
     reachable: bool
     event: Event | None
     epsilon: float | None
@@ -54,21 +54,21 @@ class _Solution:
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseMultiplierEstimate(_Solution):
+class NoiseMultiplierEstimate(_CalibrationEstimate):
     """Minimum noise multiplier with which a plan fits, and its event; None if none suffices."""
 
     noise_multiplier: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingProbabilityEstimate(_Solution):
+class SamplingProbabilityEstimate(_CalibrationEstimate):
     """Maximum sampling probability with which a plan fits, and its event; None if none suffices."""
 
     sampling_probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class StepsEstimate:
+class MaxStepsEstimate:
     """Maximum steps and whole epochs within an epsilon; `epsilon` is that of the steps."""
 
     steps: int
@@ -81,7 +81,7 @@ class StepsEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class LaplaceEstimate:
+class LaplaceCost:
     """Size and cost of Laplace noise.
 
     Each coordinate is below `bound` with `probability`. `epsilon` is of one release, `epsilon_basic` the sum over all,

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from epsilon_ledger._wire.models import Block, Limit, Parts
+from epsilon_ledger._wire.models import DataBlock, Limit, ParallelComposition
 
 
 def wire_limit(limit: Limit | None) -> dict[str, float] | None:
@@ -17,24 +17,26 @@ def wire_limit(limit: Limit | None) -> dict[str, float] | None:
     return {"epsilon": limit.epsilon, "delta": limit.delta}
 
 
-def wire_parts(parts: Parts | None) -> dict[str, object]:
+def wire_composition(composition: ParallelComposition | None) -> dict[str, object]:
     """Serialize the declaration of disjoint budgets; None gives no members.
 
     Raises:
         TypeError: it has another type.
     """
-    if parts is None:
+    if composition is None:
         return {}
-    _require("parts", parts, Parts, 'Parts("each patient is treated at one site")')
+    _require(
+        "composition", composition, ParallelComposition, 'ParallelComposition("each patient is treated at one site")'
+    )
     return {
         "composition": "parallel",
-        "attestation": parts.attestation,
-        "max_partitions_per_unit": parts.max_partitions_per_unit,
-        "replacement_assumption": parts.replacement_assumption,
+        "attestation": composition.attestation,
+        "max_partitions_per_unit": composition.max_partitions_per_unit,
+        "replacement_assumption": composition.replacement_assumption,
     }
 
 
-def wire_block(block: Block | None) -> dict[str, object] | None:
+def wire_data_block(block: DataBlock | None) -> dict[str, object] | None:
     """Serialize the data of a budget, or None.
 
     Raises:
@@ -42,15 +44,15 @@ def wire_block(block: Block | None) -> dict[str, object] | None:
     """
     if block is None:
         return None
-    _require("block", block, Block, "Block(data_from, data_to)")
-    told: dict[str, object] = {
-        "data_from": wire_moment("data_from", block.data_from),
-        "data_to": wire_moment("data_to", block.data_to),
+    _require("block", block, DataBlock, "DataBlock(data_from, data_to)")
+    members: dict[str, object] = {
+        "data_from": wire_timestamp("data_from", block.data_from),
+        "data_to": wire_timestamp("data_to", block.data_to),
     }
-    return told if block.label is None else told | {"label": block.label}
+    return members if block.label is None else members | {"label": block.label}
 
 
-def wire_moment(name: str, moment: datetime | None) -> str | None:
+def wire_timestamp(name: str, moment: datetime | None) -> str | None:
     """Serialize a timestamp, or None.
 
     Raises:

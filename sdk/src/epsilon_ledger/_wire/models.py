@@ -25,7 +25,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ParallelComposition:
     """Declaration that an account's budgets are disjoint, so that the largest loss counts.
 
     Args:
@@ -40,7 +40,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
+class LifetimeSpend:
     """Total privacy loss of a population, over all windows and blocks."""
 
     population: str
@@ -51,7 +51,7 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DataBlock:
     """Data of a time range, from `data_from` to before `data_to`."""
 
     data_from: datetime
@@ -102,8 +102,8 @@ class Budget:
     max_partitions_per_unit: int | None = None
     opens_at: datetime | None = None
     closes_at: datetime | None = None
-    block: Block | None = None
-    lifetime: Lifetime | None = None
+    block: DataBlock | None = None
+    lifetime: LifetimeSpend | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class StepAuthorization:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
     `epsilon` is spent after these steps, or after all steps of their grant, at `delta`, against `epsilon_limit`.
@@ -162,7 +162,7 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSteps:
+class PlannedEvent:
     """An event's planned count, and the steps authorized or removed by a lowered limit."""
 
     event: Event
@@ -179,7 +179,7 @@ class Reservation:
     run: str
     attempt: int
     status: str
-    plan: tuple[PlannedSteps, ...]
+    plan: tuple[PlannedEvent, ...]
     steps_planned: int
     steps_authorized: int
     steps_withdrawn: int
@@ -189,14 +189,14 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPlan:
+class CreatedReservation:
     """Response to a new reservation.
 
     `epsilon` is the run's so far, `epsilon_planned` after the plan; `steps_remaining` fit in addition.
     """
 
     id: str
-    plan: tuple[PlannedSteps, ...]
+    plan: tuple[PlannedEvent, ...]
     steps_planned: int
     lease_seconds: int
     expires_at: datetime
@@ -215,7 +215,7 @@ class Experiment:
     """A sweep and its total cost.
 
     `account` is the budget of its runs, or `run`, the run that pays for all trials with `event`. `trials` is the number
-    to run, returned with the charge only: by `declare_experiment`, or by `charge_experiment` after an approval.
+    to run, returned with the charge only: by `create_experiment`, or by `charge_experiment` after an approval.
     """
 
     id: str
@@ -258,7 +258,7 @@ class RunHistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """A page of a run's decisions, thinned out; `decisions` is their total, `next_cursor` the next page."""
 
     run: str

@@ -6,11 +6,11 @@ from typing import Literal, TypeAlias
 from epsilon_ledger._wire.estimates import (
     DeltaEstimate,
     EpsilonEstimate,
-    LaplaceEstimate,
+    EpsilonTrajectory,
+    LaplaceCost,
+    MaxStepsEstimate,
     NoiseMultiplierEstimate,
     SamplingProbabilityEstimate,
-    StepsEstimate,
-    Trajectory,
 )
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import NeighboringRelation, PrivacyFilter
@@ -19,7 +19,7 @@ from epsilon_ledger._wire.requests import Call, post
 Batches: TypeAlias = Literal["poisson", "fixed", "shuffled"]
 
 
-def epsilon(
+def compute_epsilon(
     events: Sequence[EventCount],
     *,
     delta: float,
@@ -42,11 +42,11 @@ def epsilon(
     Raises:
         LedgerError: the events are not supported, or no response arrived.
     """
-    body = {"events": events, "delta": delta} | _setting(neighboring_relation, population_size, batches)
+    body = {"events": events, "delta": delta} | _assumptions(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/epsilon", body), EpsilonEstimate)
 
 
-def delta(
+def compute_delta(
     events: Sequence[EventCount],
     *,
     epsilon: float,
@@ -69,11 +69,11 @@ def delta(
     Raises:
         LedgerError: the events are not supported, or no response arrived.
     """
-    body = {"events": events, "epsilon": epsilon} | _setting(neighboring_relation, population_size, batches)
+    body = {"events": events, "epsilon": epsilon} | _assumptions(neighboring_relation, population_size, batches)
     return Call(post("v1/accounting/delta", body), DeltaEstimate)
 
 
-def trajectory(
+def compute_epsilon_trajectory(
     events: Sequence[EventCount],
     *,
     delta: float,
@@ -81,7 +81,7 @@ def trajectory(
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
     batches: Batches | None = None,
-) -> Call[Trajectory]:
+) -> Call[EpsilonTrajectory]:
     """Compute the epsilon of events after each of their steps.
 
     Args:
@@ -100,11 +100,12 @@ def trajectory(
     """
     body = {"events": events, "delta": delta, "max_points": max_points}
     return Call(
-        post("v1/accounting/trajectory", body | _setting(neighboring_relation, population_size, batches)), Trajectory
+        post("v1/accounting/trajectory", body | _assumptions(neighboring_relation, population_size, batches)),
+        EpsilonTrajectory,
     )
 
 
-def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
+def find_noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
     event: Event,
     *,
     count: int,
@@ -136,13 +137,13 @@ def noise_multiplier(  # noqa: PLR0913 - the members of the request, by name
         LedgerError: the event is not supported, or no response arrived.
     """
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
-    setting = _setting(neighboring_relation, population_size, batches)
+    assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(
-        post("v1/accounting/noise-multiplier", body | {"filter": privacy_filter} | setting), NoiseMultiplierEstimate
+        post("v1/accounting/noise-multiplier", body | {"filter": privacy_filter} | assumptions), NoiseMultiplierEstimate
     )
 
 
-def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
+def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by name
     event: Event,
     *,
     count: int,
@@ -174,14 +175,14 @@ def sampling_probability(  # noqa: PLR0913 - the members of the request, by name
         LedgerError: the event is not supported, or no response arrived.
     """
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
-    setting = _setting(neighboring_relation, population_size, batches)
+    assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(
-        post("v1/accounting/sampling-probability", body | {"filter": privacy_filter} | setting),
+        post("v1/accounting/sampling-probability", body | {"filter": privacy_filter} | assumptions),
         SamplingProbabilityEstimate,
     )
 
 
-def steps(  # noqa: PLR0913 - the members of the request, by name
+def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
     event: Event,
     *,
     epsilon: float,
@@ -192,7 +193,7 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
     batches: Batches | None = None,
-) -> Call[StepsEstimate]:
+) -> Call[MaxStepsEstimate]:
     """Find the maximum number of steps and whole epochs that fit into an epsilon.
 
     Args:
@@ -219,11 +220,11 @@ def steps(  # noqa: PLR0913 - the members of the request, by name
         "steps_per_epoch": steps_per_epoch,
         "other_events": other_events,
     }
-    setting = _setting(neighboring_relation, population_size, batches)
-    return Call(post("v1/accounting/steps", body | {"filter": privacy_filter} | setting), StepsEstimate)
+    assumptions = _assumptions(neighboring_relation, population_size, batches)
+    return Call(post("v1/accounting/steps", body | {"filter": privacy_filter} | assumptions), MaxStepsEstimate)
 
 
-def laplace(
+def compute_laplace_cost(
     *,
     l1_sensitivity: float,
     scale: float | None = None,
@@ -231,7 +232,7 @@ def laplace(
     probability: float | None = None,
     releases: int | None = None,
     delta: float | None = None,
-) -> Call[LaplaceEstimate]:
+) -> Call[LaplaceCost]:
     """Compute the size and cost of Laplace noise from its scale or a bound.
 
     Args:
@@ -256,10 +257,10 @@ def laplace(
         "releases": releases,
         "delta": delta,
     }
-    return Call(post("v1/accounting/laplace", body), LaplaceEstimate)
+    return Call(post("v1/accounting/laplace", body), LaplaceCost)
 
 
-def _setting(
+def _assumptions(
     relation: NeighboringRelation | None, population_size: int | None, batches: Batches | None
 ) -> dict[str, object]:
     return {"neighboring_relation": relation, "population_size": population_size, "batches": batches}

@@ -109,9 +109,9 @@ class AttemptSupersededError(ProblemError):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        told = members(_Superseded, problem.members)
-        self.attempt: int = told["attempt"]
-        self.current_attempt: int = told["current_attempt"]
+        found = members(_Superseded, problem.members)
+        self.attempt: int = found["attempt"]
+        self.current_attempt: int = found["current_attempt"]
 
 
 class ReservationStateConflictError(ProblemError):

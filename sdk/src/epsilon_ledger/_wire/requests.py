@@ -45,8 +45,8 @@ def post(path: str, body: Mapping[str, object]) -> Request:
     Raises:
         ValueError: a number is infinite or NaN.
     """
-    told = {name: value for name, value in body.items() if value is not None}
-    return Request("POST", path, json.dumps(told, allow_nan=False).encode(), str(uuid.uuid4()))
+    members = {name: value for name, value in body.items() if value is not None}
+    return Request("POST", path, json.dumps(members, allow_nan=False).encode(), str(uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,6 @@ class Call(Generic[T]):
     request: Request
     shape: type[T]
 
-    def talk(self) -> RequestFlow[T]:
+    def flow(self) -> RequestFlow[T]:
         """Send the request and parse the response."""
         return (yield self.request).read(self.shape)

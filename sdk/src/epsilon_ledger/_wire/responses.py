@@ -94,8 +94,8 @@ def refusal(response: httpx.Response) -> ProblemError | UnexpectedResponseError:
 def reason(response: httpx.Response) -> str:
     """Describe a failure that is retried: status, code and detail."""
     problem = _problem(response)
-    said = f" {problem.code}: {problem.detail}".rstrip(": .") if problem else ""
-    return f"status {response.status_code}{said}"
+    problem_text = f" {problem.code}: {problem.detail}".rstrip(": .") if problem else ""
+    return f"status {response.status_code}{problem_text}"
 
 
 def retry_after(response: httpx.Response) -> float | None:

@@ -102,7 +102,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
 
     @property
     def event(self) -> Event:
-        """Event of the next step on all records; register the run with it."""
+        """Event of the next step on all records; create the run with it."""
         return sampled(self._noise.event, self._sampler.sampling_probability)
 
     def sample(self) -> Sample_co:
