@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.accounting.calibration.targets import declared_bounds
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, orders
-from app.accounting.rdp import kept_curve
+from app.accounting.rdp import cached_event_curve
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filter_bounds import adaptive_filter_bounds, declared_filter_bounds
@@ -85,7 +85,7 @@ def thinned(grid_version: int) -> NDArray[np.float64]:
 
 def forget_orders() -> None:
     """Clear caches for other grids."""
-    for cached in (adaptive_filter_bounds, declared_filter_bounds, declared_bounds, kept_curve, zero_curve):
+    for cached in (adaptive_filter_bounds, declared_filter_bounds, declared_bounds, cached_event_curve, zero_curve):
         cached.cache_clear()
 
 

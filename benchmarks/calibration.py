@@ -14,7 +14,7 @@ import numpy as np
 from dp_accounting import calibrate_dp_mechanism, dp_event
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from app.accounting.calibration.solvers import Target, noise_multiplier_that_fits
+from app.accounting.calibration.solvers import Target, min_noise_multiplier
 from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
@@ -43,7 +43,7 @@ def target(steps: int, epsilon: float, delta: float) -> Target:
 
 def ours(q: float, steps: int, epsilon: float, delta: float) -> float:
     """Find the noise multiplier by this service."""
-    found = noise_multiplier_that_fits(PoissonSampled(q, Gaussian(1.0)), target(steps, epsilon, delta))
+    found = min_noise_multiplier(PoissonSampled(q, Gaussian(1.0)), target(steps, epsilon, delta))
     assert found is not None
     return found
 

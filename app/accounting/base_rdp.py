@@ -101,12 +101,14 @@ def _(event: AdaptiveClipping, relation: NeighboringRelation) -> float:
         return event.noise_multiplier / sensitivity(relation)
     assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
     assert event.count_noise_stddev is not None, "an event has one of its two forms"
-    return _joint([event.gradient_noise_multiplier, 2 * event.count_noise_stddev]) / sensitivity(relation)
+    return _combined_noise_multiplier([event.gradient_noise_multiplier, 2 * event.count_noise_stddev]) / sensitivity(
+        relation
+    )
 
 
 @gaussian_noise.register
 def _(event: Composed, relation: NeighboringRelation) -> float:
-    return _joint([gaussian_noise(part, relation) for part in event.events])
+    return _combined_noise_multiplier([gaussian_noise(part, relation) for part in event.events])
 
 
 @gaussian_noise.register
@@ -119,7 +121,7 @@ def _(event: GroupPrivacy, relation: NeighboringRelation) -> float:
     return gaussian_noise(for_group(event.event, event.group_size), relation)
 
 
-def _joint(noise_multipliers: list[float]) -> float:
+def _combined_noise_multiplier(noise_multipliers: list[float]) -> float:
     return 1 / sqrt(fsum(z**-2 for z in noise_multipliers))
 
 

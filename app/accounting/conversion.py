@@ -76,7 +76,7 @@ def epsilon_from_rdp(
     if method == "classic":
         epsilons = rdp_nats - np.log(delta) / (orders - 1)
     else:
-        covered = rdp_nats <= covered_by_delta(delta)
+        covered = rdp_nats <= rdp_covered_by_delta(delta)
         epsilons = np.where(covered, 0.0, rdp_nats + conversion_prices(orders, delta))
     best = int(np.argmin(epsilons))
     epsilon = max(0.0, float(epsilons[best])) if rdp_nats.any() else 0.0
@@ -123,7 +123,7 @@ def epsilon_of_curve(
 
     The curve's own delta is subtracted from `delta`, in (0, 1), first; epsilon is infinite if nothing remains.
     """
-    left = delta_left(delta, curve.delta)
+    left = remaining_delta(delta, curve.delta)
     if left <= 0:
         return EpsilonAtOrder(inf, float(orders[0]))
     return epsilon_from_rdp(orders, curve.nats(), left, method)
@@ -142,7 +142,7 @@ def delta_of_curve(
     return DeltaAtOrder(min(1.0, nextafter(found.delta + curve.delta_value(), inf)), found.order)
 
 
-def delta_left(delta: float, own_delta: int) -> float:
+def remaining_delta(delta: float, own_delta: int) -> float:
     """Subtract a curve's own delta (units of 2^-62), rounded down to at least 0."""
     if not own_delta:
         return delta
@@ -153,7 +153,7 @@ def delta_left(delta: float, own_delta: int) -> float:
     return nearest if Fraction(nearest) <= exact else nextafter(nearest, 0.0)
 
 
-def covered_by_delta(delta: float) -> float:
+def rdp_covered_by_delta(delta: float) -> float:
     """Compute the largest divergence that delta alone covers: -ln(1 - delta^2), rounded down."""
     return -log1p(-delta * delta) * (1 - ROUNDING)
 

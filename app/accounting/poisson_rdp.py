@@ -24,7 +24,7 @@ from app.accounting.events import (
     SelfComposed,
     Zcdp,
     is_noisy_sum,
-    leaves,
+    mechanisms_in,
     type_name,
 )
 from app.accounting.formulas.amplification import (
@@ -66,7 +66,7 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
         return True
     if relation is NeighboringRelation.REPLACE_SPECIAL:
         return is_noisy_sum(event)
-    if all(isinstance(each, NOISY_SUMS) for each in leaves(event)):
+    if all(isinstance(each, NOISY_SUMS) for each in mechanisms_in(event)):
         raise UnsupportedEventError(
             "Poisson sampling of a noisy sum is not supported under replace_one: its amplification is proven for "
             "adding or removing one record (Mironov, Talwar, Zhang 2019). Declare add_or_remove_one or "

@@ -30,7 +30,7 @@ from app.accounting.events import (
     type_name,
     with_noise_multiplier,
 )
-from app.accounting.formulas.amplification import sampled_epsilon_delta, taken_or_not_rdp
+from app.accounting.formulas.amplification import replace_sampled_rdp, sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import pure_dp_rdp
 from app.accounting.formulas.noise_schedules import segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
@@ -57,11 +57,11 @@ def event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int
     too expensive.
     """
     spend_curve(event, orders_of_grid(grid_version).size)
-    return kept_curve(event, relation, grid_version)
+    return cached_event_curve(event, relation, grid_version)
 
 
 @lru_cache(maxsize=4096)
-def kept_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int) -> RdpCurve:
+def cached_event_curve(event: DpEvent, relation: NeighboringRelation, grid_version: int) -> RdpCurve:
     """Compute or get from the cache the curve of `event_curve`, without counting work."""
     return curve_over(event, orders_of_grid(grid_version), relation)
 
@@ -155,7 +155,7 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
         return curve_over(event.event, orders, relation)
     inner = strip_group(event.event)
     if not is_amplified(inner, relation):
-        return _taken_or_not(event.sampling_probability, curve_over(inner, orders, relation), orders)
+        return _replace_sampled_curve(event.sampling_probability, curve_over(inner, orders, relation), orders)
     if isinstance(inner, EpsilonDelta) and inner.delta:
         epsilon, delta = sampled_epsilon_delta(event.sampling_probability, inner.epsilon, inner.delta)
         # A positive delta costs at least one unit, even if q delta underflows.
@@ -163,12 +163,12 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
 
 
-def _taken_or_not(q: float, taken: RdpCurve, orders: NDArray[np.float64]) -> RdpCurve:
+def _replace_sampled_curve(q: float, taken: RdpCurve, orders: NDArray[np.float64]) -> RdpCurve:
     """Compute the cost of a sample whose output may show its members.
 
     The coin for the record is the same on both neighbours: the mechanism fails with q times its own delta.
     """
-    nats = np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), taken.nats())
+    nats = np.where(orders <= HIGHEST, replace_sampled_rdp(q, taken.nats(), orders), taken.nats())
     sampled = RdpCurve.from_nats(nats, max(q * taken.delta_value(), float_info.min) if taken.delta else 0.0)
     # The inner curve is already rounded up; rounding it again could exceed it.
     return RdpCurve(np.minimum(sampled.values, taken.values), min(sampled.delta, taken.delta))

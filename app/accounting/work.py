@@ -31,28 +31,28 @@ from app.accounting.events import (
     is_noisy_sum,
 )
 
-MOST_WORK: Final = 800_000
+MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
 
-FEW: Final = 64
+FEW_ORDERS: Final = 64
 """Up to this many orders take less time than the whole grid."""
 
-LINK: Final = 10
+OVERHEAD: Final = 10
 """Overhead of an event beyond its formula: hashing, group conversion, addition."""
 
 SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
 
-TAKEN_OR_NOT: Final = 300
-TAKEN_OR_NOT_FEW: Final = 100
+REPLACE_SAMPLED: Final = 300
+REPLACE_SAMPLED_FEW_ORDERS: Final = 100
 """The bound for a sample in which one record is replaced."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
 
 
 @contextmanager
-def bounded(most: int = MOST_WORK) -> Iterator[None]:
+def bounded(most: int = MAX_WORK) -> Iterator[None]:
     """Limit the work of the enclosed block to `most` microseconds."""
     token = _spent.set([0, most])
     try:
@@ -63,34 +63,36 @@ def bounded(most: int = MOST_WORK) -> Iterator[None]:
 
 def spend(work: int) -> None:
     """Count work, in microseconds; raise PlanTooExpensiveError beyond the limit of `bounded`."""
-    expect(work)
+    require_affordable(work)
     spent = _spent.get()
     if spent is not None:
         spent[0] += work
 
 
-def expect(work: int) -> None:
+def require_affordable(work: int) -> None:
     """Raise PlanTooExpensiveError if work would exceed the limit, without counting it."""
     spent = _spent.get()
     if spent is not None and spent[0] + work > spent[1]:
-        raise PlanTooExpensiveError(_told("What this asks for takes more", spent[1]))
+        raise PlanTooExpensiveError(_too_expensive_message("What this asks for takes more", spent[1]))
 
 
 def spend_curve(event: DpEvent, orders: int) -> None:
     """Count the work of pricing an event over a number of orders, as `spend`."""
     if _spent.get() is not None:
-        spend(curve_work(event, few=orders <= FEW))
+        spend(curve_work(event, few=orders <= FEW_ORDERS))
 
 
-def require_little_work(events: Iterable[DpEvent]) -> int:
-    """Compute the work of pricing events; raise PlanTooExpensiveError above MOST_WORK."""
+def require_affordable_events(events: Iterable[DpEvent]) -> int:
+    """Compute the work of pricing events; raise PlanTooExpensiveError above MAX_WORK."""
     work = sum(curve_work(event, few=False) for event in set(events))
-    if work > MOST_WORK:
-        raise PlanTooExpensiveError(_told(f"To price these events takes about {work / 1e6:.1f} s", MOST_WORK))
+    if work > MAX_WORK:
+        raise PlanTooExpensiveError(
+            _too_expensive_message(f"To price these events takes about {work / 1e6:.1f} s", MAX_WORK)
+        )
     return work
 
 
-def _told(what: str, most: int) -> str:
+def _too_expensive_message(what: str, most: int) -> str:
     return (
         f"{what}, and a request may take {most / 1e6:g} s of a processor. Send fewer different events, or a schedule "
         "of fewer steps; repetitions cost nothing. A search prices its event some twenty times: ask for the epsilon of "
@@ -104,52 +106,54 @@ def curve_work(event: DpEvent, *, few: bool) -> int:  # noqa: ARG001 - dispatch 
 
     `few` is whether at most FEW orders are needed, not a whole grid.
     """
-    return LINK + (20 if few else 80)
+    return OVERHEAD + (20 if few else 80)
 
 
 @curve_work.register
 def _(event: Laplace | EpsilonDelta, *, few: bool) -> int:
     del event
-    return LINK + (60 if few else 350)
+    return OVERHEAD + (60 if few else 350)
 
 
 @curve_work.register
 def _(event: Exponential | RandomizedResponse, *, few: bool) -> int:
     del event
-    return LINK + (100 if few else 900)
+    return OVERHEAD + (100 if few else 900)
 
 
 @curve_work.register
 def _(event: TreeAggregation, *, few: bool) -> int:
-    return LINK + (30 if few else 60) + len(event.step_counts)
+    return OVERHEAD + (30 if few else 60) + len(event.step_counts)
 
 
 @curve_work.register
 def _(event: PoissonSampled, *, few: bool) -> int:
     if event.sampling_probability == 1:
-        return LINK + curve_work(event.event, few=few)
+        return OVERHEAD + curve_work(event.event, few=few)
     amplified = _sampled_work(event.event, few=few)
     if is_noisy_sum(event.event):
-        return LINK + amplified
+        return OVERHEAD + amplified
     # If a record is replaced, the bound is computed from the curve of the event inside.
-    return LINK + max(amplified, (TAKEN_OR_NOT_FEW if few else TAKEN_OR_NOT) + curve_work(event.event, few=few))
+    return OVERHEAD + max(
+        amplified, (REPLACE_SAMPLED_FEW_ORDERS if few else REPLACE_SAMPLED) + curve_work(event.event, few=few)
+    )
 
 
 @curve_work.register
 def _(event: SampledWithoutReplacement, *, few: bool) -> int:
     if event.sample_size == event.source_dataset_size:
-        return LINK + curve_work(event.event, few=few)
-    return LINK + (2000 if few else 9000)
+        return OVERHEAD + curve_work(event.event, few=few)
+    return OVERHEAD + (2000 if few else 9000)
 
 
 @curve_work.register
 def _(event: Composed, *, few: bool) -> int:
-    return LINK * len(event.events) + sum(curve_work(part, few=few) for part in set(event.events))
+    return OVERHEAD * len(event.events) + sum(curve_work(part, few=few) for part in set(event.events))
 
 
 @curve_work.register
 def _(event: SelfComposed | GroupPrivacy, *, few: bool) -> int:
-    return LINK + curve_work(event.event, few=few)
+    return OVERHEAD + curve_work(event.event, few=few)
 
 
 @curve_work.register
@@ -166,7 +170,7 @@ def _(event: Decay, *, few: bool) -> int:
 @singledispatch
 def _sampled_work(event: DpEvent, *, few: bool) -> int:
     """Estimate the work of pricing an event on a Poisson sample."""
-    return _links(event) + (250 if few else 730)
+    return _composition_work(event) + (250 if few else 730)
 
 
 @_sampled_work.register
@@ -192,11 +196,11 @@ def _(event: Exponential | EpsilonDelta, *, few: bool) -> int:
 def _(event: GroupPrivacy, *, few: bool) -> int:
     # The group's noise multiplier is not computed here: the slowest case is counted.
     quieter = Laplace(0.05) if isinstance(event.event, Laplace) else event.event
-    return LINK + _sampled_work(quieter, few=few)
+    return OVERHEAD + _sampled_work(quieter, few=few)
 
 
-def _links(event: DpEvent) -> int:
+def _composition_work(event: DpEvent) -> int:
     """Estimate the work of combining the parts of a Gaussian release."""
     if isinstance(event, Composed):
-        return sum(_links(part) for part in event.events)
-    return LINK + (_links(event.event) if isinstance(event, SelfComposed | GroupPrivacy) else 0)
+        return sum(_composition_work(part) for part in event.events)
+    return OVERHEAD + (_composition_work(event.event) if isinstance(event, SelfComposed | GroupPrivacy) else 0)

@@ -88,14 +88,14 @@ class ZcdpBound:
         return gaussian_delta(sqrt(2 * self.rho) * (1 + ROUNDING), epsilon)
 
 
-def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
+def total_zcdp_bound(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
     """Compute the exact zCDP bound of a plan; None if an event has none."""
     counts: Counter[DpEvent] = Counter()
     for event, count in steps:
         counts[event] += count
     total = ZcdpBound(0.0, is_gaussian=True)
     for event, count in counts.items():
-        one = concentration(event, relation)
+        one = zcdp_bound(event, relation)
         if one is None:
             return None
         total = total + one.times(count)
@@ -103,13 +103,13 @@ def total_concentration(steps: Iterable[tuple[DpEvent, int]], relation: Neighbor
 
 
 @singledispatch
-def concentration(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | None:
+def zcdp_bound(event: DpEvent, relation: NeighboringRelation) -> ZcdpBound | None:
     """Compute the zCDP bound of one event; None if none is proven."""
     del event, relation
     return None
 
 
-@concentration.register
+@zcdp_bound.register
 def _(
     event: Gaussian | AdaptiveClipping | DiscreteGaussian | TreeAggregation, relation: NeighboringRelation
 ) -> ZcdpBound | None:
@@ -119,70 +119,70 @@ def _(
     return ZcdpBound(rho, is_gaussian=not isinstance(event, DiscreteGaussian))
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: Laplace, relation: NeighboringRelation) -> ZcdpBound | None:
     return _pure(worst_loss(event, relation))
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: RandomizedResponse, relation: NeighboringRelation) -> ZcdpBound | None:
     return _pure(worst_loss(event, relation))
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: Exponential, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # the scores' sensitivity was taken under it
     # Cesar & Rogers 2021 (arXiv 2004.07223), for every mechanism of bounded range.
     return ZcdpBound(event.epsilon**2 / 8)
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: Zcdp, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # stated by the caller for it
     return ZcdpBound(event.rho, event.xi)
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: EpsilonDelta, relation: NeighboringRelation) -> ZcdpBound | None:
     del relation  # stated by the caller for it
     return None if event.delta else _pure(event.epsilon)
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: PoissonSampled, relation: NeighboringRelation) -> ZcdpBound | None:
-    return concentration(event.event, relation) if event.sampling_probability == 1 else None
+    return zcdp_bound(event.event, relation) if event.sampling_probability == 1 else None
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> ZcdpBound | None:
-    return concentration(event.event, relation) if event.sample_size == event.source_dataset_size else None
+    return zcdp_bound(event.event, relation) if event.sample_size == event.source_dataset_size else None
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: Composed, relation: NeighboringRelation) -> ZcdpBound | None:
-    return total_concentration([(part, 1) for part in event.events], relation)
+    return total_zcdp_bound([(part, 1) for part in event.events], relation)
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: SelfComposed, relation: NeighboringRelation) -> ZcdpBound | None:
-    return total_concentration([(event.event, event.count)], relation)
+    return total_zcdp_bound([(event.event, event.count)], relation)
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: Decay, relation: NeighboringRelation) -> ZcdpBound | None:
     start = noise_multiplier(event.event)
     total = ZcdpBound(0.0, is_gaussian=True)
     for z, halves in segments(event.mode, start, event.decay_rate, event.first_step, event.steps):
-        one = concentration(with_noise_multiplier(event.event, z), relation)
+        one = zcdp_bound(with_noise_multiplier(event.event, z), relation)
         if one is None:
             return None
         total = total + one.times(halves / 2)
     return total
 
 
-@concentration.register
+@zcdp_bound.register
 def _(event: GroupPrivacy, relation: NeighboringRelation) -> ZcdpBound | None:
-    return concentration(for_group(event.event, event.group_size), relation)
+    return zcdp_bound(for_group(event.event, event.group_size), relation)
 
 
 def _pure(epsilon: float) -> ZcdpBound:

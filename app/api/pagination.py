@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 
 from app.ledger.errors import InvalidInputError
-from app.persistence.repositories.decision_queries import Place
+from app.persistence.repositories.decision_queries import DecisionCursor
 
 MAX_PAGE = 200
 MAX_DIGITS = 18
@@ -59,12 +59,12 @@ def decode_position(cursor: str | None, start: int) -> int:
     return int(place)
 
 
-def encode_position(place: Place) -> str:
+def encode_position(place: DecisionCursor) -> str:
     """Encode the position of a decision."""
     return f"{place.created_at.isoformat()}/{place.run_id}/{place.position}"
 
 
-def decode_position_cursor(cursor: str | None) -> Place | None:
+def decode_position_cursor(cursor: str | None) -> DecisionCursor | None:
     """Decode the cursor of a list of decisions; without one return None.
 
     Raises:
@@ -81,7 +81,7 @@ def decode_position_cursor(cursor: str | None) -> Place | None:
         moment = datetime.min  # noqa: DTZ901 - without a zone it is never in a cursor
     if moment.utcoffset() != timedelta(0) or not position.isdecimal() or len(position) > MAX_DIGITS:
         raise InvalidInputError(f"{cursor!a} is not a cursor of this list; send the `next` of an earlier page.")
-    return Place(moment, run_id, int(position))
+    return DecisionCursor(moment, run_id, int(position))
 
 
 def split_page(found: Sequence[T], limit: int, place: Callable[[T], str]) -> tuple[Sequence[T], str | None]:

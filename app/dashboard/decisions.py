@@ -13,7 +13,7 @@ from app.api.schemas.steps import refusal_facts, refusal_text
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PageDep, router
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
-from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decision_queries import DecisionWithPath
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.persistence.tables import ACTOR_LENGTH
 from app.service.audit.queries import DecisionQuery, read_decision, read_decisions
@@ -64,7 +64,7 @@ def show_decisions(request: Request, page: PageDep, after: str = "") -> Response
         return unchanged
     given = dict(request.query_params)
     fields, faults = read_fields(DecisionFields, given)
-    found: list[Decided] = []
+    found: list[DecisionWithPath] = []
     before = decode_position_cursor(after)
     try:
         if fields is not None:

@@ -4,7 +4,7 @@ from typing import Final
 
 from fastapi import Request, Response
 
-from app.accounting.events import DpEvent, leaves, type_name
+from app.accounting.events import DpEvent, mechanisms_in, type_name
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
 from app.dashboard.formatting import limit
@@ -55,7 +55,7 @@ def show_run(run_id: str, request: Request, page: PageDep) -> Response:
 
 def event_words(event: DpEvent) -> str:
     """Describe an event in words."""
-    mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in leaves(event)))
+    mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in mechanisms_in(event)))
     words = [mechanisms[:1].upper() + mechanisms[1:]]
     noise, sampled = smallest_noise(event), sampling_of(event)
     if noise is not None:

@@ -14,12 +14,12 @@ from app.accounting.events import DpEvent, type_name
 from app.accounting.removal import unbounded_on_removal
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError
-from app.ledger.parallel_exposure import ParallelExposure, largest, of_parts, without
+from app.ledger.parallel_exposure import ParallelExposure, compose_partitions, largest, without
 
 REMOVAL_IS_BOUNDED: Final = "removal_is_bounded"
 """Attests that replaced units may leave their partitions, and that the events there bound removal."""
 
-MAX_PARTS = 64
+MAX_PARTITIONS = 64
 """Maximum number of partitions of a parallel account."""
 
 MAX_BUDGETS = 8
@@ -27,7 +27,7 @@ MAX_BUDGETS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _ChargeEffect:
     """The effect of a charge on an account.
 
     `parallel` is the topmost parallel account on the charge's way, possibly itself, and `inner` its growth; None:
@@ -52,7 +52,7 @@ def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account,
     for part in parts:
         if part.id not in on_path and part.parent_id is not None:
             others.setdefault(part.parent_id, []).append((part.spent, part.spent + part.held))
-    reached: dict[str, _Reached] = {}
+    reached: dict[str, _ChargeEffect] = {}
     grown = [path[-1]]
     for account in reversed(path[:-1]):
         beneath = [reached[child.id] for child in grown if child.parent_id == account.id and child.id in reached]
@@ -62,25 +62,27 @@ def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account,
     return tuple(reversed(grown))
 
 
-def _reached(account: Account, beneath: Sequence[_Reached], others: Sequence[tuple[RdpCurve, RdpCurve]]) -> _Reached:
+def _reached(
+    account: Account, beneath: Sequence[_ChargeEffect], others: Sequence[tuple[RdpCurve, RdpCurve]]
+) -> _ChargeEffect:
     """Compute a charge's effect on an account from its children's."""
     if account.parts_that_count is not None:
         assert beneath, "only its parts are under a parallel account"
-        whole = of_parts([each.exposure for each in beneath], others, account.parts_that_count)
-        return _Reached(whole, account, whole)
+        whole = compose_partitions([each.exposure for each in beneath], others, account.parts_that_count)
+        return _ChargeEffect(whole, account, whole)
     through = [each for each in beneath if each.parallel is not None]
     if not through:
-        return _Reached(ParallelExposure.sequential(account.spent, account.held))
+        return _ChargeEffect(ParallelExposure.sequential(account.spent, account.held))
     assert len(beneath) == 1, "a charge reaches what adds up in one way"
     [below] = through
     assert below.parallel is not None, "it was chosen so"
     assert below.inner is not None, "a parallel account grows somehow"
     rest = without(account.spent, below.parallel.spent)
     total = without(account.spent + account.held, below.parallel.spent + below.parallel.held)
-    return _Reached(below.inner.beside(rest, total), below.parallel, below.inner)
+    return _ChargeEffect(below.inner.beside(rest, total), below.parallel, below.inner)
 
 
-def of_children(account: Account, children: Iterable[Account]) -> Account:
+def recompose(account: Account, children: Iterable[Account]) -> Account:
     """Recompute a parallel account from all of its partitions."""
     assert account.parts_that_count is not None, "it has parts"
     beneath = list(children)
@@ -89,7 +91,7 @@ def of_children(account: Account, children: Iterable[Account]) -> Account:
     return account.composed(spent, total)
 
 
-def through(path: Sequence[Account], account: Account) -> Account | None:
+def topmost_parallel_under(path: Sequence[Account], account: Account) -> Account | None:
     """Find the topmost parallel account of a path under a sequential one, if any."""
     beneath = {account.id}
     for other in path:

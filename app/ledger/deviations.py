@@ -6,7 +6,14 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from app.accounting.events import DpEvent, PoissonSampled, SampledWithoutReplacement, inside, leaves, type_name
+from app.accounting.events import (
+    DpEvent,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    child_events,
+    mechanisms_in,
+    type_name,
+)
 from app.ledger.accounts import StepEvent
 from app.ledger.event_inspection import smallest_noise
 
@@ -98,7 +105,7 @@ def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
     return {
         DeviationKind.SAMPLER: sampler,
         DeviationKind.SAMPLING_PROBABILITY: probability,
-        DeviationKind.MECHANISM: ", ".join(sorted({type_name(leaf) for leaf in leaves(event)})),
+        DeviationKind.MECHANISM: ", ".join(sorted({type_name(leaf) for leaf in mechanisms_in(event)})),
         DeviationKind.NOISE_MULTIPLIER: smallest_noise(event),
     }
 
@@ -109,5 +116,5 @@ def _sampling(event: DpEvent) -> tuple[str, float]:
         return type_name(event), event.sampling_probability
     if isinstance(event, SampledWithoutReplacement):
         return type_name(event), event.sample_size / event.source_dataset_size
-    sampled = [_sampling(each) for each in inside(event)]
+    sampled = [_sampling(each) for each in child_events(event)]
     return max(sampled, key=lambda found: found[1]) if sampled else ("none", 1.0)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from app.accounting.calibration.targets import declared_bounds
 from app.accounting.conversion import (
     conversion_prices,
-    covered_by_delta,
-    delta_left,
     epsilon_at_orders,
+    rdp_covered_by_delta,
+    remaining_delta,
     threshold_units,
 )
 from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve
@@ -87,14 +87,14 @@ def declared_filter_bounds(limit: Limit, own_delta: int, grid_version: int) -> F
     Every order counts, with the delta that own deltas leave. It is sound because everything, including these deltas,
     was fixed in advance (ADR 0007).
     """
-    remaining = delta_left(limit.delta, own_delta)
+    remaining = remaining_delta(limit.delta, own_delta)
     room = floor(Fraction(limit.delta) / Fraction(DELTA_UNIT))
     return FilterBounds(
         slice(None),
         declared_bounds(limit.epsilon, remaining, grid_version),
         conversion_prices(orders(grid_version), remaining),
         room,
-        floor(covered_by_delta(remaining) / UNIT) if remaining else -1,
+        floor(rdp_covered_by_delta(remaining) / UNIT) if remaining else -1,
     )
 
 

@@ -54,10 +54,10 @@ def value(lines: Lines) -> RdpCurve:
 
 def largest(curves: Sequence[RdpCurve], most: int) -> RdpCurve:
     """Sum the `most` largest values at every order, exactly."""
-    return _sums(curves, most)[-1]
+    return _top_sums(curves, most)[-1]
 
 
-def of_parts(
+def compose_partitions(
     reached: Sequence[ParallelExposure], others: Sequence[tuple[RdpCurve, RdpCurve]], most: int
 ) -> ParallelExposure:
     """Compose an account of which the `most` partitions with the largest loss count.
@@ -65,8 +65,8 @@ def of_parts(
     `others` has (spent, spent and held) of each partition that the charge does not reach.
     """
     return ParallelExposure(
-        _together([part.spent for part in reached], [spent for spent, _ in others], most),
-        _together([part.total for part in reached], [total for _, total in others], most),
+        _compose_lines([part.spent for part in reached], [spent for spent, _ in others], most),
+        _compose_lines([part.total for part in reached], [total for _, total in others], most),
     )
 
 
@@ -88,7 +88,7 @@ def _moved(lines: Lines, cost: RdpCurve) -> Lines:
     return {slope: base + cost.times(slope) if slope else base for slope, base in lines.items()}
 
 
-def _together(reached: Sequence[Lines], others: Sequence[RdpCurve], most: int) -> Lines:
+def _compose_lines(reached: Sequence[Lines], others: Sequence[RdpCurve], most: int) -> Lines:
     """Enumerate the choices of partitions that count, by slope."""
     zero = RdpCurve.zero(next(iter(reached[0].values())).values.size)
     chosen: dict[tuple[int, int], RdpCurve] = {(0, 0): zero}
@@ -96,15 +96,15 @@ def _together(reached: Sequence[Lines], others: Sequence[RdpCurve], most: int) -
         for (number, slope), base in list(chosen.items()):
             if number < most:
                 for steeper, curve in part.items():
-                    _raise(chosen, (number + 1, slope + steeper), base + curve)
-    sums = _sums([zero, *others], most)
+                    _merge_max(chosen, (number + 1, slope + steeper), base + curve)
+    sums = _top_sums([zero, *others], most)
     found: dict[int, RdpCurve] = {}
     for (number, slope), base in chosen.items():
-        _raise(found, slope, base + sums[min(most - number, len(sums) - 1)])
+        _merge_max(found, slope, base + sums[min(most - number, len(sums) - 1)])
     return found
 
 
-def _raise(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
+def _merge_max(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
     """Store the maximum of a curve and the one stored, order by order."""
     before = curves.get(key)
     if before is not None:
@@ -112,7 +112,7 @@ def _raise(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
     curves[key] = curve
 
 
-def _sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
+def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
     """Sum the 0, 1, 2, ... `most` largest values at every order."""
     deltas = sorted((curve.delta for curve in curves), reverse=True)
     many = min(most, len(curves))

@@ -84,7 +84,7 @@ class Policy:
             raise InvalidInputError(f"The role {min(silent)} never reports; `report_roles` names some of {able}.")
 
 
-NOTHING_SAID: Final = Policy()
+EMPTY_POLICY: Final = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _either(one: bool, other: bool) -> bool:  # noqa: FBT001 - two values of the
     return one or other
 
 
-def _refused_if_ever(one: Deviations, other: Deviations) -> Deviations:
+def _stricter_deviations(one: Deviations, other: Deviations) -> Deviations:
     return Deviations.REFUSE if Deviations.REFUSE in {one, other} else Deviations.FLAG
 
 
@@ -117,7 +117,7 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "report_roles": frozenset.intersection,
     "approvers_to_raise_limit": max,
     "approvers_to_create_population": max,
-    "deviations": _refused_if_ever,
+    "deviations": _stricter_deviations,
 }
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -134,7 +134,7 @@ _HOUSE_DEFAULTS: Final = {**_DEFAULTS, "approvers_to_raise_limit": PERSONS}
 def stricter(one: Policy, other: Policy) -> Policy:
     """Combine two policies, rule by rule the stricter one.
 
-    The operation is associative and commutative with identity `NOTHING_SAID`, so the order of a path does not matter.
+    The operation is associative and commutative with identity `EMPTY_POLICY`, so the order of a path does not matter.
     """
     together = {}
     for name, choose in _STRICTER.items():
@@ -150,7 +150,7 @@ def effective(sources: tuple[PolicySource, ...]) -> Policy:
     `approvers_to_raise_limit` and `deviations` are always set. One person suffices only if the organisation's
     policy allows it: an account's policy never loosens the default.
     """
-    house = next((source.policy for source in sources if source.path == ORGANISATION), NOTHING_SAID)
+    house = next((source.policy for source in sources if source.path == ORGANISATION), EMPTY_POLICY)
     base = Policy(
         approvers_to_raise_limit=house.approvers_to_raise_limit or PERSONS,
         approvers_to_create_population=OPENERS,
@@ -172,13 +172,13 @@ def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[s
     defaults = _HOUSE_DEFAULTS if of_organisation else _DEFAULTS
     found = []
     for name, choose in _STRICTER.items():
-        first, second = (_said(policy, name, defaults) for policy in (before, after))
+        first, second = (_effective_value(policy, name, defaults) for policy in (before, after))
         if first is not None and (second is None or choose(first, second) != second):
             found.append(name)
     return tuple(found)
 
 
-def _said(policy: Policy, name: str, defaults: Mapping[str, Any]) -> object:
+def _effective_value(policy: Policy, name: str, defaults: Mapping[str, Any]) -> object:
     value = getattr(policy, name)
     return defaults.get(name) if value is None or value is False else value
 
@@ -204,6 +204,6 @@ def policy_of(facts: Mapping[str, Any]) -> Policy:
     return Policy(**{name: kinds[name](value) if name in kinds else value for name, value in facts.items()})
 
 
-def named(sources: Sequence[PolicySource], path: str) -> Policy:
+def policy_at(sources: Sequence[PolicySource], path: str) -> Policy:
     """Find the policy that was set at a path, or the empty policy."""
-    return next((source.policy for source in sources if source.path == path), NOTHING_SAID)
+    return next((source.policy for source in sources if source.path == path), EMPTY_POLICY)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import inf
 from typing import Final
 
-from app.accounting.events import DpEvent, NeighboringRelation, leaves, type_name
+from app.accounting.events import DpEvent, NeighboringRelation, mechanisms_in, type_name
 from app.ledger.accounts import Account
 from app.ledger.deviations import Deviation
 from app.ledger.errors import PolicyViolationError
@@ -15,7 +15,7 @@ from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource
 
-Found = tuple[object, object]
+Mismatch = tuple[object, object]
 """The requested and the allowed value."""
 
 
@@ -32,7 +32,8 @@ class Violation:
         """Create the error of this violation."""
         whose = "The organisation's policy" if self.path == ORGANISATION else f"The policy of {self.path}"
         return PolicyViolationError(
-            f"{whose} does not allow this: {self.rule} is {_told(self.allowed)}, and this is {_told(self.value)}.",
+            f"{whose} does not allow this: {self.rule} is {_format_value(self.allowed)}, "
+            f"and this is {_format_value(self.value)}.",
             policy=self.path,
             rule=self.rule,
             value=None if self.value == inf else self.value,
@@ -89,7 +90,7 @@ def require_reporter(sources: tuple[PolicySource, ...], role: Role) -> None:
 def require_limit_allowed(sources: tuple[PolicySource, ...], limit: Limit, population_size: int | None) -> None:
     """Raise PolicyViolationError unless every policy allows a limit."""
 
-    def below_one_over_size(policy: Policy) -> Found | None:
+    def below_one_over_size(policy: Policy) -> Mismatch | None:
         if not policy.require_delta_below_inverse_size:
             return None
         if population_size is None:
@@ -113,10 +114,10 @@ def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool,
 
 @lru_cache(maxsize=8192)
 def _of_event(sources: tuple[PolicySource, ...], relation: NeighboringRelation, event: DpEvent) -> Violation | None:
-    names = {type_name(leaf) for leaf in leaves(event)}
+    names = {type_name(leaf) for leaf in mechanisms_in(event)}
     noise = smallest_noise(event)
 
-    def mechanisms(policy: Policy) -> Found | None:
+    def mechanisms(policy: Policy) -> Mismatch | None:
         return next((found for name in sorted(names) if (found := _outside(name, policy.mechanisms))), None)
 
     return (
@@ -126,13 +127,15 @@ def _of_event(sources: tuple[PolicySource, ...], relation: NeighboringRelation, 
     )
 
 
-def _raise_first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy], Found | None]) -> None:
+def _raise_first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy], Mismatch | None]) -> None:
     found = _first(sources, rule, judge)
     if found is not None:
         raise found.error()
 
 
-def _first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy], Found | None]) -> Violation | None:
+def _first(
+    sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy], Mismatch | None]
+) -> Violation | None:
     """Find the topmost policy's violation: a change would have to start there."""
     for source in sources:
         found = judge(source.policy)
@@ -141,26 +144,26 @@ def _first(sources: tuple[PolicySource, ...], rule: str, judge: Callable[[Policy
     return None
 
 
-def _above(value: float, most: float | None) -> Found | None:
+def _above(value: float, most: float | None) -> Mismatch | None:
     return (value, most) if most is not None and value > most else None
 
 
-def _below(value: float | None, least: float | None) -> Found | None:
+def _below(value: float | None, least: float | None) -> Mismatch | None:
     return (value, least) if least is not None and value is not None and value < least else None
 
 
-def _outside(name: str, allowed: frozenset[str] | None) -> Found | None:
+def _outside(name: str, allowed: frozenset[str] | None) -> Mismatch | None:
     return (name, sorted(map(str, allowed))) if allowed is not None and name not in allowed else None
 
 
-_NOT_SAID: Final = "not given"
+_MISSING: Final = "not given"
 
 
-def _missing(given: bool, required: bool) -> Found | None:  # noqa: FBT001 - two values of the same kind
-    return (_NOT_SAID, True) if required and not given else None
+def _missing(given: bool, required: bool) -> Mismatch | None:  # noqa: FBT001 - two values of the same kind
+    return (_MISSING, True) if required and not given else None
 
 
-def _told(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "nothing"
     return f"{value:g}" if isinstance(value, float) else "required" if value is True else str(value)

@@ -119,7 +119,7 @@ def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) ->
     )
 
 
-def first_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
+def count_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
     """Count the steps, from the first, that a plan covers."""
     left = {item.event: item.left for item in reservation.items}
     covered = 0
@@ -171,7 +171,7 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
     if reservation.status is not ReservationStatus.ACTIVE:
         if reservation.status is ReservationStatus.COMMITTED and reservation.steps_executed == steps_executed:
             return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
-        raise _terminal(reservation)
+        raise _closed_error(reservation)
     further = steps_executed - reservation.steps_used
     if further < 0:
         raise InvalidInputError(
@@ -183,14 +183,14 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
             f"{steps_executed} steps are more than the {reservation.steps_planned} of the plan. Commit those of the "
             "plan, and report the others as steps of the run."
         )
-    items, charged = _first(reservation.items, further, [item.left for item in reservation.items])
+    items, charged = _use_next(reservation.items, further, [item.left for item in reservation.items])
     further -= sum(step.count for step in charged)
-    items, reported = _first(items, further, [item.unused for item in items])
+    items, reported = _use_next(items, further, [item.unused for item in items])
     closed = replace(reservation, status=ReservationStatus.COMMITTED, items=items, steps_executed=steps_executed)
     return ReservationClose(closed, charged=charged, reported=reported, returned=remaining_items(closed))
 
 
-def _first(
+def _use_next(
     items: Sequence[PlannedItem], count: int, most: Sequence[int]
 ) -> tuple[tuple[PlannedItem, ...], tuple[StepEvent, ...]]:
     """Use `count` further steps in plan order, at most `most` of each item."""
@@ -216,7 +216,7 @@ def void(reservation: Reservation) -> ReservationClose:
     if reservation.status is ReservationStatus.VOIDED:
         return ReservationClose(reservation, returned=remaining_items(reservation), replayed=True)
     if reservation.status is not ReservationStatus.ACTIVE:
-        raise _terminal(reservation)
+        raise _closed_error(reservation)
     if reservation.steps_used:
         raise ReservationStateConflictError(
             f"{reservation.steps_used} steps were authorised under this reservation, so it cannot be voided. Commit it "
@@ -232,7 +232,7 @@ def void(reservation: Reservation) -> ReservationClose:
 def forfeit(reservation: Reservation) -> ReservationClose:
     """Close a reservation whose trainer is gone, charging the rest of its plan."""
     if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
-        raise _terminal(reservation)
+        raise _closed_error(reservation)
     return ReservationClose(
         replace(reservation, status=ReservationStatus.FORFEITED),
         forfeited=remaining_items(reservation),
@@ -266,7 +266,7 @@ def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
 
 def _require_active(reservation: Reservation, now: datetime) -> None:
     if reservation.status is not ReservationStatus.ACTIVE:
-        raise _terminal(reservation)
+        raise _closed_error(reservation)
     if has_lapsed(reservation, now):
         raise ReservationClosedError(
             f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left of its plan "
@@ -275,7 +275,7 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
         )
 
 
-def _terminal(reservation: Reservation) -> ReservationClosedError:
+def _closed_error(reservation: Reservation) -> ReservationClosedError:
     executed = f" with {reservation.steps_executed} steps executed" if reservation.steps_executed is not None else ""
     return ReservationClosedError(
         f"The reservation was {reservation.status}{executed}, and stays so. Make a new reservation to go on.",

@@ -70,7 +70,7 @@ class Run:
     deviations: tuple[Deviation, ...] = ()
 
 
-def after(status: RunStatus, action: RunAction) -> RunStatus:
+def next_status(status: RunStatus, action: RunAction) -> RunStatus:
     """Compute the status after an action; repeating an action is harmless.
 
     An ended run stays as it is, an overdrawn one can only end, a pending one only be aborted: else
@@ -81,7 +81,7 @@ def after(status: RunStatus, action: RunAction) -> RunStatus:
     unapproved = status is RunStatus.PENDING and action is not RunAction.ABORT
     if ended or unapproved or (status is RunStatus.OVERDRAWN and action not in ENDS):
         raise RunStateConflictError(
-            f"The run is {status}; it cannot {action}. {_way_on(status)}", run_status=str(status)
+            f"The run is {status}; it cannot {action}. {_next_action_hint(status)}", run_status=str(status)
         )
     return reached
 
@@ -90,7 +90,7 @@ def require_active(run: Run) -> None:
     """Raise RunStateConflictError unless the run is active."""
     if run.status is not RunStatus.ACTIVE:
         raise RunStateConflictError(
-            f"The run is {run.status}; only an active run takes steps. {_way_on(run.status)}",
+            f"The run is {run.status}; only an active run takes steps. {_next_action_hint(run.status)}",
             run_status=str(run.status),
         )
 
@@ -99,7 +99,8 @@ def require_not_ended(run: Run) -> None:
     """Raise RunStateConflictError unless the run is active or paused."""
     if run.status not in {RunStatus.ACTIVE, RunStatus.PAUSED}:
         raise RunStateConflictError(
-            f"The run is {run.status}; only an active or paused run goes on in a new attempt. {_way_on(run.status)}",
+            f"The run is {run.status}; only an active or paused run takes a new attempt. "
+            f"{_next_action_hint(run.status)}",
             run_status=str(run.status),
         )
 
@@ -125,7 +126,7 @@ def require_no_gap(run: Run, first_step: int | None) -> None:
         )
 
 
-def _way_on(status: RunStatus) -> str:
+def _next_action_hint(status: RunStatus) -> str:
     if status is RunStatus.PENDING:
         return "Its registration waits for another person's approval; /v1/proposals has it."
     if status is RunStatus.PAUSED:

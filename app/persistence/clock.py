@@ -50,7 +50,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ClockBounds:
     """Bounds on the database's clock minus `counted`, as of the counted time `at`.
 
     `before` is the lower bound before the database's clock was set ahead. It holds for leases of that time, the last of
@@ -70,7 +70,7 @@ class Clock:
     def __init__(self, read: Callable[[], Reading] | None) -> None:
         self._read = read or _own
         self._own = read is None
-        self._known: _Known | None = None
+        self._known: _ClockBounds | None = None
         self._lock = threading.Lock()
 
     def sample(self) -> None:
@@ -83,7 +83,7 @@ class Clock:
         told, lasted = reading.told.timestamp(), reading.ended - reading.began
         low, high = told - reading.ended, told - reading.began + DRIFT * lasted
         with self._lock:
-            self._known = _narrowed(self._known, low, high, reading.ended)
+            self._known = _merge_reading(self._known, low, high, reading.ended)
 
     @property
     def known(self) -> bool:
@@ -125,10 +125,10 @@ class Clock:
         return datetime.now(UTC).timestamp() - counted() - (known.low + known.high) / 2
 
 
-def _narrowed(known: _Known | None, low: float, high: float, at: float) -> _Known:
+def _merge_reading(known: _ClockBounds | None, low: float, high: float, at: float) -> _ClockBounds:
     """Merge a reading: where it agrees with the known bounds, take the tighter ones."""
     if known is None:
-        return _Known(low, high, at, before=low, before_until=at)
+        return _ClockBounds(low, high, at, before=low, before_until=at)
     slack = DRIFT * max(0.0, at - known.at)
     least, most = known.low - slack, known.high + slack
     before, until = known.before, known.before_until
@@ -136,7 +136,7 @@ def _narrowed(known: _Known | None, low: float, high: float, at: float) -> _Know
         before, until = min(least, before) if at < until else least, at + LONGEST_LEASE_SECONDS
     elif high >= least:
         low, high = max(low, least), min(high, most)
-    return _Known(low, high, at, before, until)
+    return _ClockBounds(low, high, at, before, until)
 
 
 def _own() -> Reading:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
-from app.accounting.work import MOST_WORK, curve_work
+from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise_search import noise_that_fits
 from app.persistence.repositories import dp_events
@@ -135,7 +135,7 @@ def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
     total = 0
     for event in events:
         work = curve_work(event, few=False)
-        if chosen and total + work > MOST_WORK:
+        if chosen and total + work > MAX_WORK:
             break
         chosen.append(event)
         total += work

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from app.accounting.calibration import solvers
 from app.accounting.calibration.solvers import (
     Target,
-    count_that_fits,
-    noise_multiplier_that_fits,
-    sampling_probability_that_fits,
+    max_count,
+    max_sampling_probability,
+    min_noise_multiplier,
     smallest_noise_multiplier,
 )
 from app.accounting.calibration.targets import Rule
@@ -143,7 +143,7 @@ def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
     event: DpEvent, count: int, rule: Rule, besides: RdpCurve
 ) -> None:
     target = Target(rule, count, besides, RELATION)
-    found = noise_multiplier_that_fits(event, target)
+    found = min_noise_multiplier(event, target)
     if found is None:
         assert not rule.fits(target.total(with_noise_multiplier(event, 1e6)))
         return
@@ -162,7 +162,7 @@ def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
     event: DpEvent, count: int, rule: Rule, besides: RdpCurve
 ) -> None:
     target = Target(rule, count, besides, RELATION)
-    found = sampling_probability_that_fits(event, target)
+    found = max_sampling_probability(event, target)
     if found is None:
         assert not rule.fits(target.total(with_sampling_probability(event, 1e-12)))
         return
@@ -176,7 +176,7 @@ def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
 @given(event=NOISY, rule=TARGETS, besides=BESIDES)
 def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, rule: Rule, besides: RdpCurve) -> None:
     curve = event_curve(event, RELATION)
-    count = count_that_fits(curve, besides, rule)
+    count = max_count(curve, besides, rule)
     assert count == 0 or rule.fits(besides + curve.times(count))
     assert not rule.fits(besides + curve.times(count + 1))
 
@@ -184,7 +184,7 @@ def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, ru
 @given(own=st.floats(-14, -5).map(lambda exponent: 10**exponent), rule=TARGETS, besides=BESIDES)
 def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule: Rule, besides: RdpCurve) -> None:
     curve = event_curve(EpsilonDelta(0.01, own), RELATION)
-    count = count_that_fits(curve, besides, rule)
+    count = max_count(curve, besides, rule)
     assert count == 0 or rule.fits(besides + curve.times(count))
     assert not rule.fits(besides + curve.times(count + 1))
     assert count * curve.delta_value() < rule.delta
@@ -194,7 +194,7 @@ def test_the_first_epoch_that_breaks_the_budget_is_not_counted() -> None:
     # MindArmour's max_epoch_suggest returns that one.
     step = event_curve(PoissonSampled(256 / 60000, Gaussian(1.1)), RELATION)
     rule = Rule(2.0, 1e-5)
-    count = count_that_fits(step, NOTHING, rule)
+    count = max_count(step, NOTHING, rule)
     assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count).nats(), 1e-5).epsilon <= 2.0
     assert epsilon_from_rdp(orders(GRID_VERSION), step.times(count + 1).nats(), 1e-5).epsilon > 2.0
 
@@ -212,7 +212,7 @@ def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
     for q, count, epsilon in ((256 / 60000, 14_040, 1.0), (0.01, 10_000, 2.0), (0.1, 1000, 1.0), (0.5, 100, 3.0)):
         sizes.clear()
         target = Target(Rule(epsilon, 1e-5), count, NOTHING, RELATION)
-        noise_multiplier_that_fits(PoissonSampled(q, Gaussian(1.1)), target)
+        min_noise_multiplier(PoissonSampled(q, Gaussian(1.1)), target)
         assert sizes.count(orders(GRID_VERSION).size) == 2  # the answer, and the number below it
         assert len(sizes) <= 12
         assert all(size < 120 for size in sizes if size != orders(GRID_VERSION).size)
@@ -221,47 +221,47 @@ def test_a_training_is_calibrated_with_few_curves_and_two_over_the_whole_grid(
 @pytest.mark.parametrize("start", [1e-3, 0.5, 30.0, 1e6])
 def test_where_the_search_begins_does_not_matter(start: float) -> None:
     target = Target(Rule(2.0, 1e-5), 10_000, NOTHING, RELATION)
-    assert noise_multiplier_that_fits(PoissonSampled(0.01, Gaussian(start)), target) == 2.27807
+    assert min_noise_multiplier(PoissonSampled(0.01, Gaussian(start)), target) == 2.27807
     sampled = PoissonSampled(min(1.0, start), Gaussian(1.1))
-    assert sampling_probability_that_fits(sampled, target) == 0.00397641
+    assert max_sampling_probability(sampled, target) == 0.00397641
 
 
 def test_the_bounds_of_a_parameter_are_answers() -> None:
     generous = Target(Rule(1e4, 0.4), 1, NOTHING, RELATION)
-    assert sampling_probability_that_fits(PoissonSampled(0.5, Gaussian(1e3)), generous) == 1.0
+    assert max_sampling_probability(PoissonSampled(0.5, Gaussian(1e3)), generous) == 1.0
     loud = Target(Rule(2000.0, 1e-5), 1, NOTHING, RELATION)
-    assert noise_multiplier_that_fits(Laplace(1.0), loud) == 1e-3
+    assert min_noise_multiplier(Laplace(1.0), loud) == 1e-3
 
 
 def test_there_is_none_if_the_rest_of_the_plan_breaks_the_target() -> None:
     target = Target(Rule(0.1, 1e-5), 1, event_curve(Gaussian(1.0), RELATION), RELATION)
-    assert noise_multiplier_that_fits(Gaussian(1.0), target) is None
-    assert sampling_probability_that_fits(PoissonSampled(0.1, Gaussian(1.0)), target) is None
-    assert count_that_fits(event_curve(Gaussian(1e6), RELATION), target.besides, target.rule) == 0
+    assert min_noise_multiplier(Gaussian(1.0), target) is None
+    assert max_sampling_probability(PoissonSampled(0.1, Gaussian(1.0)), target) is None
+    assert max_count(event_curve(Gaussian(1e6), RELATION), target.besides, target.rule) == 0
 
 
 def test_an_event_without_the_parameter_is_refused() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
     with pytest.raises(UnsupportedEventError, match="no single noise multiplier"):
-        noise_multiplier_that_fits(EpsilonDelta(1.0), target)
+        min_noise_multiplier(EpsilonDelta(1.0), target)
     with pytest.raises(UnsupportedEventError, match="no single sampling probability"):
-        sampling_probability_that_fits(Gaussian(1.0), target)
+        max_sampling_probability(Gaussian(1.0), target)
 
 
 def test_an_event_without_a_bound_is_refused_whatever_its_parameter() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, NeighboringRelation.REPLACE_ONE)
     sampled = PoissonSampled(0.1, Gaussian(1.0))
     with pytest.raises(UnsupportedEventError, match="replace_one"):
-        noise_multiplier_that_fits(sampled, target)
+        min_noise_multiplier(sampled, target)
     with pytest.raises(UnsupportedEventError, match="replace_one"):
-        sampling_probability_that_fits(sampled, target)
+        max_sampling_probability(sampled, target)
     # A sample of everything is none, and that has a bound.
-    assert sampling_probability_that_fits(PoissonSampled(0.1, Gaussian(100.0)), target) == 1.0
+    assert max_sampling_probability(PoissonSampled(0.1, Gaussian(100.0)), target) == 1.0
 
 
 def test_a_group_with_too_little_noise_for_an_event_only_needs_more_noise() -> None:
     target = Target(Rule(1.0, 1e-5), 1, NOTHING, RELATION)
-    alone = noise_multiplier_that_fits(Gaussian(1.0), target)
+    alone = min_noise_multiplier(Gaussian(1.0), target)
     assert alone is not None
-    group = noise_multiplier_that_fits(GroupPrivacy(1000, Gaussian(1e-3)), target)
+    group = min_noise_multiplier(GroupPrivacy(1000, Gaussian(1e-3)), target)
     assert group == pytest.approx(1000 * alone, rel=1e-5)

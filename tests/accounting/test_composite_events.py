@@ -22,7 +22,7 @@ from app.accounting.events import (
     Zcdp,
     with_noise_multiplier,
 )
-from app.accounting.formulas.noise_schedules import decayed, segments
+from app.accounting.formulas.noise_schedules import scheduled_noise, segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
@@ -122,7 +122,7 @@ SCHEDULES = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_short_schedule_costs_exactly_the_sum_of_its_steps(schedule: Decay) -> None:
     steps = np.arange(schedule.first_step, schedule.first_step + schedule.steps)
-    noises = decayed(schedule.mode, 3.0, schedule.decay_rate, steps)
+    noises = scheduled_noise(schedule.mode, 3.0, schedule.decay_rate, steps)
     expected = RdpCurve.zero(GRID.size)
     for z in noises:
         expected = expected + event_curve(with_noise_multiplier(schedule.event, float(z)), ADD_OR_REMOVE)
@@ -141,7 +141,7 @@ def test_a_long_schedule_costs_at_least_its_steps_and_hardly_more() -> None:
     schedule = Decay("time", 6e-4, 5000, STEP)
     ours = curve_over(schedule, few, ADD_OR_REMOVE)
     exact = RdpCurve.zero(few.size)
-    for z in decayed("time", 3.0, 6e-4, np.arange(5000)):
+    for z in scheduled_noise("time", 3.0, 6e-4, np.arange(5000)):
         exact = exact + curve_over(PoissonSampled(0.02, Gaussian(float(z))), few, ADD_OR_REMOVE)
     assert np.all(ours.values >= exact.values)
     assert np.all(ours.nats() <= exact.nats() * 1.0001)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from app.accounting.conversion import (
     ROUNDING,
-    covered_by_delta,
     delta_from_rdp,
-    delta_left,
     delta_of_curve,
     epsilon_at_orders,
     epsilon_from_rdp,
     epsilon_of_curve,
+    rdp_covered_by_delta,
+    remaining_delta,
     threshold_units,
 )
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
@@ -271,7 +271,7 @@ def test_delta_is_one_if_every_order_is_exhausted() -> None:
 
 @given(delta=DELTAS)
 def test_what_delta_alone_covers_costs_no_epsilon_and_more_does(delta: float) -> None:
-    covered = covered_by_delta(delta)
+    covered = rdp_covered_by_delta(delta)
     with mpmath.workdps(80):
         exact = -mpmath.log(1 - mpmath.mpf(delta) ** 2)
         assert exact * (1 - 1e-14) <= covered <= exact
@@ -293,7 +293,7 @@ def test_a_tiny_release_costs_nothing_as_in_dp_accounting() -> None:
 
 @given(delta=st.floats(1e-30, 0.5), own=st.integers(0, 2**62))
 def test_what_is_left_of_delta_is_rounded_down(delta: float, own: int) -> None:
-    left = delta_left(delta, own)
+    left = remaining_delta(delta, own)
     exact = Fraction(delta) - own * Fraction(DELTA_UNIT)
     assert 0 <= Fraction(left) <= max(exact, Fraction(0))
     if exact > 0:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, decayed, segments
+from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, scheduled_noise, segments
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
 ORDERS = np.array([1.5, 3.0, 8.5, 16.0, 40.0, 300.0])
@@ -32,15 +32,15 @@ def rdp_of(q: float, z: float) -> NDArray[np.float64]:
 @pytest.mark.parametrize("step", [0, 1, 7, 10_000])
 def test_the_formulas_are_mindarmours(step: int) -> None:
     t = np.array([step])
-    assert decayed("time", 4.0, 6e-4, t) == pytest.approx(4.0 / (1 + 6e-4 * step), rel=1e-15)
-    assert decayed("step", 4.0, 6e-4, t) == pytest.approx(4.0 * (1 - 6e-4) ** step, rel=1e-12)
-    assert decayed("exp", 4.0, 6e-4, t) == pytest.approx(4.0 * exp(-6e-4 * step), rel=1e-14)
+    assert scheduled_noise("time", 4.0, 6e-4, t) == pytest.approx(4.0 / (1 + 6e-4 * step), rel=1e-15)
+    assert scheduled_noise("step", 4.0, 6e-4, t) == pytest.approx(4.0 * (1 - 6e-4) ** step, rel=1e-12)
+    assert scheduled_noise("exp", 4.0, 6e-4, t) == pytest.approx(4.0 * exp(-6e-4 * step), rel=1e-14)
 
 
 @pytest.mark.parametrize("mode", ["time", "step", "exp"])
 def test_few_steps_are_charged_each_by_itself(mode: DecayMode) -> None:
     plan = segments(mode, 4.0, 6e-4, 17, EXACT_STEPS)
-    assert [z for z, _ in plan] == decayed(mode, 4.0, 6e-4, np.arange(17, 17 + EXACT_STEPS)).tolist()
+    assert [z for z, _ in plan] == scheduled_noise(mode, 4.0, 6e-4, np.arange(17, 17 + EXACT_STEPS)).tolist()
     assert {halves for _, halves in plan} == {2}
 
 
@@ -62,7 +62,7 @@ def test_the_halves_add_up_and_the_noise_shrinks(mode: DecayMode, rate: float, f
     assert sum(halves for _, halves in plan) == 2 * steps
     assert min(halves for _, halves in plan) >= 1
     assert len(plan) <= max(EXACT_STEPS, KNOTS)
-    ends = decayed(mode, 30.0, rate, np.array([first, first + steps - 1]))
+    ends = scheduled_noise(mode, 30.0, rate, np.array([first, first + steps - 1]))
     noise = [z for z, _ in plan]
     assert noise[0] == ends[0]
     assert noise[-1] == ends[1]
@@ -89,7 +89,9 @@ def test_many_steps_are_never_charged_too_little_and_hardly_too_much(
     at_knots = np.array([rdp_of(q, z) for z, _ in plan])
     halves = np.array([count for _, count in plan])
     charged = halves @ at_knots / 2
-    exact = np.sum([rdp_of(q, float(z)) for z in decayed(mode, z0, rate, np.arange(first, first + steps))], axis=0)
+    exact = np.sum(
+        [rdp_of(q, float(z)) for z in scheduled_noise(mode, z0, rate, np.arange(first, first + steps))], axis=0
+    )
     assert np.all(charged >= exact * (1 - 1e-12))
     assert np.all(charged <= exact * (1 + 5e-4))
     # The bound on the excess that holds without knowing the exact sum: the distances follow from the halves.

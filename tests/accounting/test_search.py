@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.calibration.monotone_search import decimal, index_at_or_below, least, root
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
 
 
 class From:
@@ -25,7 +25,7 @@ class From:
 @given(number=st.integers(-110, 110), near=st.integers(-200, 200))
 def test_the_least_number_that_fits_was_tried_and_so_was_the_one_below(number: int, near: int) -> None:
     rule = From(number)
-    found = least(rule, near, -100, 100)
+    found = smallest_fitting(rule, near, -100, 100)
     if number > 100:
         assert found is None
         assert 100 in rule.asked
@@ -38,14 +38,14 @@ def test_the_least_number_that_fits_was_tried_and_so_was_the_one_below(number: i
 
 def test_a_good_guess_takes_two_trials() -> None:
     rule = From(12_345)
-    assert least(rule, 12_345, 0, 10**9) == 12_345
+    assert smallest_fitting(rule, 12_345, 0, 10**9) == 12_345
     assert rule.asked == [12_345, 12_344]
 
 
 @given(number=st.integers(0, 2**62), near=st.integers(0, 2**62))
 def test_a_bad_guess_takes_a_number_of_trials_that_grows_with_its_logarithm(number: int, near: int) -> None:
     rule = From(number)
-    assert least(rule, near, 0, 2**62) == number
+    assert smallest_fitting(rule, near, 0, 2**62) == number
     assert len(rule.asked) <= 8 + 1.4 * log2(abs(number - near) + 2)
 
 

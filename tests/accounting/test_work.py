@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from app.accounting.calibration import solvers
-from app.accounting.calibration.solvers import Target, noise_multiplier_that_fits, sampling_probability_that_fits
+from app.accounting.calibration.solvers import Target, max_sampling_probability, min_noise_multiplier
 from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import RdpCurve
@@ -26,7 +26,7 @@ from app.accounting.events import (
 )
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.accounting.work import MOST_WORK, bounded, curve_work, require_little_work, spend
+from app.accounting.work import MAX_WORK, bounded, curve_work, require_affordable_events, spend
 from tests.accounting.event_strategies import EVENTS
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -53,7 +53,7 @@ def test_a_curve_that_is_kept_counts_like_any_other() -> None:
                 event_curve(SAMPLED, ADD)
 
 
-@pytest.mark.parametrize("search", [noise_multiplier_that_fits, sampling_probability_that_fits])
+@pytest.mark.parametrize("search", [min_noise_multiplier, max_sampling_probability])
 def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(search)
     target = Target(Rule(1.0, 1e-5), 1000, RdpCurve.zero(orders(GRID_VERSION).size), ADD)
@@ -68,9 +68,9 @@ def test_a_search_stops_before_it_computes_beyond_the_bound(search: object, monk
 
 
 def test_the_longest_exact_schedule_may_be_charged_and_two_may_not() -> None:
-    assert 0.9 * MOST_WORK < require_little_work([SCHEDULE, SCHEDULE]) <= MOST_WORK
+    assert 0.9 * MAX_WORK < require_affordable_events([SCHEDULE, SCHEDULE]) <= MAX_WORK
     with pytest.raises(PlanTooExpensiveError, match=r"about 1\.5 s"):
-        require_little_work([SCHEDULE, Decay("exp", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))])
+        require_affordable_events([SCHEDULE, Decay("exp", 1e-4, 1000, PoissonSampled(0.5, Gaussian(5.0)))])
 
 
 @given(EVENTS)

@@ -31,7 +31,7 @@ from app.accounting.events import (
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
-from app.accounting.zcdp import ZcdpBound, concentration, total_concentration
+from app.accounting.zcdp import ZcdpBound, total_zcdp_bound, zcdp_bound
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -85,7 +85,7 @@ UNKNOWN: list[tuple[DpEvent, NeighboringRelation]] = [
 def test_what_amounts_to_gaussian_noise_is_known_exactly(
     event: DpEvent, relation: NeighboringRelation, rho: float
 ) -> None:
-    found = concentration(event, relation)
+    found = zcdp_bound(event, relation)
     assert found is not None
     assert found.is_gaussian
     assert found.rho == pytest.approx(rho, rel=1e-12)
@@ -96,7 +96,7 @@ def test_what_amounts_to_gaussian_noise_is_known_exactly(
 def test_other_events_have_the_published_numbers(
     event: DpEvent, relation: NeighboringRelation, rho: float, xi: float
 ) -> None:
-    found = concentration(event, relation)
+    found = zcdp_bound(event, relation)
     assert found is not None
     assert not found.is_gaussian
     assert found.rho == pytest.approx(rho, rel=1e-12)
@@ -109,7 +109,7 @@ def test_other_events_have_the_published_numbers(
     ids=lambda value: str(value)[:60],
 )
 def test_no_order_diverges_more_than_zcdp_says(event: DpEvent, relation: NeighboringRelation) -> None:
-    found = concentration(event, relation)
+    found = zcdp_bound(event, relation)
     assert found is not None
     bounded = event_curve(event, relation).nats() <= (found.xi + found.rho * GRID) * (1 + 2e-9) + 1e-13
     assert bounded[GRID <= HIGHEST].all()
@@ -119,14 +119,14 @@ def test_no_order_diverges_more_than_zcdp_says(event: DpEvent, relation: Neighbo
 def test_nothing_is_said_of_what_is_sampled_or_fails_with_a_delta(
     event: DpEvent, relation: NeighboringRelation
 ) -> None:
-    assert concentration(event, relation) is None
-    assert total_concentration([(Gaussian(2.0), 3), (event, 1)], relation) is None
+    assert zcdp_bound(event, relation) is None
+    assert total_zcdp_bound([(Gaussian(2.0), 3), (event, 1)], relation) is None
 
 
 def test_a_plan_is_the_sum_of_its_steps() -> None:
-    found = total_concentration([(Gaussian(2.0), 8), (Zcdp(0.5, 0.1), 2)], ADD)
+    found = total_zcdp_bound([(Gaussian(2.0), 8), (Zcdp(0.5, 0.1), 2)], ADD)
     assert found == ZcdpBound(2.0, 0.2, is_gaussian=False)
-    gaussian = total_concentration([(Gaussian(2.0), 8), (Gaussian(1.0), 2)], ADD)
+    gaussian = total_zcdp_bound([(Gaussian(2.0), 8), (Gaussian(1.0), 2)], ADD)
     assert gaussian == ZcdpBound(2.0, is_gaussian=True)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 from app.ledger.errors import InvalidInputError
 from app.ledger.hash_chain import audit_entry_hash, audit_genesis, entry_hash, genesis
 from app.persistence.repositories.audit_entries import list_all
-from app.persistence.repositories.raw_rows import entries, kept_runs
+from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import Signer, is_signed_by, signer_of
@@ -103,7 +103,7 @@ def _rewrite_decisions(home: House) -> None:
     """Change a decision, and make every hash of its run's chain and of the acts fit again."""
     with tampering(home.ledger.database) as tx:
         tx.execute(update(decisions).values(epsilon=0.001))
-        for run in kept_runs(tx):
+        for run in list_runs(tx):
             head = genesis(run.organisation_id, run.id)
             for kept in list(entries(tx, run.organisation_id, run.id)):
                 head = entry_hash(head, kept.entry)

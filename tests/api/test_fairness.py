@@ -50,10 +50,10 @@ def computed_under_lock(home: House, monkeypatch: pytest.MonkeyPatch) -> Iterato
         seen.append(home.ledger.database._writer.locked())
         return sampled_gaussian_rdp(q, s, orders)
 
-    rdp.kept_curve.cache_clear()
+    rdp.cached_event_curve.cache_clear()
     monkeypatch.setattr(poisson_rdp, "sampled_gaussian_rdp", watched)
     yield seen
-    rdp.kept_curve.cache_clear()
+    rdp.cached_event_curve.cache_clear()
 
 
 @pytest.mark.parametrize("what", REQUESTS)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.accounting.curves import EXHAUSTED
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account
-from app.ledger.composition import budgets_of, check_several, of_children, through
+from app.ledger.composition import budgets_of, check_several, recompose, topmost_parallel_under
 from app.ledger.errors import InvalidInputError
 from app.ledger.filter_bounds import FilterBounds
 
@@ -101,7 +101,7 @@ def test_a_parallel_account_is_made_anew_from_its_parts(tree: Tree, asked: list[
     for account in list(tree.accounts.values()):
         if account.partitions_per_unit is not None:
             parts = [each for each in tree.accounts.values() if each.parent_id == account.id]
-            anew = of_children(account, parts)
+            anew = recompose(account, parts)
             assert (anew.spent, total_of(anew)) == (account.spent, total_of(account))
 
 
@@ -160,10 +160,10 @@ def test_the_topmost_parts_are_looked_through() -> None:
     tree = sites()
     tree.register("r", ["w1"])
     path = tree.path("r")
-    inner = through(path, path[1])
+    inner = topmost_parallel_under(path, path[1])
     assert inner is not None
     assert (path[1].id, inner.id) == ("c", "wards")
-    assert through(path, path[-2]) is None
+    assert topmost_parallel_under(path, path[-2]) is None
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {

@@ -24,15 +24,15 @@ from app.accounting.events import (
     RepeatAndSelect,
     SelfComposed,
     Zcdp,
-    leaves,
+    mechanisms_in,
 )
 from app.ledger.errors import InvalidInputError, PolicyViolationError
 from app.ledger.event_inspection import smallest_noise
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import (
+    EMPTY_POLICY,
     LEAVES,
-    NOTHING_SAID,
     ORGANISATION,
     PERSONS,
     Deviations,
@@ -159,7 +159,7 @@ def test_what_cannot_be_compared_is_loosened() -> None:
 def test_the_order_in_which_policies_are_put_together_does_not_matter(a: Policy, b: Policy, c: Policy) -> None:
     assert stricter(stricter(a, b), c) == stricter(a, stricter(b, c))
     assert stricter(a, b) == stricter(b, a)
-    assert stricter(a, a) == a == stricter(a, NOTHING_SAID)
+    assert stricter(a, a) == a == stricter(a, EMPTY_POLICY)
 
 
 @given(st.lists(POLICIES, min_size=1, max_size=3), st.booleans())
@@ -236,7 +236,7 @@ def test_the_smallest_noise_is_found_however_deep_it_lies(event: DpEvent, noise:
 
 def test_mechanisms_are_found_however_deep_they_lie() -> None:
     event = PoissonSampled(0.5, Composed((SelfComposed(Gaussian(1.0), 3), Laplace(2.0))))
-    assert leaves(event) == [Gaussian(1.0), Laplace(2.0)]
+    assert mechanisms_in(event) == [Gaussian(1.0), Laplace(2.0)]
     sources = (PolicySource("a", Policy(mechanisms=frozenset({"gaussian"}))),)
     with pytest.raises(PolicyViolationError) as caught:
         require_steps(sources, ADD, [event])

@@ -4,7 +4,7 @@ import pytest
 
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
 from app.ledger.hash_chain import genesis
-from app.ledger.runs import Run, RunAction, RunStatus, after, require_active, require_attempt, require_no_gap
+from app.ledger.runs import Run, RunAction, RunStatus, next_status, require_active, require_attempt, require_no_gap
 
 S, A = RunStatus, RunAction
 TABLE = {
@@ -45,10 +45,10 @@ def test_each_action_leads_where_the_table_says(status: RunStatus, action: RunAc
     expected = TABLE[status, action]
     if expected is None:
         with pytest.raises(RunStateConflictError, match=str(status)) as caught:
-            after(status, action)
+            next_status(status, action)
         assert caught.value.members == {"run_status": str(status)}
     else:
-        assert after(status, action) is expected
+        assert next_status(status, action) is expected
 
 
 @pytest.mark.parametrize("status", S)

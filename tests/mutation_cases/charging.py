@@ -91,7 +91,7 @@ CASES = (
     Mutation(
         "what is held is taken out of the whole, whichever part is the largest",
         "app/service/charging/close.py",
-        "after[account.id] = of_children(account, map(now, children))",
+        "after[account.id] = recompose(account, map(now, children))",
         "after[account.id] = account.settled(spent, subtract_hold(account.held, reserved))",
         ("tests/api/test_trees.py", "tests/service/test_composed_histories.py"),
     ),

@@ -82,8 +82,8 @@ CASES = (
     Mutation(
         "the largest loss of a client that is seen to answer is amplified",
         "app/accounting/rdp.py",
-        "np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), taken.nats())",
-        "np.where(orders <= HIGHEST, taken_or_not_rdp(q, taken.nats(), orders), q * taken.nats())",
+        "np.where(orders <= HIGHEST, replace_sampled_rdp(q, taken.nats(), orders), taken.nats())",
+        "np.where(orders <= HIGHEST, replace_sampled_rdp(q, taken.nats(), orders), q * taken.nats())",
         (RELATIONS, "tests/accounting/test_samples.py"),
     ),
     Mutation(
@@ -131,8 +131,8 @@ CASES = (
     Mutation(
         "only the event itself is asked whether it bounds removal",
         "app/accounting/removal.py",
-        "for part in inside(event) if (found",
-        "for part in inside(event)[:0] if (found",
+        "for part in child_events(event) if (found",
+        "for part in child_events(event)[:0] if (found",
         ("tests/api/test_removal.py",),
     ),
     Mutation(

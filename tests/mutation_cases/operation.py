@@ -168,21 +168,21 @@ CASES = (
     Mutation(
         "a search computes its first curves before it finds that it is too much",
         "app/accounting/calibration/solvers.py",
-        "    expect(LEAST_TRIALS * curve_work(event_at(start), few=False))\n",
+        "    require_affordable(MIN_TRIALS * curve_work(event_at(start), few=False))\n",
         "",
         ("tests/accounting/test_work.py",),
     ),
     Mutation(
         "what is remembered is no work",
         "app/accounting/rdp.py",
-        "    spend_curve(event, orders_of_grid(grid_version).size)\n    return kept_curve",
-        "    return kept_curve",
+        "    spend_curve(event, orders_of_grid(grid_version).size)\n    return cached_event_curve",
+        "    return cached_event_curve",
         ("tests/accounting/test_work.py",),
     ),
     Mutation(
         "events of any work are priced",
         "app/accounting/work.py",
-        "    if work > MOST_WORK:\n",
+        "    if work > MAX_WORK:\n",
         "    if False:\n",
         ("tests/accounting/test_work.py", "tests/api/test_event_bodies.py"),
     ),
@@ -210,7 +210,7 @@ CASES = (
     Mutation(
         "prices of many events are one calculation",
         "app/service/costing.py",
-        "        if chosen and total + work > MOST_WORK:\n",
+        "        if chosen and total + work > MAX_WORK:\n",
         "        if False:\n",
         ("tests/service/test_calculating.py",),
     ),
@@ -268,8 +268,8 @@ CASES = (
     Mutation(
         "a slow answer about the time is believed as a quick one",
         "app/persistence/clock.py",
-        "self._known = _narrowed(self._known, low, high, reading.ended)",
-        "self._known = _narrowed(None, low, high, reading.ended)",
+        "self._known = _merge_reading(self._known, low, high, reading.ended)",
+        "self._known = _merge_reading(None, low, high, reading.ended)",
         ("tests/persistence/test_clock.py",),
     ),
     Mutation(

@@ -10,14 +10,14 @@ from sqlalchemy import Connection, event, text
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, decision_queries, deliveries, reservations
-from app.persistence.repositories.decision_queries import DecisionFilter, Place
+from app.persistence.repositories.decision_queries import DecisionCursor, DecisionFilter
 from app.persistence.repositories.decisions import DecisionOutcome
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
 CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
 Ask = Callable[[Connection, str], object]
-PLACE = Place(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
+PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
-    "ix_deliveries_pending": (lambda tx, _: deliveries.any_due(tx, PLACE.created_at, []), "deliveries"),
+    "ix_deliveries_pending": (lambda tx, _: deliveries.has_due(tx, PLACE.created_at, []), "deliveries"),
     "uq_accounts_path": (
         lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
         "accounts",
@@ -90,7 +90,7 @@ WANTED = {
 
 @pytest.mark.parametrize("before", [None, PLACE], ids=["first page", "later page"])
 @pytest.mark.parametrize("what", WANTED)
-def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: Place | None) -> None:
+def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: DecisionCursor | None) -> None:
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
     index = index or CHAIN[name]

@@ -8,7 +8,7 @@ from typing import Final
 USUAL_SLOPE: Final = 1.5
 """Slope of ln epsilon over the logarithm of the noise."""
 
-GENTLEST: Final = 0.01
+MIN_SLOPE: Final = 0.01
 
 FIRST_STEP: Final = 0.7
 """Maximum first step towards a root, about a factor of two of the noise; the limit doubles with each step."""
@@ -17,11 +17,11 @@ FAR: Final = 0.02
 OVERSHOOT: Final = 1.1
 """Far from a root, steps exceed the secant's so that two points soon bracket the root."""
 
-MOST_TRIALS: Final = 60
+MAX_TRIALS: Final = 60
 """A function that jumps has no root; a point near the jump is good enough."""
 
 
-def least(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> int | None:
+def smallest_fitting(fits_at: Callable[[int], bool], near: int, first: int, last: int) -> int | None:
     """Find the smallest integer that fits, given that every larger one fits.
 
     It takes two trials if `near`, a guess that may be out of bounds, is the answer, else a number that grows with the
@@ -61,7 +61,7 @@ def root(falling: Callable[[float], float], start: float, bounds: tuple[float, f
     low, high = bounds
     at, value, before = start, falling(start), inf
     slope, furthest, crossed = USUAL_SLOPE, FIRST_STEP, False
-    for _ in range(MOST_TRIALS):
+    for _ in range(MAX_TRIALS):
         if abs(value) <= close or (crossed and high - low <= close):
             break
         low, high = (at, high) if value > 0 else (low, at)
@@ -75,7 +75,7 @@ def root(falling: Callable[[float], float], start: float, bounds: tuple[float, f
             break
         then = falling(following)
         crossed = crossed or then * value < 0
-        slope = max((value - then) / (following - at), GENTLEST)
+        slope = max((value - then) / (following - at), MIN_SLOPE)
         at, value, before, furthest = following, then, value, 2 * furthest
     return at
 

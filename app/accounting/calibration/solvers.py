@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.calibration.monotone_search import decimal, index_at_or_below, least, root
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
 from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import conversion_prices, delta_left
+from app.accounting.conversion import conversion_prices, remaining_delta
 from app.accounting.curves import UNIT, RdpCurve
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
@@ -30,7 +30,7 @@ from app.accounting.events import (
 )
 from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
-from app.accounting.work import curve_work, expect, spend_curve
+from app.accounting.work import curve_work, require_affordable, spend_curve
 
 DIGITS: Final = 6
 """Significant decimal digits of an answer."""
@@ -50,13 +50,13 @@ NEAR: Final = np.arange(-24, 25)
 ROUGHLY, CLOSELY = 0.02, 1e-7
 """Relative tolerances for the region and the refined estimate; an answer's last digit is 1e-6 to 1e-5."""
 
-MOST_MOVES: Final = 8
+MAX_WINDOW_MOVES: Final = 8
 """Maximum number of times that the window of orders moves because the best order was at its edge."""
 
-LEAST_TRIALS: Final = 6
+MIN_TRIALS: Final = 6
 """Curves that every search computes: for the region, for the refinement, two for the answer."""
 
-UTMOST: Final = 700.0
+MAX_LOG_EXCESS: Final = 700.0
 """Bound on the logarithm of an excess; its exp is still finite."""
 
 OUT_OF_BOUNDS: Final = (InvalidEventError, UnsupportedEventError)
@@ -96,11 +96,13 @@ def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], d
         return own
     last = index_at_or_below(MAX_NOISE_MULTIPLIER, digits)
     first = min(index_at_or_below(own, digits) + 1, last)
-    found = least(lambda index: fits(with_noise_multiplier(event, decimal(index, digits))), first, first, last)
+    found = smallest_fitting(
+        lambda index: fits(with_noise_multiplier(event, decimal(index, digits))), first, first, last
+    )
     return None if found is None else decimal(found, digits)
 
 
-def noise_multiplier_that_fits(event: DpEvent, target: Target) -> float | None:
+def min_noise_multiplier(event: DpEvent, target: Target) -> float | None:
     """Find the smallest noise multiplier with which a repeated event fits.
 
     The search starts at the event's own noise multiplier.
@@ -119,7 +121,7 @@ def noise_multiplier_that_fits(event: DpEvent, target: Target) -> float | None:
 
     bounds = (log(MIN_NOISE_MULTIPLIER), log(MAX_NOISE_MULTIPLIER))
     near = exp(_estimate(lambda at: event_at(exp(at)), target, log(noise_multiplier(event)), bounds))
-    found = least(
+    found = smallest_fitting(
         lambda index: _fits(lambda: event_at(decimal(index, DIGITS)), target),
         index_at_or_below(near, DIGITS) + 1,
         index_at_or_below(MIN_NOISE_MULTIPLIER, DIGITS),
@@ -131,7 +133,7 @@ def noise_multiplier_that_fits(event: DpEvent, target: Target) -> float | None:
     return decimal(found, DIGITS)
 
 
-def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | None:
+def max_sampling_probability(event: DpEvent, target: Target) -> float | None:
     """Find the largest sampling probability with which a repeated event fits.
 
     The search starts at the event's own probability and assumes that less sampling fits if more does, which holds for
@@ -148,7 +150,7 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
     start = min(-log(sampling_probability(event)), bounds[1])
     near = exp(-_estimate(lambda at: with_sampling_probability(event, exp(-at)), target, start, bounds))
     # Counted downwards: smaller probabilities fit.
-    found = least(
+    found = smallest_fitting(
         lambda index: _fits(lambda: with_sampling_probability(event, decimal(-index, DIGITS)), target),
         -index_at_or_below(near, DIGITS),
         -index_at_or_below(1.0, DIGITS),
@@ -162,13 +164,13 @@ def sampling_probability_that_fits(event: DpEvent, target: Target) -> float | No
     return decimal(-found, DIGITS)
 
 
-def count_that_fits(curve: RdpCurve, besides: RdpCurve, rule: Rule) -> int:
+def max_count(curve: RdpCurve, besides: RdpCurve, rule: Rule) -> int:
     """Find the largest count of `curve`, up to 2^62, that fits with `besides`."""
     bounds = rule.bounds(besides + curve)
     free = np.where(bounds >= besides.values, bounds - np.minimum(besides.values, bounds), 0)
     near = int((free // np.maximum(curve.values, 1)).max())
     # Counted downwards: fewer steps fit.
-    found = least(lambda index: rule.fits(besides + curve.times(-index)), -max(near, 1), -MAX_COUNT, -1)
+    found = smallest_fitting(lambda index: rule.fits(besides + curve.times(-index)), -max(near, 1), -MAX_COUNT, -1)
     return 0 if found is None else -found
 
 
@@ -188,10 +190,10 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
     fitting.
     """
     rule, size = target.rule, target.besides.values.size
-    expect(LEAST_TRIALS * curve_work(event_at(start), few=False))
+    require_affordable(MIN_TRIALS * curve_work(event_at(start), few=False))
     excess = _Excess(event_at, target, np.arange(0, size, COARSE))
     at = root(excess, start, bounds, ROUGHLY)
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_WINDOW_MOVES):
         places = np.unique(np.clip(excess.best + NEAR, 0, size - 1))
         excess = _Excess(event_at, target, places)
         at = root(excess, at, bounds, CLOSELY)
@@ -237,20 +239,26 @@ class _Excess:
     def __call__(self, at: float) -> float:
         """Compute the logarithm, clipped to +-UTMOST."""
         if self._places.size == 0:
-            return UTMOST
+            return MAX_LOG_EXCESS
         target, rule = self._target, self._target.rule
         try:
             event = self._event_at(at)
             spend_curve(event, self._grid.size)
             curve = curve_over(event, self._grid, target.relation)
         except OUT_OF_BOUNDS:
-            return UTMOST
+            return MAX_LOG_EXCESS
         total = self._besides + curve.times(target.count)
         prices = self._prices
         if prices is None:
-            prices = conversion_prices(self._grid, delta_left(rule.delta, total.delta))
+            prices = conversion_prices(self._grid, remaining_delta(rule.delta, total.delta))
         epsilons = total.nats() + prices
         nearest = int(np.argmin(epsilons))
         self.best = int(self._places[nearest])
         ratio = max(float(epsilons[nearest]), 0.0) / rule.epsilon
-        return min(max(log(ratio), -UTMOST), UTMOST) if 0 < ratio < inf else UTMOST if ratio else -UTMOST
+        return (
+            min(max(log(ratio), -MAX_LOG_EXCESS), MAX_LOG_EXCESS)
+            if 0 < ratio < inf
+            else MAX_LOG_EXCESS
+            if ratio
+            else -MAX_LOG_EXCESS
+        )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.conversion import covered_by_delta, delta_left, threshold_units
+from app.accounting.conversion import rdp_covered_by_delta, remaining_delta, threshold_units
 from app.accounting.curves import UNIT, RdpCurve
 from app.accounting.orders import GRID_VERSION, orders
 
@@ -29,7 +29,7 @@ class Rule:
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:
         """Compute the maximum of each order, after the plan's own delta; see `declared_bounds`."""
-        return declared_bounds(self.epsilon, delta_left(self.delta, total.delta), self.grid_version)
+        return declared_bounds(self.epsilon, remaining_delta(self.delta, total.delta), self.grid_version)
 
     def fits(self, total: RdpCurve) -> bool:
         """Check whether some order of a plan's curve is within its bound."""
@@ -52,6 +52,6 @@ def declared_bounds(epsilon: float, delta: float, grid_version: int) -> NDArray[
     grid = orders(grid_version)
     bounds = np.full(grid.shape, -1, dtype=np.int64)
     if delta > 0:
-        bounds = np.maximum(threshold_units(grid, epsilon, delta), floor(covered_by_delta(delta) / UNIT))
+        bounds = np.maximum(threshold_units(grid, epsilon, delta), floor(rdp_covered_by_delta(delta) / UNIT))
     bounds.flags.writeable = False
     return bounds

@@ -12,7 +12,7 @@ from app.accounting.events.base import (
     check_whole,
     set_noise_multiplier,
     set_real,
-    shown,
+    truncate,
     wire_type,
 )
 
@@ -44,7 +44,7 @@ class Gaussian(DpEvent):
         set_noise_multiplier(self, GAUSSIAN_MEANING)
         if self.clipped not in ("example", "microbatch"):
             raise InvalidEventError(
-                f'clipped is {shown(self.clipped)}, but it must be "example" or "microbatch": what has its norm '
+                f'clipped is {truncate(self.clipped)}, but it must be "example" or "microbatch": what has its norm '
                 "bounded before the sum."
             )
 

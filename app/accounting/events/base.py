@@ -58,16 +58,16 @@ def curve_count(event: DpEvent) -> int:  # noqa: ARG001 - dispatch looks at it
     return 1
 
 
-def inside(event: DpEvent) -> list[DpEvent]:
+def child_events(event: DpEvent) -> list[DpEvent]:
     """Get the events directly inside an event; a mechanism has none."""
     parts = getattr(event, "events", None)
     return list(parts) if parts else [event.event] if hasattr(event, "event") else []
 
 
-def leaves(event: DpEvent) -> list[DpEvent]:
+def mechanisms_in(event: DpEvent) -> list[DpEvent]:
     """Get the mechanisms inside an event at any depth, or the event itself."""
-    parts = inside(event)
-    return [leaf for each in parts for leaf in leaves(each)] if parts else [event]
+    parts = child_events(event)
+    return [leaf for each in parts for leaf in mechanisms_in(each)] if parts else [event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None
     """
     number = _real(name, getattr(event, name))
     if number not in allowed:
-        raise InvalidEventError(f"{name} is {shown(number)}, but it must {allowed}: {meaning}.")
+        raise InvalidEventError(f"{name} is {truncate(number)}, but it must {allowed}: {meaning}.")
     object.__setattr__(event, name, number)
 
 
@@ -129,9 +129,9 @@ def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> 
     `meaning` ends the message of the InvalidEventError: a description of the number without a full stop.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidEventError(f"{name} must be a whole number, but it is {shown(value)}.")
+        raise InvalidEventError(f"{name} must be a whole number, but it is {truncate(value)}.")
     if not low <= value <= high:
-        raise InvalidEventError(f"{name} is {shown(value)}, but it must lie between {low} and {high}: {meaning}.")
+        raise InvalidEventError(f"{name} is {truncate(value)}, but it must lie between {low} and {high}: {meaning}.")
 
 
 def as_tuple(name: str, value: object, most: int, what: str) -> tuple[object, ...]:
@@ -149,7 +149,7 @@ def check_event(value: object, role: str) -> None:
         )
 
 
-def shown(value: object) -> str:
+def truncate(value: object) -> str:
     """Shorten a caller's value, so that a message never echoes a megabyte."""
     if isinstance(value, int) and value.bit_length() > 4 * MAX_SHOWN:
         return "a number without end"  # the interpreter refuses to print more than 4,300 digits
@@ -161,7 +161,7 @@ def shown(value: object) -> str:
 
 def _real(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidEventError(f"{name} must be a number, but it is {shown(value)}.")
+        raise InvalidEventError(f"{name} must be a number, but it is {truncate(value)}.")
     try:
         return float(value) + 0.0  # the sum turns -0.0 into 0.0: equal numbers have equal bytes
     except OverflowError:  # an integer beyond every float is beyond every bound too

@@ -9,8 +9,8 @@ from app.accounting.events.base import (
     DpEvent,
     check_event,
     check_whole,
+    child_events,
     curve_count,
-    inside,
     set_real,
     wire_type,
 )
@@ -80,5 +80,5 @@ def is_noisy_sum(event: DpEvent) -> bool:
 
 def _is_gaussian_sum(event: DpEvent) -> bool:
     if isinstance(event, Composed | SelfComposed | GroupPrivacy):
-        return all(map(_is_gaussian_sum, inside(event)))
+        return all(map(_is_gaussian_sum, child_events(event)))
     return isinstance(event, Gaussian | AdaptiveClipping)

@@ -13,7 +13,7 @@ from app.accounting.events.base import (
     check_whole,
     curve_count,
     set_real,
-    shown,
+    truncate,
     wire_type,
 )
 from app.accounting.events.sampling import PoissonSampled
@@ -53,7 +53,7 @@ class Decay(DpEvent):
     def __post_init__(self) -> None:
         """Check the bounds."""
         if self.mode not in get_args(DecayMode):
-            raise InvalidEventError(f'mode is {shown(self.mode)}, but it must be "time", "step" or "exp".')
+            raise InvalidEventError(f'mode is {truncate(self.mode)}, but it must be "time", "step" or "exp".')
         set_real(self, "decay_rate", RATES[self.mode], "how fast the noise shrinks from step to step")
         check_whole("steps", self.steps, 1, MAX_STEPS, "how many steps the event covers")
         check_whole("first_step", self.first_step, 0, MAX_COUNT, "the number of the first of the steps")

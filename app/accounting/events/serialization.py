@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Final
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
-from app.accounting.events.base import TYPE_BY_NAME, DpEvent, shown, type_name
+from app.accounting.events.base import TYPE_BY_NAME, DpEvent, truncate, type_name
 
 MAX_NESTING: Final = 16
 """Far deeper than any mechanism; a hostile body must not exhaust the interpreter's stack."""
@@ -76,7 +76,7 @@ def _event_from_dict(wire: object, depth: int) -> DpEvent:
     cls = TYPE_BY_NAME.get(name) if isinstance(name, str) else None
     if cls is None:
         supported = ", ".join(sorted(TYPE_BY_NAME))
-        raise UnsupportedEventError(f"The event type {shown(name)} is not supported; supported are: {supported}.")
+        raise UnsupportedEventError(f"The event type {truncate(name)} is not supported; supported are: {supported}.")
     known = {field.name: field.default is MISSING for field in fields(cls)}
     given = wire.keys() - {"type"}
     missing = {field for field, required in known.items() if required} - given
@@ -84,7 +84,7 @@ def _event_from_dict(wire: object, depth: int) -> DpEvent:
         unknown = ", ".join(sorted(str(key) for key in given - known.keys()))
         raise InvalidEventError(
             f"An event of type {name} has the fields {', '.join(sorted(known))}; "
-            f"missing: {', '.join(sorted(missing)) or 'none'}; unknown: {shown(unknown) if unknown else 'none'}."
+            f"missing: {', '.join(sorted(missing)) or 'none'}; unknown: {truncate(unknown) if unknown else 'none'}."
         )
     return cls(**{key: _from_wire(wire[key], depth + 1) for key in given})
 

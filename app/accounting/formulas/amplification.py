@@ -132,7 +132,7 @@ def sampled_discrete_gaussian_rdp(
     return np.maximum(np.minimum(between, mixture), TINY)
 
 
-def taken_or_not_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def replace_sampled_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
     """Bound the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
 
     The bound ln(1 - q + q exp(b R)) / b, b = a - 1, holds even if the output shows who was sampled, and is exact then.

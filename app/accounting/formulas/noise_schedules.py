@@ -31,7 +31,7 @@ DENSE: Final = 1 << 14
 """Points that the knots are interpolated from."""
 
 
-def decayed(
+def scheduled_noise(
     mode: DecayMode, z0: float, rate: float, step: NDArray[np.int64] | NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute the noise multipliers of steps of a schedule.
@@ -71,7 +71,7 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
         knots = _knots(mode, z0, rate, first_step, last_step)
         distances = np.diff(knots)
         halves = np.concatenate([[1], distances]) + np.concatenate([distances, [1]])
-    noise, first_of_equals = np.unique(-decayed(mode, z0, rate, knots), return_index=True)
+    noise, first_of_equals = np.unique(-scheduled_noise(mode, z0, rate, knots), return_index=True)
     counts = np.add.reduceat(halves, first_of_equals)
     return [(-float(z), int(count)) for z, count in zip(noise, counts, strict=True)]
 
@@ -80,7 +80,7 @@ def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_s
     """Raise InvalidEventError if noise becomes too small, naming the first such step."""
 
     def falls_below(step: int) -> bool:
-        return bool(decayed(mode, z0, rate, np.array([step]))[0] < MIN_NOISE_MULTIPLIER)
+        return bool(scheduled_noise(mode, z0, rate, np.array([step]))[0] < MIN_NOISE_MULTIPLIER)
 
     if not falls_below(last_step):
         return
@@ -101,7 +101,7 @@ def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: 
     "step" and "exp", none in particular for "time". Half of the knots follow it, half are spaced evenly.
     """
     t = np.linspace(first_step, last_step, DENSE)
-    bend = decayed(mode, z0, rate, t) ** (-2 / 3)
+    bend = scheduled_noise(mode, z0, rate, t) ** (-2 / 3)
     span = bend[-1] - bend[0]
     place = (t - first_step) / (last_step - first_step)
     if span > 0:

@@ -17,7 +17,7 @@ from app.api.schemas.common import (
     Timestamp,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.ledger.composition import MAX_PARTS
+from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import FilterKind
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories.accounts import Population
@@ -69,7 +69,7 @@ class CreateComposedAccount(CreateAccount):
         description="Required for parallel composition: why the parts are disjoint and chosen independently of the "
         "data.",
     )
-    max_partitions_per_unit: Annotated[int, Field(ge=1, le=MAX_PARTS)] | None = Field(
+    max_partitions_per_unit: Annotated[int, Field(ge=1, le=MAX_PARTITIONS)] | None = Field(
         default=None,
         description="Maximum number of parts that contain one privacy unit (default 1). As many of the largest "
         "losses are added up, and twice as many under replace_one.",

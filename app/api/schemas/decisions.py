@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import ExtendedNumber, Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
-from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decision_queries import DecisionWithPath
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.json_numbers import json_finite
 
@@ -64,7 +64,7 @@ class Decision(Output):
     created_at: datetime
 
     @classmethod
-    def of(cls, decided: Decided) -> Self:
+    def of(cls, decided: DecisionWithPath) -> Self:
         """Convert from the domain."""
         decision = decided.decision
         return cls(
@@ -94,7 +94,7 @@ class DecisionPage(Page[Decision]):
     """Decisions, newest first."""
 
 
-def _refusal(decided: Decided) -> dict[str, Any] | None:
+def _refusal(decided: DecisionWithPath) -> dict[str, Any] | None:
     decision = decided.decision
     if decision.refusal_details is None:
         return None

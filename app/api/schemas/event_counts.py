@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from app.accounting.events import MAX_EVENTS
-from app.accounting.work import require_little_work
+from app.accounting.work import require_affordable_events
 from app.api.schemas.common import Count, Input
 from app.api.schemas.events import SentEvent, event_of
 from app.ledger.accounts import StepEvent
@@ -43,5 +43,5 @@ def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
         PlanTooExpensiveError: pricing them exceeds the work limit of a request.
     """
     steps = tuple(StepEvent(event_of(item.event), item.count) for item in items)
-    require_little_work(step.event for step in steps)
+    require_affordable_events(step.event for step in steps)
     return steps

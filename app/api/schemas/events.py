@@ -16,7 +16,7 @@ from app.accounting.events import (
     DpEvent,
     event_from_dict,
 )
-from app.accounting.work import require_little_work
+from app.accounting.work import require_affordable_events
 from app.api.schemas.common import Count
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
@@ -163,7 +163,7 @@ class Event(
     def affordable(self) -> DpEvent:
         """Convert to the domain and check the work; cached, because trainers repeat events."""
         event = event_from_dict(self.model_dump())
-        require_little_work([event])
+        require_affordable_events([event])
         return event
 
 

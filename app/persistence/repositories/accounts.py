@@ -23,7 +23,7 @@ from app.persistence.repositories import balances
 from app.persistence.repositories.alert_settings import DEFAULT_ALERT_SETTINGS, AlertSettings, read_alert_settings
 from app.persistence.repositories.balances import Since
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.locks import Seen, ids_above, ids_beneath, lock
+from app.persistence.repositories.locks import AccountVersion, ancestor_ids, descendant_ids, lock
 from app.persistence.repositories.organisations import read_policy
 from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
@@ -71,7 +71,7 @@ class AccountRecord:
             return self
         return replace(self, watch=watch)
 
-    def is_what(self, seen: Seen) -> bool:
+    def is_what(self, seen: AccountVersion) -> bool:
         """Check whether the record is current; after a restore a version alone may repeat."""
         return (self.account.version, self.updated_at, self.quarantine) == (
             seen.version,
@@ -152,7 +152,7 @@ def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountReco
 
 def lock_above(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> None:
     """Lock several accounts and all their ancestors in the global order."""
-    lock(tx, organisation_id, {above for each in account_ids for above in ids_above(tx, organisation_id, each)})
+    lock(tx, organisation_id, {above for each in account_ids for above in ancestor_ids(tx, organisation_id, each)})
 
 
 def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[AccountRecord]:
@@ -162,7 +162,7 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     0003). Empty if there is no such account.
     """
     if writes(tx):
-        lock(tx, organisation_id, ids_above(tx, organisation_id, account_id))  # before they are read
+        lock(tx, organisation_id, ancestor_ids(tx, organisation_id, account_id))  # before they are read
     book = CostCache()
     asked = {"of_organisation": organisation_id, "of_account": account_id}
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
@@ -184,7 +184,7 @@ def page(
     """List accounts by id, after a cursor."""
     found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
     if wanted.beneath is not None:
-        found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, wanted.beneath)))
+        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, wanted.beneath)))
     if wanted.parent_id is not None:
         found = found.where(accounts.c.parent_id == wanted.parent_id)
     if wanted.path is not None:

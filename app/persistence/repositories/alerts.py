@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app.persistence.repositories import webhooks
-from app.persistence.repositories.locks import ids_above
+from app.persistence.repositories.locks import ancestor_ids
 from app.persistence.tables import account_ancestors, alerts, deliveries
 
 
@@ -62,7 +62,7 @@ def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
         if not _add_once(tx, organisation_id, alert):
             continue
         scoped = any(each.account_id is not None for each in wanting)
-        above = ids_above(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
+        above = ancestor_ids(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
         address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
 
 

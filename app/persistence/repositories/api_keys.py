@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys
 
 
@@ -72,7 +72,7 @@ def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str 
     """List keys after an id, optionally those within a scope."""
     found = select(api_keys).where(api_keys.c.organisation_id == organisation_id)
     if scope is not None:
-        found = found.where(api_keys.c.scope_id.in_(ids_beneath(organisation_id, scope)))
+        found = found.where(api_keys.c.scope_id.in_(descendant_ids(organisation_id, scope)))
     if after is not None:
         found = found.where(api_keys.c.id > after)
     return [_record(row) for row in tx.execute(found.order_by(api_keys.c.id).limit(limit))]
@@ -87,7 +87,7 @@ def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
     )
 
 
-def used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
+def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
     """Write when keys were last used, by organisation and id."""
     tx.execute(
         update(api_keys)

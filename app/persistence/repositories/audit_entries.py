@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, union_all
 
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
@@ -97,7 +97,7 @@ def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
 
 def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
     """Build a subquery for the ids of subjects under an account."""
-    beneath = ids_beneath(organisation_id, account_id)
+    beneath = descendant_ids(organisation_id, account_id)
     of_these = [
         select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(beneath))
         for table, column in (

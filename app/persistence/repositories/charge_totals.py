@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import decision_events, decisions, dp_events, event_costs, runs
 
 CHARGED = ("admitted", "reported", "forfeited")
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ChargeTotal:
     """An event, its description as JSON, and how often it was charged."""
 
     fingerprint: str
@@ -20,7 +20,7 @@ class Tally:
     count: int
 
 
-def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[Tally], int, int]:
+def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[ChargeTotal], int, int]:
     """Count a run's charges: its `most` frequent events, all different events, all steps."""
     times = func.sum(decision_events.c.count).label("times")
     counted = (
@@ -49,7 +49,7 @@ def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int)
         .order_by(counted.c.times.desc(), counted.c.event_fingerprint)
         .limit(most)
     )
-    found = [Tally(row.event_fingerprint, row.canonical_json, int(row.times)) for row in tx.execute(named)]
+    found = [ChargeTotal(row.event_fingerprint, row.canonical_json, int(row.times)) for row in tx.execute(named)]
     return found, kinds, int(steps)
 
 
@@ -77,7 +77,7 @@ def runs_beneath(tx: Connection, organisation_id: str, account_id: str, most: in
     """List the newest charged runs under an account, and count all of them."""
     charged = (
         runs.c.organisation_id == organisation_id,
-        runs.c.account_id.in_(ids_beneath(organisation_id, account_id)),
+        runs.c.account_id.in_(descendant_ids(organisation_id, account_id)),
         runs.c.decision_count > 0,
     )
     count = tx.execute(select(func.count()).select_from(runs).where(*charged)).scalar_one()

@@ -32,7 +32,7 @@ class DecisionFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DecisionCursor:
     """A stable cursor among all decisions."""
 
     created_at: datetime
@@ -41,16 +41,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionWithPath:
     """A decision without its steps, and the path of its run."""
 
     decision: Decision
     run_path: str
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DecisionCursor:
         """The cursor of this decision."""
-        return Place(self.decision.created_at, self.decision.run_id, self.decision.position)
+        return DecisionCursor(self.decision.created_at, self.decision.run_id, self.decision.position)
 
 
 _NEWEST_FIRST = ("created_at", "run_id", "position")
@@ -59,8 +59,8 @@ _CHAIN_BACKWARDS = ("position",)
 
 
 def page(
-    tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: Place | None, limit: int
-) -> list[Decided]:
+    tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: DecisionCursor | None, limit: int
+) -> list[DecisionWithPath]:
     """List decisions before a cursor, newest first, or back along a chain."""
     found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
     if before is not None:
@@ -78,7 +78,7 @@ def page(
         )
         .order_by(*(cut.c[name].desc() for name in order))
     )
-    return [Decided(read_decision(row, ()), row.run_path) for row in rows]
+    return [DecisionWithPath(read_decision(row, ()), row.run_path) for row in rows]
 
 
 def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
@@ -107,7 +107,7 @@ def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
     return found
 
 
-def _behind(found: Select[Any], place: Place, *, within_run: bool) -> Select[Any]:
+def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> Select[Any]:
     at, run_id, position = decisions.c.created_at, decisions.c.run_id, decisions.c.position
     if within_run:
         return found.where(position < place.position)

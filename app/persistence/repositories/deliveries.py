@@ -40,7 +40,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ClaimedDelivery:
     """A delivery claimed by the caller.
 
     `attempts` includes this one; only the claimer of the last attempt may write its outcome.
@@ -59,12 +59,12 @@ _WITH_WEBHOOK = (webhooks.c.organisation_id == deliveries.c.organisation_id) & (
 _WITH_ALERT = (alerts.c.organisation_id == deliveries.c.organisation_id) & (alerts.c.id == deliveries.c.alert_id)
 
 
-def any_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
+def has_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
     """Check whether a delivery is due for a webhook that is not busy."""
     return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
 
 
-def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[Due]:
+def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[ClaimedDelivery]:
     """Claim due deliveries until `until`, at most one per idle webhook.
 
     PostgreSQL skips rows locked by another claim. They become due again unless their outcome is written.
@@ -78,11 +78,11 @@ def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str],
         attempts = _started(tx, organisation_id, delivery_id, now, until)
         webhook = tx.execute(_joined(webhooks, _WITH_WEBHOOK, organisation_id, delivery_id)).one()
         alert = tx.execute(_joined(alerts, _WITH_ALERT, organisation_id, delivery_id)).one()
-        due.append(Due(organisation_id, delivery_id, attempts, read_webhook(webhook), read_alert(alert)))
+        due.append(ClaimedDelivery(organisation_id, delivery_id, attempts, read_webhook(webhook), read_alert(alert)))
     return due
 
 
-def succeeded(tx: Connection, sent: Due, status: int, now: datetime) -> None:
+def save_success(tx: Connection, sent: ClaimedDelivery, status: int, now: datetime) -> None:
     """Write that a delivery was acknowledged."""
     tx.execute(
         _attempt(sent).values(
@@ -91,7 +91,7 @@ def succeeded(tx: Connection, sent: Due, status: int, now: datetime) -> None:
     )
 
 
-def failed(tx: Connection, sent: Due, status: int | None, why: str, again_at: datetime) -> None:
+def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why: str, again_at: datetime) -> None:
     """Write that an attempt failed, and when the next one is due."""
     tx.execute(_attempt(sent).values(last_status=status, last_error=why, next_attempt_at=again_at))
 
@@ -190,7 +190,7 @@ def _joined(table: Any, joined: Any, organisation_id: str, delivery_id: str) -> 
     )
 
 
-def _attempt(sent: Due) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+def _attempt(sent: ClaimedDelivery) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
     """Build an update of the delivery, if this attempt is still the last one."""
     return update(deliveries).where(
         deliveries.c.organisation_id == sent.organisation_id,

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from app.ledger.experiments import ChargingMode
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, experiments, run_budgets
 
 
@@ -62,7 +62,7 @@ def page(
     """List experiments after an id, under all the given accounts."""
     found = select(*_COLUMNS).where(experiments.c.organisation_id == organisation_id)
     for account_id in beneath:
-        found = found.where(experiments.c.account_id.in_(ids_beneath(organisation_id, account_id)))
+        found = found.where(experiments.c.account_id.in_(descendant_ids(organisation_id, account_id)))
     if after is not None:
         found = found.where(experiments.c.id > after)
     return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id).limit(limit))]

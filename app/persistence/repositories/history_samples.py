@@ -37,7 +37,7 @@ class ChargedRun:
     decisions: int
 
 
-def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list[ChargedRun]:
+def charged_runs(tx: Connection, organisation_id: str, account_id: str) -> list[ChargedRun]:
     """List the runs with decisions under an account with its children."""
     down, up = account_ancestors.alias("down"), account_ancestors.alias("up")
     found = (
@@ -61,7 +61,7 @@ def parts_beneath(tx: Connection, organisation_id: str, account_id: str) -> list
     return [ChargedRun(*row) for row in tx.execute(found)]
 
 
-def spread_over(tx: Connection, organisation_id: str, account_id: str, each: int) -> list[Sample]:
+def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each: int) -> list[Sample]:
     """Sample up to `each` decisions of each run under an account, including the last.
 
     They are sorted by run and position.

@@ -50,7 +50,7 @@ _GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine_reason, 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AccountVersion:
     """The columns of an account that show whether a cached copy is current."""
 
     id: str
@@ -67,25 +67,26 @@ def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[
     return found
 
 
-def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
+def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
     """Lock accounts in the global order in a write transaction; otherwise just read them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        Seen(row.id, row.version, row.updated_at, row.quarantine_reason)
+        AccountVersion(row.id, row.version, row.updated_at, row.quarantine_reason)
         for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
     ]
 
 
-def seen_beneath(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Seen]:
+def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
     """Read the children of locked accounts; charges lock the parents first."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        Seen(row.id, row.version, row.updated_at, row.quarantine_reason) for row in tx.execute(_SEEN_BENEATH, asked)
+        AccountVersion(row.id, row.version, row.updated_at, row.quarantine_reason)
+        for row in tx.execute(_SEEN_BENEATH, asked)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class AccountState:
     """The columns read of an account that is neither charged nor locked."""
 
     id: str
@@ -94,16 +95,16 @@ class Glance:
     limit_revision: int
 
 
-def glance(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[Glance]:
+def read_states(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountState]:
     """Read accounts without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        Glance(row.id, row.path, row.quarantine_reason is not None, row.limit_revision)
+        AccountState(row.id, row.path, row.quarantine_reason is not None, row.limit_revision)
         for row in tx.execute(_GLANCED, asked)
     ]
 
 
-def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
+def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
     """List the ids of an account and its ancestors, by depth and id."""
     found = select(account_ancestors.c.ancestor_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
@@ -111,7 +112,7 @@ def ids_above(tx: Connection, organisation_id: str, account_id: str) -> list[str
     return list(tx.execute(found.order_by(account_ancestors.c.depth, account_ancestors.c.ancestor_id)).scalars())
 
 
-def ids_beneath(organisation_id: str, account_id: str) -> Select[tuple[str]]:
+def descendant_ids(organisation_id: str, account_id: str) -> Select[tuple[str]]:
     """Build a subquery for the ids of an account and its descendants."""
     return select(account_ancestors.c.account_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.repositories.usage_snapshots import Reading
 from app.persistence.tables import (
@@ -48,7 +48,7 @@ class AccountSummary:
         return self.version, self.updated_at, self.quarantine
 
 
-def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[AccountSummary]:
+def list_summaries(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[AccountSummary]:
     """List populations and budgets, or those at or under one, ancestors first."""
     found = select(
         *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
@@ -57,7 +57,7 @@ def outlines(tx: Connection, organisation_id: str | None, *, beneath: str | None
     if organisation_id is not None:
         found = found.where(accounts.c.organisation_id == organisation_id)
     if organisation_id is not None and beneath is not None:
-        found = found.where(accounts.c.id.in_(ids_beneath(organisation_id, beneath)))
+        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, beneath)))
     rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
     return [AccountSummary(*row) for row in rows]
 
@@ -142,7 +142,7 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class AccountName:
     """The path, kind and time of change of an account in a list."""
 
     path: str
@@ -150,12 +150,12 @@ class Name:
     updated_at: datetime
 
 
-def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Name]:
+def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, AccountName]:
     """Get accounts by id."""
     found = select(accounts.c.id, accounts.c.path, accounts.c.kind, accounts.c.updated_at).where(
         accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids)
     )
-    return {row.id: Name(row.path, AccountKind(row.kind), row.updated_at) for row in tx.execute(found)}
+    return {row.id: AccountName(row.path, AccountKind(row.kind), row.updated_at) for row in tx.execute(found)}
 
 
 def readings_before(
@@ -217,7 +217,7 @@ def unfinished_runs(
     """List unfinished runs by latest activity, and count all of them by status."""
     mine = and_(runs.c.organisation_id == organisation_id, runs.c.status.in_([str(each) for each in UNFINISHED]))
     if beneath is not None:
-        mine = and_(mine, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+        mine = and_(mine, runs.c.account_id.in_(descendant_ids(organisation_id, beneath)))
     counts = tx.execute(select(runs.c.status, func.count()).where(mine).group_by(runs.c.status))
     numbers = {row.status: int(row[1]) for row in counts}
     rows = tx.execute(
@@ -230,7 +230,9 @@ def newest_runs(
     tx: Connection, organisation_id: str, beneath: str, *, before: str | None, limit: int
 ) -> list[RunOutline]:
     """List runs under an account before an id, newest first."""
-    mine = and_(runs.c.organisation_id == organisation_id, runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+    mine = and_(
+        runs.c.organisation_id == organisation_id, runs.c.account_id.in_(descendant_ids(organisation_id, beneath))
+    )
     if before is not None:
         mine = and_(mine, runs.c.account_id < before)
     return [_outline(row) for row in tx.execute(_OUTLINES.where(mine).order_by(runs.c.account_id.desc()).limit(limit))]

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from app.ledger.policies import ORGANISATION
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import proposals
 
 
@@ -106,7 +106,7 @@ def page(
     """List proposals after an id, oldest first."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     if wanted.beneath is not None:
-        found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, wanted.beneath)))
+        found = found.where(proposals.c.account_id.in_(descendant_ids(organisation_id, wanted.beneath)))
     if wanted.account_id == ORGANISATION:
         found = found.where(proposals.c.account_id.is_(None))
     elif wanted.account_id is not None:
@@ -120,14 +120,14 @@ def page(
     return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id).limit(limit))]
 
 
-def decided(
+def list_closed(
     tx: Connection, organisation_id: str, *, beneath: str | None, before: str | None, limit: int
 ) -> list[Proposal]:
     """List closed proposals about an account or its descendants before an id, newest first."""
     found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
     found = found.where(proposals.c.status != str(ProposalStatus.OPEN))
     if beneath is not None:
-        found = found.where(proposals.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+        found = found.where(proposals.c.account_id.in_(descendant_ids(organisation_id, beneath)))
     if before is not None:
         found = found.where(proposals.c.id < before)
     return [_proposal(row) for row in tx.execute(found.order_by(proposals.c.id.desc()).limit(limit))]

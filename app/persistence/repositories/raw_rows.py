@@ -168,7 +168,7 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
     return set(tx.execute(found.distinct()).scalars())
 
 
-def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
+def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
     """List all runs of one or every organisation by key, reporting damage."""
     found = {
         (row.organisation_id, row.account_id): StoredRun(
@@ -193,7 +193,7 @@ def kept_runs(tx: Connection, organisation_id: str | None = None, report: Report
     return list(found.values())
 
 
-def kept_reservations(
+def list_reservations(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> dict[Key, StoredReservation]:
     """List all reservations of one or every organisation by key, reporting damage."""

@@ -15,7 +15,7 @@ from app.ledger.hash_chain import canonical
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
 _RUNS = (
@@ -100,7 +100,7 @@ def page(
     """List runs in order of registration, after an id."""
     found = _of(organisation_id)
     if beneath is not None:
-        found = found.where(runs.c.account_id.in_(ids_beneath(organisation_id, beneath)))
+        found = found.where(runs.c.account_id.in_(descendant_ids(organisation_id, beneath)))
     if budget_id is not None:
         found = found.join(
             run_budgets,

@@ -10,7 +10,7 @@ from app.persistence.repositories.sql_time import seconds
 from app.persistence.tables import accounts, alerts, reservations
 
 
-def silent(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
+def find_stale(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
     """Find runs with a reservation inactive for a share of its lease.
 
     Those with an alert are excluded. A step, and any other change of the run, counts as activity, as a renewal does.

@@ -6,7 +6,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.locks import ids_beneath
+from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
@@ -69,7 +69,7 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
         )
         .where(
             accounts.c.organisation_id == organisation_id,
-            accounts.c.id.in_(ids_beneath(organisation_id, account_id)),
+            accounts.c.id.in_(descendant_ids(organisation_id, account_id)),
             ~approved,
         )
         .order_by(accounts.c.id)

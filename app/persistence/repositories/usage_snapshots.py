@@ -24,7 +24,7 @@ class Reading:
     recorded_at: datetime
 
 
-def unread(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
+def due_accounts(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
     """List changed populations and budgets whose last reading is at least `rest` ago."""
     last = (
         select(func.max(account_usage_snapshots.c.recorded_at))

@@ -13,7 +13,7 @@ from app.service.auth.request_context import RequestContext
 def require_reach(tx: Connection, call: RequestContext, account_id: str) -> None:
     """Require that an account is at or under the caller's scope."""
     if call.principal.scope is not None:
-        call.require_scope(locks.ids_above(tx, call.organisation_id, account_id))
+        call.require_scope(locks.ancestor_ids(tx, call.organisation_id, account_id))
 
 
 def require_every_budget(tx: Connection, call: RequestContext, account_id: str) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.composition import MAX_PARTS
+from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import accounts, partitions
 from app.persistence.repositories.accounts import AccountRecord
@@ -102,8 +102,8 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
             )
         return
     siblings = [record.account for record in accounts.children(tx, call.organisation_id, [parent.id])]
-    if len(siblings) >= MAX_PARTS:
-        raise InvalidInputError(f"{parent.path} has {MAX_PARTS} parts already, the most that an account may have.")
+    if len(siblings) >= MAX_PARTITIONS:
+        raise InvalidInputError(f"{parent.path} has {MAX_PARTITIONS} parts already, the most that an account may have.")
     if block is None:
         return
     taken = partitions.blocks_of(tx, call.organisation_id, [sibling.id for sibling in siblings])

@@ -16,7 +16,7 @@ from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import deliveries, organisations, webhooks
-from app.persistence.repositories.deliveries import Due
+from app.persistence.repositories.deliveries import ClaimedDelivery
 from app.service.alerts.disabling import disable
 from app.service.alerts.http_sender import MOST_AT_ONCE, Sender, Sent
 from app.service.metrics import counters
@@ -69,7 +69,7 @@ async def deliver(db: Database, sender: Sender) -> None:
         await asyncio.gather(*at_work, return_exceptions=True)
 
 
-async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
+async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[ClaimedDelivery]:
     if most <= 0:
         return []
     try:
@@ -84,7 +84,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Due]:
     return []
 
 
-async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
+async def _deliver_one(db: Database, sender: Sender, due: ClaimedDelivery) -> None:
     try:
         sent = await sender.send(due, db.clock.now())
         counters.delivered(acknowledged=sent.acknowledged)
@@ -97,7 +97,9 @@ async def _deliver_one(db: Database, sender: Sender, due: Due) -> None:
         _logger.exception("Delivery %s failed, and is tried again", due.id)
 
 
-def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE) -> list[Due]:
+def claim_due(
+    db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE
+) -> list[ClaimedDelivery]:
     """Claim due deliveries for `CLAIM_SECONDS`, at most one for each webhook.
 
     Args:
@@ -107,10 +109,10 @@ def claim_due(db: Database, now: datetime, busy: frozenset[str] = frozenset(), m
         most: maximum number of claims.
     """
     with db.read(ALL_TENANTS) as tx:
-        if not deliveries.any_due(tx, now, busy):
+        if not deliveries.has_due(tx, now, busy):
             return []
 
-    def claim() -> list[Due]:
+    def claim() -> list[ClaimedDelivery]:
         with db.write(ALL_TENANTS) as tx:
             return deliveries.claim(tx, now, now + timedelta(seconds=CLAIM_SECONDS), busy, most)
 
@@ -123,7 +125,7 @@ def retry_delay(attempts: int) -> timedelta:
     return timedelta(seconds=BACK_OFF_SECONDS[min(attempts, len(BACK_OFF_SECONDS)) - 1] * spread)
 
 
-def record_attempt(db: Database, due: Due, sent: Sent, now: datetime) -> None:
+def record_attempt(db: Database, due: ClaimedDelivery, sent: Sent, now: datetime) -> None:
     """Record the result of an attempt; a 410 response disables the webhook.
 
     After long failure all pending deliveries of the webhook wait for this one; the first success releases them. New
@@ -134,20 +136,20 @@ def record_attempt(db: Database, due: Due, sent: Sent, now: datetime) -> None:
         with db.write(due.organisation_id) as tx:
             if sent.acknowledged:
                 webhooks.note_success(tx, due.organisation_id, due.webhook.id)
-                deliveries.succeeded(tx, due, sent.status or 0, now)
+                deliveries.save_success(tx, due, sent.status or 0, now)
             else:
                 _failed(tx, due, sent, now)
 
     db.retried(write)
 
 
-def _failed(tx: Connection, due: Due, sent: Sent, now: datetime) -> None:
+def _failed(tx: Connection, due: ClaimedDelivery, sent: Sent, now: datetime) -> None:
     organisation_id, webhook_id = due.organisation_id, due.webhook.id
     if sent.gone:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)
     failures, since = webhooks.note_failure(tx, organisation_id, webhook_id, now)
     again_at = now + retry_delay(due.attempts)
-    deliveries.failed(tx, due, sent.status, sent.error or "", again_at)
+    deliveries.save_failure(tx, due, sent.status, sent.error or "", again_at)
     if sent.gone:
         webhook = webhooks.find(tx, organisation_id, webhook_id)
         if webhook is not None and webhook.disabled_at is None:

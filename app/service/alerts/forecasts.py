@@ -75,7 +75,7 @@ def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
 def take_readings(db: Database, now: datetime) -> int:
     """Record snapshots of changed accounts, create forecast alerts; return the number of snapshots."""
     with db.read(ALL_TENANTS) as tx:
-        due = usage_snapshots.unread(tx, now, REST)
+        due = usage_snapshots.due_accounts(tx, now, REST)
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
         ids = [account_id for _, account_id in found]
         for start in range(0, len(ids), PAGE):

@@ -12,7 +12,7 @@ from typing import Final
 import certifi
 import httpcore
 
-from app.persistence.repositories.deliveries import Due
+from app.persistence.repositories.deliveries import ClaimedDelivery
 from app.service.alerts.ssrf_guard import GuardedBackend, Resolver, resolve
 from app.service.alerts.webhook_signatures import message, signed_headers
 from app.version import VERSION
@@ -58,7 +58,7 @@ class Sender:
         )
         self._agent = f"epsilon-ledger/{VERSION}"
 
-    async def send(self, due: Due, now: datetime) -> Sent:
+    async def send(self, due: ClaimedDelivery, now: datetime) -> Sent:
         """Send an alert to a webhook once; only a 2xx response acknowledges it.
 
         The response body is not read.

@@ -127,12 +127,12 @@ def _lines(
     owner = root.organisation_id
     paths = {key: [name for name, _ in path] for key, path in raw_rows.ancestors(tx, owner).items()}
     beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
-    runs = [run for run in raw_rows.kept_runs(tx, owner) if run.id in beneath]
+    runs = [run for run in raw_rows.list_runs(tx, owner) if run.id in beneath]
     budgets = raw_rows.charged_budgets(tx, owner)
     above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
     _require_readable(damaged, beneath | above)
     chosen = [one.account for one in kept if one.organisation_id == owner and one.id in beneath | above]
-    reservations = [one for one in raw_rows.kept_reservations(tx, owner).values() if one.run_id in beneath]
+    reservations = [one for one in raw_rows.list_reservations(tx, owner).values() if one.run_id in beneath]
     whole = root.account.kind is AccountKind.POPULATION
     yield {
         "type": "header",

@@ -11,7 +11,7 @@ from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_paths, audit_entries, decision_queries, decisions
 from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
-from app.persistence.repositories.decision_queries import Decided, Place
+from app.persistence.repositories.decision_queries import DecisionCursor, DecisionWithPath
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
@@ -37,7 +37,9 @@ class DecisionQuery:
     until: datetime | None = None
 
 
-def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place | None, limit: int) -> list[Decided]:
+def read_decisions(
+    call: RequestContext, query: DecisionQuery, *, before: DecisionCursor | None, limit: int
+) -> list[DecisionWithPath]:
     """List the decisions within the caller's scope, the newest first.
 
     Raises:
@@ -49,7 +51,7 @@ def read_decisions(call: RequestContext, query: DecisionQuery, *, before: Place 
         return decision_queries.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
 
 
-def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
+def read_decision(call: RequestContext, run_id: str, position: int) -> DecisionWithPath:
     """Get a decision with its steps."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -57,7 +59,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> Decided:
         found = decisions.at_positions(tx, call.organisation_id, run.id, [position], EVENTS_ROOM)
     if not found:
         raise NotFoundError(f"The run {run_id} has no decision {position}.")
-    return Decided(found[0], run.path)
+    return DecisionWithPath(found[0], run.path)
 
 
 def read_acts(

@@ -282,7 +282,7 @@ class Authenticator:
                 for known in due
             }
             with db.write(ALL_TENANTS) as tx:
-                api_keys.used(tx, when)
+                api_keys.save_last_used(tx, when)
             for known in due:
                 known.written_at = asked
 

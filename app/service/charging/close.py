@@ -12,7 +12,7 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
-from app.ledger.composition import of_children, through
+from app.ledger.composition import recompose, topmost_parallel_under
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.ledger.headroom import fits
@@ -153,10 +153,10 @@ def _above(
         return after.get(account_id) or _as_kept(work, organisation_id, account_id)
 
     for account in reversed(path[:-1]):
-        inner = through(path, account)
+        inner = topmost_parallel_under(path, account)
         if account.partitions_per_unit is not None:
             children = work.parts[organisation_id, account.id]
-            after[account.id] = of_children(account, map(now, children))
+            after[account.id] = recompose(account, map(now, children))
         elif account.id not in composed:
             held = _held_after(work, organisation_id, account, ended_id, reserved)
             after[account.id] = account.settle_hold(spent, held)

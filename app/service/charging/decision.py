@@ -11,7 +11,7 @@ from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import (
     Reservation,
     Shortfall,
-    first_covered,
+    count_covered,
     has_lapsed,
     is_exact,
     is_withdrawn,
@@ -128,7 +128,7 @@ def _taken(
     reservation = _usable(work, command)
     taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
     if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
-        covered = first_covered(reservation, steps)
+        covered = count_covered(reservation, steps)
         if not covered and is_withdrawn(reservation, steps[0]) and command.ends_plan:
             raise PlanWithdrawnError(reservation.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
@@ -149,7 +149,7 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
     """Add the limit change and the plan's remaining steps to a refusal."""
     reservation = _usable(work, command)
     if reservation is not None and reservation.steps_withdrawn:
-        covered = first_covered(reservation, steps)
+        covered = count_covered(reservation, steps)
         refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
     return with_limit_change(work.tx, command.organisation_id, refusal)
 

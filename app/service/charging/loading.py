@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, idempotent_responses, locks, reservations, runs
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.locks import Seen
+from app.persistence.repositories.locks import AccountVersion
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
@@ -86,7 +86,7 @@ def _load_accounts(work: UnitOfWork, organisation_id: str, wanted: Iterable[Load
         ids.update(path[-1:] if own_only else path)
         above.update(path[:-1] if own_only else ())
     if above - ids:
-        for seen_above in locks.glance(work.tx, organisation_id, above - ids):
+        for seen_above in locks.read_states(work.tx, organisation_id, above - ids):
             key = (organisation_id, seen_above.id)
             if seen_above.quarantined:
                 work.quarantined_paths[key] = seen_above.path
@@ -106,7 +106,7 @@ def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
     ]
     if not composed:
         return
-    seen = locks.seen_beneath(work.tx, organisation_id, composed)
+    seen = locks.read_children(work.tx, organisation_id, composed)
     beside = [part for part in seen if (organisation_id, part.id) not in work.accounts]
     for record in _as_seen(work, organisation_id, beside):
         work.unlocked_partitions[organisation_id, record.account.id] = record
@@ -116,7 +116,7 @@ def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
         work.parts.setdefault((organisation_id, parent), []).append(part.id)
 
 
-def _as_seen(work: UnitOfWork, organisation_id: str, found: Iterable[Seen]) -> Iterator[AccountRecord]:
+def _as_seen(work: UnitOfWork, organisation_id: str, found: Iterable[AccountVersion]) -> Iterator[AccountRecord]:
     """Yield accounts from the cache if it is current, else from the database."""
     stale = []
     for seen in found:

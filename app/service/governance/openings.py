@@ -12,7 +12,7 @@ from app.ledger.errors import NameTakenError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.lookalikes import look_alike
 from app.ledger.permissions import Permission
-from app.ledger.policies import NOTHING_SAID, ORGANISATION, PolicySource, effective
+from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
 from app.persistence.repositories import organisations
 from app.persistence.repositories.accounts import Population, planned_text, read_planned
 from app.persistence.repositories.proposals import Proposal, ProposalKind
@@ -58,7 +58,7 @@ def create_population(
 
 def needs_second_person(tx: Connection, call: RequestContext) -> bool:
     """Check whether the organisation's policy requires a second person for populations."""
-    policy = organisations.policy(tx, call.organisation_id)[0] or NOTHING_SAID
+    policy = organisations.policy(tx, call.organisation_id)[0] or EMPTY_POLICY
     return effective((PolicySource(ORGANISATION, policy),)).approvers_to_create_population != 1
 
 

@@ -10,7 +10,7 @@ from app.ledger.errors import InvalidInputError, PreconditionFailedError
 from app.ledger.hash_chain import canonical
 from app.ledger.permissions import Permission
 from app.ledger.policies import (
-    NOTHING_SAID,
+    EMPTY_POLICY,
     ORGANISATION,
     Policy,
     PolicySource,
@@ -164,9 +164,9 @@ def find_policy(tx: Connection, call: RequestContext, account_id: str | None) ->
 
 def _house(tx: Connection, call: RequestContext) -> PolicyRecord:
     policy, revision = organisations.policy(tx, call.organisation_id)
-    said = policy or NOTHING_SAID
+    said = policy or EMPTY_POLICY
     holds = effective((PolicySource(ORGANISATION, said),))
-    warnings = warnings_about(said, holds, NOTHING_SAID)
+    warnings = warnings_about(said, holds, EMPTY_POLICY)
     return PolicyRecord(call.organisation_id, ORGANISATION, said, holds, revision, warnings)
 
 
@@ -176,7 +176,7 @@ def _path(tx: Connection, call: RequestContext, account_id: str) -> list[Account
 
 def _of_account(path: list[Account]) -> PolicyRecord:
     own = path[-1]
-    said, sources = own.policy or NOTHING_SAID, sources_of(path)
+    said, sources = own.policy or EMPTY_POLICY, sources_of(path)
     holds = effective(sources)
     above = effective(tuple(source for source in sources if source.path != own.path))
     warnings = warnings_about(said, holds, above)

@@ -127,4 +127,4 @@ def _quarantined(tx: Connection, call: RequestContext, account_id: str | None) -
 
 def _under(tx: Connection, call: RequestContext, account_id: str) -> set[str]:
     """Get the ids of an account and of all accounts under it."""
-    return {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, account_id))}
+    return {row.account_id for row in tx.execute(locks.descendant_ids(call.organisation_id, account_id))}

@@ -47,7 +47,7 @@ def withdraw_plans(
 def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
     """Get each plan with its path from the limited account down."""
     paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
-    under = {row.account_id for row in tx.execute(locks.ids_beneath(call.organisation_id, limited.id))}
+    under = {row.account_id for row in tx.execute(locks.descendant_ids(call.organisation_id, limited.id))}
     return [
         ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, call.lapsed_by))
         for each in found

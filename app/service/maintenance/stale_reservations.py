@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories.stale_reservations import silent as silent_ones
+from app.persistence.repositories.stale_reservations import find_stale as silent_ones
 from app.service.alerts.alert_factory import silent
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save

@@ -130,7 +130,7 @@ class _Watch:
     def look(self) -> LedgerStats:
         """Collect the metrics in one transaction."""
         with self.placement.database.read(ALL_TENANTS) as tx:
-            unread = self._read(tx, overview_queries.outlines(tx, None))
+            unread = self._read(tx, overview_queries.list_summaries(tx, None))
             return LedgerStats(
                 uses=[use for _, use in self._uses.values() if use],
                 unread=unread,

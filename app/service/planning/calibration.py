@@ -7,14 +7,14 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.calibration.monotone_search import decimal, index_at_or_below, least
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, smallest_fitting
 from app.accounting.calibration.solvers import (
     DIGITS,
     MIN_SAMPLING_PROBABILITY,
     Target,
-    count_that_fits,
-    noise_multiplier_that_fits,
-    sampling_probability_that_fits,
+    max_count,
+    max_sampling_probability,
+    min_noise_multiplier,
 )
 from app.accounting.calibration.targets import Rule
 from app.accounting.conversion import epsilon_of_curve
@@ -140,7 +140,7 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
     Raises:
         UnsupportedEventError: the event has no single noise multiplier, or no sound bound under the relation.
     """
-    found = noise_multiplier_that_fits(event, goal.target(count))
+    found = min_noise_multiplier(event, goal.target(count))
     if found is None:
         return _unreachable(
             goal, f"Not even a noise multiplier of {MAX_NOISE_MULTIPLIER:g} meets epsilon {goal.epsilon:g}"
@@ -157,7 +157,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
     Raises:
         UnsupportedEventError: the event has no single sampling probability, or no sound bound under the relation.
     """
-    found = sampling_probability_that_fits(event, goal.target(count))
+    found = max_sampling_probability(event, goal.target(count))
     if found is None:
         return _unreachable(
             goal, f"Not even a sampling probability of {MIN_SAMPLING_PROBABILITY:g} meets epsilon {goal.epsilon:g}"
@@ -173,7 +173,7 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     """
     rule, besides = goal.rule(), goal.setting.curve(goal.other_events)
     curve = event_curve(event, goal.setting.relation, rule.grid_version)
-    steps = count_that_fits(curve, besides, rule)
+    steps = max_count(curve, besides, rule)
     events = [event, *(step.event for step in goal.other_events)]
     warnings = goal.setting.warnings(events, goal.delta)
     if steps == 0:
@@ -209,7 +209,7 @@ def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> f
         return 0.0
     first, last = (index_at_or_below(bound, DIGITS) for bound in LIMITS)
     near = min(max(declared * USUAL_SURCHARGE, LIMITS[0]), LIMITS[1])
-    found = least(
+    found = smallest_fitting(
         lambda index: AdaptiveRule(decimal(index, DIGITS), delta).fits(total),
         index_at_or_below(near, DIGITS),
         first,

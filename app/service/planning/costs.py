@@ -10,7 +10,7 @@ from app.accounting.conversion import delta_of_curve, epsilon_of_curve
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
-from app.accounting.zcdp import ZcdpBound, total_concentration
+from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.accounts import StepEvent, zero_curve
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon, about_order, about_size
 from app.service.planning.calibration import smallest_adaptive_limit
@@ -152,7 +152,7 @@ def _unsampled(
     exact: Callable[[ZcdpBound], float],
 ) -> list[AccountantReading]:
     """Compute the readings that require a plan without sampling."""
-    plan = total_concentration(((step.event, step.count) for step in steps), setting.relation)
+    plan = total_zcdp_bound(((step.event, step.count) for step in steps), setting.relation)
     if plan is None:
         return []
     found = [AccountantReading("zcdp", zcdp(plan), None, ZCDP)]

@@ -11,7 +11,7 @@ from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import decision_queries, overview_queries
 from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decision_queries import DecisionWithPath
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
@@ -66,7 +66,7 @@ class AccountDetail:
     spenders: tuple[Spender, ...]
     runs: list[RunOutline]
     following: str | None
-    refusals: list[Decided]
+    refusals: list[DecisionWithPath]
     limit: LimitNow
     answer: WhatIfResult | None
 

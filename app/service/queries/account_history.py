@@ -139,10 +139,10 @@ class AccountHistoryCache:
 
 def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> _Curve:
     account = record.account
-    parts = history_samples.parts_beneath(tx, organisation_id, account.id)
+    parts = history_samples.charged_runs(tx, organisation_id, account.id)
     decisions = sum(part.decisions for part in parts)
     each = max(1, SAMPLES // max(1, len(parts)))
-    found = [one for one in history_samples.spread_over(tx, organisation_id, account.id, each) if one.charged]
+    found = [one for one in history_samples.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
         return _Curve((), (), None, (), decisions, len(found), exact=True)
     told = history_samples.events_of(tx, organisation_id, account.id, each, EVENTS)

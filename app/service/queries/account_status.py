@@ -141,7 +141,7 @@ class AccountStatusCache:
         Returns:
             Those above first.
         """
-        found = overview_queries.outlines(tx, call.organisation_id, beneath=beneath or call.principal.scope)
+        found = overview_queries.list_summaries(tx, call.organisation_id, beneath=beneath or call.principal.scope)
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):

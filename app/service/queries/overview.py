@@ -7,7 +7,7 @@ from typing import Final
 from app.ledger.accounts import AccountKind
 from app.ledger.permissions import Permission
 from app.persistence.repositories import decision_queries, overview_queries
-from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decision_queries import DecisionWithPath
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
@@ -48,7 +48,7 @@ class Overview:
     severities: dict[Severity, int]
     runs: list[RunOutline]
     unfinished: dict[str, int]
-    refusals: list[Decided]
+    refusals: list[DecisionWithPath]
 
 
 def read_change_token(call: RequestContext) -> tuple[object, ...]:

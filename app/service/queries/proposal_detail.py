@@ -119,7 +119,9 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
     """List the decided proposals, the newest first, made before an id."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
-        found = proposals.decided(tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit)
+        found = proposals.list_closed(
+            tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit
+        )
         return [_proposed(tx, call, each) for each in found]
 
 

@@ -12,7 +12,7 @@ from app.ledger.permissions import Permission
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
 from app.persistence.repositories import audit_entries, decision_queries, decisions, overview_queries, reservations
-from app.persistence.repositories.decision_queries import Decided
+from app.persistence.repositories.decision_queries import DecisionWithPath
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
@@ -73,7 +73,7 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
     record = read_run(tx, call, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
     refused = decision_queries.DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
-    found: list[Decided] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    found: list[DecisionWithPath] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
     registered = audit_entries.page(
         tx,
         organisation_id,

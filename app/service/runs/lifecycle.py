@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
-from app.ledger.runs import ENDS, RunAction, RunStatus, after, require_attempt, require_not_ended
+from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_attempt, require_not_ended
 from app.persistence.repositories import organisations, proposals, runs
 from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.service.audit_log import AuditEvent
@@ -54,7 +54,7 @@ def transition_run(
             run = work.run(call.organisation_id, run_id)
             if attempt is not None:
                 require_attempt(run, attempt)
-            reached = after(run.status, action)
+            reached = next_status(run.status, action)
             if reached is not run.status:
                 if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
                     _supersede(tx, call, run_id)

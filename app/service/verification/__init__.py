@@ -52,7 +52,7 @@ def verify(
         audit.paths = raw_rows.ancestors(tx, organisation_id, audit.report)
         audit.charged = raw_rows.charged_budgets(tx, organisation_id, audit.report)
         audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
-        audit.reservations = raw_rows.kept_reservations(tx, organisation_id, audit.report)
+        audit.reservations = raw_rows.list_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
         _judge_accounts(audit, organisation_id)
@@ -88,7 +88,7 @@ def _read_acts(
 
 def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Check each run as it is read, and the accounts above at the end."""
-    runs = {(run.organisation_id, run.id): run for run in raw_rows.kept_runs(audit.tx, organisation_id, audit.report)}
+    runs = {(run.organisation_id, run.id): run for run in raw_rows.list_runs(audit.tx, organisation_id, audit.report)}
     missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
     for kept in accounts.list_all(audit.tx, organisation_id, audit.report):
         key = (kept.organisation_id, kept.id)

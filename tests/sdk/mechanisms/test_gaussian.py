@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.accounting.base_rdp import gaussian_noise
 from app.accounting.events import NeighboringRelation
 from app.accounting.events.serialization import event_from_dict
-from app.accounting.formulas.noise_schedules import decayed
+from app.accounting.formulas.noise_schedules import scheduled_noise
 from epsilon_ledger import Event, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
@@ -37,7 +37,7 @@ def test_decays_are_exact(mode: DecayMode, z: float, rate: float, t: int) -> Non
         k = mpmath.mpf(rate)
         exact = z * {"time": 1 / (1 + k * t), "step": (1 - k) ** t, "exp": mpmath.exp(-k * t)}[mode]
         assert abs(noise.noise_multiplier / exact - 1) < 1e-13
-    assert noise.noise_multiplier == pytest.approx(float(decayed(mode, z, rate, np.array([t]))[0]), rel=1e-12)
+    assert noise.noise_multiplier == pytest.approx(float(scheduled_noise(mode, z, rate, np.array([t]))[0]), rel=1e-12)
     assert noise.event == gaussian(noise.noise_multiplier)
     assert noise.standard_deviation == noise.noise_multiplier
 
