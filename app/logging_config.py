@@ -84,14 +84,14 @@ class JsonFormatter(TextFormatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format the record, its exception included."""
         facts = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _said(record).strip(),
             "request_id": request_id.get(),
             "trace_id": TextFormatter.trace_id(),
             "exception": record.exc_text,  # redacted when the record was created
-            "process": record.process,
+            "process_id": record.process,
             **getattr(record, "facts", {}),
         }
         return json.dumps({name: fact for name, fact in facts.items() if fact is not None}, ensure_ascii=False)

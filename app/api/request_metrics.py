@@ -52,7 +52,7 @@ class RequestMetricsMiddleware:
 
 def _log(method: str, route: str, status: int, seconds: float) -> None:
     """Log a request; its id, which the ledger stores too, identifies the details."""
-    facts = {"method": method, "route": route, "status": status, "seconds": round(seconds, 6)}
+    facts = {"method": method, "route": route, "status": status, "duration_seconds": round(seconds, 6)}
     _logger.info("%s %s %d in %.1f ms", method, route, status, seconds * 1e3, extra={"facts": facts})
 
 

@@ -44,13 +44,13 @@ def test_each_request_has_a_line_by_its_id(told: list[dict[str, Any]]) -> None:
         ("GET", "/v1/runs/{run_id}", 422),
         ("POST", "/v1/runs/{run_id}/steps", 403),
     ]
-    assert all(line["seconds"] > 0 and line["level"] == "info" for line in lines.values())
+    assert all(line["duration_seconds"] > 0 and line["level"] == "info" for line in lines.values())
 
 
 def test_the_servers_own_lines_are_json_too(told: list[dict[str, Any]]) -> None:
     own = [line for line in told if line["logger"].startswith("uvicorn")]
     assert {"Application startup complete.", "Shutting down"} <= {line["message"] for line in own}
-    assert all(line["time"].endswith("+00:00") and line["process"] > 1 for line in own)
+    assert all(line["timestamp"].endswith("+00:00") and line["process_id"] > 1 for line in own)
 
 
 def test_requests_have_no_lines_unless_they_are_asked_for(tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_no_line_holds_a_secret_and_each_names_its_request(lines: TextFormatter,
 
 def test_a_line_of_json_is_one_line(record: logging.LogRecord) -> None:
     line = json.loads(JsonFormatter().format(record))
-    assert line.keys() == {"time", "level", "logger", "message", "exception", "process"}
+    assert line.keys() == {"timestamp", "level", "logger", "message", "exception", "process_id"}
     assert (line["level"], line["logger"], line["message"]) == ("error", "app", f"with {HIDDEN}")
     assert "\n" not in JsonFormatter().format(record)

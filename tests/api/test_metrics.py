@@ -88,17 +88,17 @@ def test_an_api_key_does_not_open_metrics(watched: House) -> None:
 
 def test_with_the_token_the_fullest_accounts_are_named(watched: House) -> None:
     found = _read(watched.ledger)
-    named = {labels: value for (name, labels), value in found.items() if name.endswith("account_epsilon_fraction")}
+    named = {labels: value for (name, labels), value in found.items() if name.endswith("account_epsilon_ratio")}
     (owner,) = {dict(labels)["organisation"] for labels in named}
     population = {"organisation": owner, "kind": "population", "account": "mimic"}
     budget = {"organisation": owner, "kind": "budget", "account": "mimic/icu-team"}
     sweep = budget | {"account": "mimic/icu-team/sweep"}
     assert named.keys() == {frozenset(each.items()) for each in (population, budget, sweep)}
     account = watched.ledger.get(f"/v1/populations/{watched.population}").json()
-    assert _value(found, "account_epsilon_fraction", **population) == pytest.approx(
+    assert _value(found, "account_epsilon_ratio", **population) == pytest.approx(
         account["epsilon"] / account["limit"]["epsilon"]
     )
-    assert 0 < _value(found, "account_used_fraction", **population) < 1
+    assert 0 < _value(found, "account_utilisation_ratio", **population) < 1
 
 
 def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fresh: None) -> None:
@@ -107,7 +107,7 @@ def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fre
         house = furnish(ledger)
         ledger.budget("idle")
         found = _read(ledger)
-        named = [dict(labels)["account"] for name, labels in found if name.endswith("account_used_fraction")]
+        named = [dict(labels)["account"] for name, labels in found if name.endswith("account_utilisation_ratio")]
         assert sorted(named) == ["mimic", "mimic/icu-team"]
         assert _value(found, "accounts", placement="default", kind="budget") == 3
         assert house.run not in str(found)
@@ -133,12 +133,12 @@ def test_decisions_are_counted_by_what_became_of_them(watched: House) -> None:
     outcomes = ("admitted", "refused", "reported", "replayed")
     assert [more("decisions_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1, 1]
     assert [more("steps_total", outcome=outcome) for outcome in outcomes[:3]] == [3, 1, 2]
-    assert more("admission_seconds_count") == 4
+    assert more("step_authorization_duration_seconds_count") == 4
     assert more("problems_total", code="budget_exceeded") == more("problems_total", code="sequence_gap") == 1
     route = {"method": "POST", "route": "/v1/runs/{run_id}/steps"}
-    assert more("http_request_seconds_count", **route, status="2xx") == 3
-    assert more("http_request_seconds_count", **route, status="4xx") == 2
-    assert more("group_commands_count") == more("commit_seconds_count") >= 5
+    assert more("http_request_duration_seconds_count", **route, status="2xx") == 3
+    assert more("http_request_duration_seconds_count", **route, status="4xx") == 2
+    assert more("commit_batch_size_count") == more("commit_duration_seconds_count") >= 5
 
 
 def test_no_request_makes_a_new_label_up(watched: House) -> None:
@@ -155,28 +155,28 @@ def test_no_request_makes_a_new_label_up(watched: House) -> None:
 def test_what_waits_for_webhooks_is_told(watched: House) -> None:
     found = _read(watched.ledger)
     assert _value(found, "webhook_deliveries_pending", placement="default") >= 1
-    assert _value(found, "webhook_oldest_pending_seconds", placement="default") > 0
+    assert _value(found, "webhook_oldest_pending_delivery_age_seconds", placement="default") > 0
     assert _value(found, "webhooks_disabled", placement="default") == 0
 
 
 def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: House) -> None:
-    assert _value(_read(watched.ledger), "chain_heads_wrong", placement="default") == 0
+    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 0
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE decisions SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "chain_heads_wrong", placement="default") == 1
+    assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 1
 
 
 def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: House) -> None:
     first = _read(watched.ledger)
-    assert _value(first, "checkpoint_unsigned_seconds", placement="default") > 0
+    assert _value(first, "oldest_unsigned_entry_age_seconds", placement="default") > 0
     assert watched.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     signed = _read(watched.ledger)
-    assert _value(signed, "checkpoint_last_timestamp_seconds", placement="default") > 0
-    assert _value(signed, "checkpoints_wrong", placement="default") == 0
+    assert _value(signed, "last_checkpoint_timestamp_seconds", placement="default") > 0
+    assert _value(signed, "checkpoint_mismatches", placement="default") == 0
     assert math.isclose(_value(signed, "organisations", placement="default"), 2)
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET entry_hash = zeroblob(32)")
-    assert _value(_read(watched.ledger), "checkpoints_wrong", placement="default") == 1
+    assert _value(_read(watched.ledger), "checkpoint_mismatches", placement="default") == 1
 
 
 def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
@@ -196,7 +196,7 @@ def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
 def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: House, damage: str) -> None:
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql(damage)
-    named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_fraction")]
+    named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_ratio")]
     assert named == ["mimic"]
 
 

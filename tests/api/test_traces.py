@@ -71,12 +71,12 @@ def test_a_step_is_traced_to_the_collector_and_no_secret_with_it(
         finally:
             server.stop()
         until = time.monotonic() + 10
-        while not {"admission", "commit", "POST /v1/runs/{run_id}/steps"} <= {span.name for span in spans}:
+        while not {"authorize_steps", "commit", "POST /v1/runs/{run_id}/steps"} <= {span.name for span in spans}:
             assert time.monotonic() < until, {span.name for span in spans}
             time.sleep(0.05)
     asked = [span for span in spans if span.name == "POST /v1/runs/{run_id}/steps"]
     assert {span.trace_id.hex() for span in asked} == {"ab" * 16}
-    admitted = [span for span in spans if span.name == "admission"]
+    admitted = [span for span in spans if span.name == "authorize_steps"]
     assert {span.parent_span_id for span in admitted} <= {span.span_id for span in asked}
     committed = [span for span in spans if span.name == "commit"]
     assert {link.trace_id.hex() for span in committed for link in span.links} == {"ab" * 16}
@@ -89,7 +89,7 @@ def test_without_a_collector_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name, raising=False)
     assert tracing_setup.configure_tracing() == tracing_setup.OFF
     assert TRACES.here() is None
-    assert TRACES.span("admission") is TRACES.shared("commit", [])
+    assert TRACES.span("authorize_steps") is TRACES.shared("commit", [])
 
 
 def test_without_the_extra_the_service_serves_and_says_so(

@@ -77,7 +77,7 @@ class CommitQueue:
         command.ends_plan = True
         asked_at = perf_counter()
         result = await self._repeated(command, self._admit)
-        counters.observe_admission(perf_counter() - asked_at)
+        counters.observe_step_authorization(perf_counter() - asked_at)
         return result
 
     async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
@@ -115,7 +115,7 @@ class CommitQueue:
         return await asyncio.to_thread(preview, self.db, self.memory, command)
 
     async def _admit(self, command: StepCommand) -> CommandResult | Exception:
-        with TRACES.span("admission"):
+        with TRACES.span("authorize_steps"):
             return await self._submit(command)
 
     async def _submit(self, command: StepCommand) -> CommandResult | Exception:

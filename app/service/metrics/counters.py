@@ -20,41 +20,42 @@ SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 REPLAYED: Final = "replayed"
 
-_DECISIONS = Counter(
-    "epsilon_ledger_decisions", "Answers to requests for steps, by outcome.", ["outcome"], registry=REGISTRY
-)
+_DECISIONS = Counter("epsilon_ledger_decisions", "Decided step requests, by outcome.", ["outcome"], registry=REGISTRY)
 _STEPS = Counter(
-    "epsilon_ledger_steps", "Steps that were asked for, by outcome; none of them twice.", ["outcome"], registry=REGISTRY
+    "epsilon_ledger_steps", "Requested steps, by outcome; replays count none.", ["outcome"], registry=REGISTRY
 )
-_ADMISSION = Histogram(
-    "epsilon_ledger_admission_seconds",
-    "From the request for steps to its durable answer, with the wait for its turn.",
+_STEP_AUTHORIZATION = Histogram(
+    "epsilon_ledger_step_authorization_duration_seconds",
+    "Duration from a step request to its durable answer, including the queue.",
     buckets=SECONDS,
     registry=REGISTRY,
 )
 _COMMIT = Histogram(
-    "epsilon_ledger_commit_seconds", "One group's transaction, with its commit.", buckets=SECONDS, registry=REGISTRY
+    "epsilon_ledger_commit_duration_seconds",
+    "Duration of one batch's transaction, including its commit.",
+    buckets=SECONDS,
+    registry=REGISTRY,
 )
 _GROUP = Histogram(
-    "epsilon_ledger_group_commands", "Requests that were written in one transaction.", buckets=SIZES, registry=REGISTRY
+    "epsilon_ledger_commit_batch_size", "Step requests written in one transaction.", buckets=SIZES, registry=REGISTRY
 )
 _FAILURES = Counter(
-    "epsilon_ledger_commit_failures", "Groups that could not be written, by cause.", ["cause"], registry=REGISTRY
+    "epsilon_ledger_commit_failures", "Batches that could not be written, by cause.", ["cause"], registry=REGISTRY
 )
 _HTTP = Histogram(
-    "epsilon_ledger_http_request_seconds",
-    "How long requests took, by the template of their path.",
+    "epsilon_ledger_http_request_duration_seconds",
+    "Duration of HTTP requests, by path template.",
     ["method", "route", "status"],
     buckets=SECONDS,
     registry=REGISTRY,
 )
-_PROBLEMS = Counter("epsilon_ledger_problems", "Problems that were answered, by code.", ["code"], registry=REGISTRY)
+_PROBLEMS = Counter("epsilon_ledger_problems", "Problem responses, by code.", ["code"], registry=REGISTRY)
 _DELIVERIES = Counter(
-    "epsilon_ledger_deliveries", "Attempts to deliver an alert, by result.", ["result"], registry=REGISTRY
+    "epsilon_ledger_webhook_deliveries", "Delivery attempts of webhooks, by result.", ["result"], registry=REGISTRY
 )
 _BACKGROUND = Gauge(
-    "epsilon_ledger_background_last_success_timestamp_seconds",
-    "When work beside the requests was done last.",
+    "epsilon_ledger_background_task_last_success_timestamp_seconds",
+    "Time of the last success of a background task.",
     ["task"],
     registry=REGISTRY,
     multiprocess_mode="max",
@@ -62,7 +63,7 @@ _BACKGROUND = Gauge(
 
 _VERIFICATIONS = Counter(
     "epsilon_ledger_verifications",
-    "Verifications of an organisation that were asked for by HTTP, by result.",
+    "Verifications by POST /v1/verifications, by result.",
     ["result"],
     registry=REGISTRY,
 )
@@ -77,9 +78,9 @@ _verified = {result: _VERIFICATIONS.labels(result) for result in ("sound", "unso
 _http: dict[tuple[str, str, int], Histogram] = {}
 
 
-def observe_admission(seconds: float) -> None:
+def observe_step_authorization(seconds: float) -> None:
     """Record the latency of a request for steps."""
-    _ADMISSION.observe(seconds)
+    _STEP_AUTHORIZATION.observe(seconds)
 
 
 def group_written(size: int, seconds: float) -> None:

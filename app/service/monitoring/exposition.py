@@ -24,7 +24,7 @@ Described = Sequence[tuple[str, str, Callable[[T, datetime], float | None]]]
 SHARED_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of prometheus_client with the folder that the workers share."""
 
-FRACTIONS: Final = (0.5, 0.8, 0.95, 1.0)
+THRESHOLDS: Final = (0.5, 0.8, 0.95, 1.0)
 
 
 def exposition(
@@ -49,7 +49,7 @@ def exposition(
         registry.register(_OfAllWorkers(Path(os.environ[SHARED_FOLDER])))
     else:
         registry.register(_Given(REGISTRY.collect()))
-    registry.register(_Given(_numbers(doubts, _DOUBTS, now)))
+    registry.register(_Given(_numbers(doubts, _INTEGRITY, now)))
     registry.register(_Given(_of_ledgers(looked, named, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
@@ -87,12 +87,12 @@ class _Given(Collector):
 
 
 def _of_ledgers(looked: Mapping[str, PlacementSnapshot], named: int, now: Mapping[str, datetime]) -> Iterator[Metric]:
-    ready = _by_placement("epsilon_ledger_ready", "Whether steps can be decided: one was rehearsed.")
+    ready = _by_placement("epsilon_ledger_ready", "1 if steps can be decided, 0 otherwise.")
     for placement, each in looked.items():
         ready.add_metric([placement], each.trouble is None)
     yield ready
     there = {placement: each.found for placement, each in looked.items() if each.found is not None}
-    yield from _numbers(there, _FOUND, now)
+    yield from _numbers(there, _STATS, now)
     yield from _labelled(there)
     if named:
         yield from _named([use for each in there.values() for use in each.uses], named)
@@ -122,55 +122,59 @@ def _unsigned(found: LedgerStats, now: datetime) -> float | None:
     return None if found.signing is None else _age(found.signing.unsigned_since, now)
 
 
-_DOUBTS: Final[Described[IntegrityWarnings]] = (
+_INTEGRITY: Final[Described[IntegrityWarnings]] = (
     (
         "accounts_quarantined",
-        "Accounts that `verify` has stopped, until two persons lift the quarantine.",
+        "Accounts in quarantine.",
         lambda each, _: each.quarantined,
     ),
     (
-        "chain_heads_wrong",
-        "Runs that name another last decision than they have.",
+        "run_chain_mismatches",
+        "Runs in progress whose chain does not end with their last decision.",
         lambda each, _: each.heads.wrong_runs,
     ),
     (
-        "checkpoints_wrong",
-        "Organisations whose last checkpoint names another entry than the log has.",
+        "checkpoint_mismatches",
+        "Organisations whose last checkpoint does not match the audit log.",
         lambda each, _: each.heads.wrong_checkpoints,
     ),
 )
 
-_FOUND: Final[Described[LedgerStats]] = (
-    ("organisations", "Organisations that live there.", lambda each, _: each.organisations),
-    ("accounts_unread", "Populations and budgets whose fractions are older than they.", lambda each, _: each.unread),
-    ("webhook_deliveries_pending", "Alerts that no receiver has acknowledged.", lambda each, _: each.backlog.pending),
+_STATS: Final[Described[LedgerStats]] = (
+    ("organisations", "Organisations.", lambda each, _: each.organisations),
     (
-        "webhook_oldest_pending_seconds",
-        "How long the oldest of them waits.",
+        "accounts_pending_refresh",
+        "Changed populations and budgets whose utilisation is not read yet.",
+        lambda each, _: each.unread,
+    ),
+    ("webhook_deliveries_pending", "Deliveries without acknowledgement.", lambda each, _: each.backlog.pending),
+    (
+        "webhook_oldest_pending_delivery_age_seconds",
+        "Age of the oldest pending delivery.",
         lambda each, now: _age(each.backlog.oldest, now),
     ),
-    ("webhooks_disabled", "Webhooks that nothing is sent to.", lambda each, _: each.backlog.disabled),
+    ("webhooks_disabled", "Disabled webhooks.", lambda each, _: each.backlog.disabled),
     ("webhooks_failing", "Webhooks whose last delivery failed.", lambda each, _: each.backlog.failing),
     (
-        "checkpoint_last_timestamp_seconds",
-        "When a checkpoint was signed last.",
+        "last_checkpoint_timestamp_seconds",
+        "Time of the last checkpoint.",
         _signed_at,
     ),
     (
-        "checkpoint_unsigned_seconds",
-        "How long the oldest act or decision is not signed by any checkpoint.",
+        "oldest_unsigned_entry_age_seconds",
+        "Age of the oldest audit event or decision without a signature.",
         _unsigned,
     ),
 )
 
 
 def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
-    runs = _by_placement("epsilon_ledger_runs", "Runs, by state.", "status")
+    runs = _by_placement("epsilon_ledger_runs", "Runs, by status.", "status")
     kinds = _by_placement("epsilon_ledger_accounts", "Populations and budgets.", "kind")
     full = _by_placement(
-        "epsilon_ledger_accounts_at_least",
-        "Populations and budgets whose epsilon is at least this fraction of their limit's.",
-        *("kind", "fraction"),
+        "epsilon_ledger_accounts_over_threshold",
+        "Populations and budgets whose epsilon is at least this share of the limit.",
+        *("kind", "threshold"),
     )
     for placement, each in found.items():
         for status, count in sorted(each.runs.items()):
@@ -178,8 +182,8 @@ def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
         for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
             theirs = [use.epsilon for use in each.uses if use.kind is kind]
             kinds.add_metric([placement, str(kind)], len(theirs))
-            for fraction in FRACTIONS:
-                full.add_metric([placement, str(kind), f"{fraction:g}"], sum(one >= fraction for one in theirs))
+            for threshold in THRESHOLDS:
+                full.add_metric([placement, str(kind), f"{threshold:g}"], sum(one >= threshold for one in theirs))
     yield from (runs, kinds, full)
 
 
@@ -187,13 +191,13 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
     """Yield the utilisation of the fullest populations and budgets."""
     labels = ("organisation", "kind", "account")
     epsilon = GaugeMetricFamily(
-        "epsilon_ledger_account_epsilon_fraction",
-        "Epsilon that was spent, as a fraction of the limit's; of the fullest accounts.",
+        "epsilon_ledger_account_epsilon_ratio",
+        "Spent epsilon divided by the limit, of the fullest accounts.",
         labels=labels,
     )
     share = GaugeMetricFamily(
-        "epsilon_ledger_account_used_fraction",
-        "How much of its limit is used as its filter counts; from 1 on nothing is admitted.",
+        "epsilon_ledger_account_utilisation_ratio",
+        "Used share of the limit by the filter, of the fullest accounts; 1 admits nothing.",
         labels=labels,
     )
     uses.sort(key=lambda use: (use.epsilon, use.share), reverse=True)

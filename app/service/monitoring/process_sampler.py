@@ -14,35 +14,35 @@ from app.service.placements import Placement
 LOOK_SECONDS: Final = 1.0
 
 _WAITING = Gauge(
-    "epsilon_ledger_waiting_commands",
-    "Requests for steps that wait to be written.",
+    "epsilon_ledger_commit_queue_length",
+    "Step requests in the commit queue.",
     ["placement"],
     registry=REGISTRY,
     multiprocess_mode="livesum",
 )
 _CONNECTIONS = Gauge(
     "epsilon_ledger_database_connections",
-    "Connections to the database, by state.",
+    "Database connections, by state.",
     ["placement", "state"],
     registry=REGISTRY,
     multiprocess_mode="livesum",
 )
 _CLOCK = Gauge(
-    "epsilon_ledger_clock_ahead_seconds",
-    "By how much this machine's clock is ahead of the database's; below 0: behind.",
+    "epsilon_ledger_clock_offset_seconds",
+    "Clock of this machine minus that of the database.",
     ["placement"],
     registry=REGISTRY,
     multiprocess_mode="livemostrecent",
 )
 _LAG = Gauge(
     "epsilon_ledger_event_loop_lag_seconds",
-    "By how much the event loop of the slowest worker woke too late.",
+    "Largest delay of a worker's event loop.",
     registry=REGISTRY,
     multiprocess_mode="livemax",
 )
 _WORKERS = Gauge(
     "epsilon_ledger_workers",
-    "Worker processes at work on this port.",
+    "Worker processes.",
     registry=REGISTRY,
     multiprocess_mode="livesum",
 )
@@ -52,9 +52,9 @@ _OF_PROCESS = {
     for name, what in {
         "process_resident_memory_bytes": "Resident memory",
         "process_virtual_memory_bytes": "Virtual memory",
-        "process_start_time_seconds": "When it started, since 1970",
+        "process_start_time_seconds": "Start time since the epoch",
         "process_open_fds": "Open file descriptors",
-        "process_max_fds": "File descriptors that it may open",
+        "process_max_fds": "Maximum of open file descriptors",
     }.items()
 }
 _PROCESS = ProcessCollector(registry=None)

@@ -22,12 +22,12 @@ def write_found(file: Path, found: VerificationReport, seconds: float, now: date
     """
     registry = CollectorRegistry()
     told = {
-        "timestamp_seconds": ("When the whole ledger was verified last.", now.timestamp()),
-        "duration_seconds": ("How long that took.", seconds),
-        "problems": ("What does not follow from its charges, or breaks a chain.", len(found.problems)),
-        "unproven_accounts": ("Accounts whose balance is not proven.", len(found.unproven)),
-        "accounts": ("Accounts that were recomputed.", found.accounts),
-        "decisions": ("Decisions whose chains were walked.", found.decisions),
+        "timestamp_seconds": ("Time of the last verification of the ledger.", now.timestamp()),
+        "duration_seconds": ("Duration of the last verification.", seconds),
+        "discrepancies": ("Discrepancies of balances and chains.", len(found.problems)),
+        "unproven_accounts": ("Accounts without a proven balance.", len(found.unproven)),
+        "accounts": ("Recomputed accounts.", found.accounts),
+        "decisions": ("Verified decisions.", found.decisions),
     }
     for name, (help_text, value) in told.items():
         Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)
