@@ -47,9 +47,9 @@ def install_redaction() -> None:
 
     def make_without_secrets(*facts: Any, **more: Any) -> logging.LogRecord:  # noqa: ANN401 - as logging calls it
         record = make(*facts, **more)
-        said = _said(record)
+        said = _message_of(record)
         if (cleaned := redact_secrets(said)) != said:
-            _clean(record, cleaned)
+            _redact_record(record, cleaned)
         if record.exc_info and record.exc_info[0] is not None:
             # Formatters use `exc_text` unchanged.
             record.exc_text = redact_secrets(_FORMATTER.formatException(record.exc_info))
@@ -87,7 +87,7 @@ class JsonFormatter(TextFormatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _said(record).strip(),
+            "message": _message_of(record).strip(),
             "request_id": request_id.get(),
             "trace_id": TextFormatter.trace_id(),
             "exception": record.exc_text,  # redacted when the record was created
@@ -119,14 +119,14 @@ def log_config(form: str, level: str, *, requests: bool) -> dict[str, Any]:
 _FORMATTER: Final = logging.Formatter()
 
 
-def _said(record: logging.LogRecord) -> str:
+def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError):  # a mistake of the caller, which logging reports
         return f"{record.msg} {record.args}"
 
 
-def _clean(record: logging.LogRecord, cleaned: str) -> None:
+def _redact_record(record: logging.LogRecord, cleaned: str) -> None:
     """Replace the message by its redacted text; keep the arguments if redacting them suffices."""
     if isinstance(record.args, tuple):
         record.args = tuple(redact_secrets(each) if isinstance(each, str) else each for each in record.args)

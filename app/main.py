@@ -49,7 +49,7 @@ from app.dashboard import policies as policies_page
 from app.dashboard import webhooks as webhooks_page
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
-from app.service.audit.checkpoints import keep_checkpoints
+from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import request_limits
 from app.service.background import TaskRegistry
@@ -176,7 +176,7 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
         background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))
         background.start(f"integrity:{placement.name}", state.soundness.keep_looking(placement))
         if state.signer is not None and settings.checkpoint_seconds:
-            signing = keep_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
+            signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
             background.start(f"checkpoints:{placement.name}", signing)
     if settings.openid is not None:
         background.start("openid", state.keys.keep_provider_fresh())

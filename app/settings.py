@@ -35,7 +35,7 @@ def _placements(given: object) -> object:
 
 
 PREFIX: Final = "EPSILON_LEDGER_"
-OTHERS: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "FAULTS"))
+FOREIGN_VARIABLES: Final = frozenset(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "FAULTS"))
 """Variables of the client and of this project's tests, which are not settings of the service."""
 
 MIN_TOKEN_LENGTH: Final = 16
@@ -224,5 +224,5 @@ def known_variables() -> list[str]:
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """List, sorted, the names that look like a setting and are none; case is ignored."""
-    known = {*known_variables(), *OTHERS}
+    known = {*known_variables(), *FOREIGN_VARIABLES}
     return sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)

@@ -20,7 +20,7 @@ ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_EN
 OFF: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False}
 """Disabled explicitly, because OpenTelemetry's own check takes as long as parsing a step request."""
 
-_SENT: Final = ("url.path", "url.query")
+_URL_ATTRIBUTES: Final = ("url.path", "url.query")
 """Attributes from the URL, which may contain a key by mistake."""
 
 _logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def _provider() -> "TracerProvider":
 
         def on_start(self, span: Span, parent_context: object = None) -> None:
             del parent_context
-            for name in _SENT:
+            for name in _URL_ATTRIBUTES:
                 said = (span.attributes or {}).get(name)
                 if isinstance(said, str):
                     span.set_attribute(name, redact_secrets(said))

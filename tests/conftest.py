@@ -40,10 +40,10 @@ credential_cache.LOOK_SECONDS = 3600.0
 delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
-readiness.BELIEVED_SECONDS = 0.0
+readiness.CACHE_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
-http_sender._trusting = cache(http_sender._trusting)
+http_sender._ssl_context = cache(http_sender._ssl_context)
 
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)

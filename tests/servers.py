@@ -18,7 +18,7 @@ from app.persistence.database import Database
 from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
-from app.service.readiness import BELIEVED_SECONDS
+from app.service.readiness import CACHE_SECONDS
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
@@ -80,7 +80,7 @@ class LiveServer:
 
     def readiness(self) -> httpx2.Response:
         """What a load balancer is told, once what it was told before is too old."""
-        time.sleep(BELIEVED_SECONDS)
+        time.sleep(CACHE_SECONDS)
         return httpx2.get(f"{self.url}/readyz", timeout=60, trust_env=False)
 
     def start(self) -> None:

@@ -2,7 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from app.charts.model import Axis, AxisKind, Chart, Mark, Point, Series, SeriesKind, SeriesRole, exact, milliseconds
+from app.charts.model import (
+    Axis,
+    AxisKind,
+    Chart,
+    Mark,
+    Point,
+    Series,
+    SeriesKind,
+    SeriesRole,
+    format_exact,
+    milliseconds,
+)
 from app.service.queries.account_history import AccountHistory
 
 _TIME = Axis("Time (UTC)", AxisKind.TIME)
@@ -27,10 +38,13 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
     return Chart(
         title="Epsilon over time",
         x=_TIME,
-        y=Axis(f"Epsilon at δ {exact(limit.delta)}", start=0),
+        y=Axis(f"Epsilon at δ {format_exact(limit.delta)}", start=0),
         series=(spent, *told, Series("Limit", tuple(_limits(history, times)), SeriesKind.STEP, SeriesRole.LIMIT)),
         marks=tuple(
-            Mark(milliseconds(change.at), f"limit {exact(change.before.epsilon)} to {exact(change.after.epsilon)}")
+            Mark(
+                milliseconds(change.at),
+                f"limit {format_exact(change.before.epsilon)} to {format_exact(change.after.epsilon)}",
+            )
             for change in history.changes
         ),
     )

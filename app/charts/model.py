@@ -18,7 +18,7 @@ MOST_MARKS: Final = 24
 _MILLE: Final = 1000
 
 
-def exact(number: float) -> str:
+def format_exact(number: float) -> str:
     """Format a configured number as short as possible without rounding it."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
@@ -168,7 +168,9 @@ class Chart:
         places = sorted({x for series in self.series for x, _ in series.points})
         shown = [places[at] for at in spread(0, len(places), MOST_ROWS)]
         columns: list[dict[float, float | None]] = [dict(series.points) for series in self.series]
-        rows = tuple((self.place(x), *(written(column[x]) if x in column else "" for column in columns)) for x in shown)
+        rows = tuple(
+            (self.place(x), *(format_value(column[x]) if x in column else "" for column in columns)) for x in shown
+        )
         return Table((self.x.label, *(series.name for series in self.series)), rows, len(places) - len(shown))
 
 
@@ -177,7 +179,7 @@ def milliseconds(at: datetime) -> float:
     return round(at.timestamp() * _MILLE)
 
 
-def written(y: float | None) -> str:
+def format_value(y: float | None) -> str:
     """Format a value, rounded up to four significant digits so that no loss looks smaller."""
     if y is None:
         return ""
@@ -191,7 +193,7 @@ def written(y: float | None) -> str:
 
 
 def _last(series: Series) -> str:
-    return next((written(y) for _, y in reversed(series.points) if y is not None), "")
+    return next((format_value(y) for _, y in reversed(series.points) if y is not None), "")
 
 
 def _finite(y: float | None) -> float | None:

@@ -116,12 +116,12 @@ def draw(chart: Chart, frame: Frame) -> bytes:
         figure = Figure(figsize=size, dpi=DPI, facecolor=colours["paper"], layout="constrained")
         axes = figure.add_subplot(facecolor=colours["paper"])
         _series(axes, chart, frame.theme)
-        _furnish(axes, chart, colours)
+        _decorate_axes(axes, chart, colours)
         out = BytesIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         named = nothing if frame.kind is PictureKind.SVG else {"Software": None, "Title": chart.title}
         figure.savefig(out, format=str(frame.kind), facecolor=colours["paper"], metadata=named)
-    return _told(out.getvalue(), chart) if frame.kind is PictureKind.SVG else out.getvalue()
+    return _with_description(out.getvalue(), chart) if frame.kind is PictureKind.SVG else out.getvalue()
 
 
 def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
@@ -150,7 +150,7 @@ def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
             axes.plot(xs, ys, drawstyle=how, label=series.name, **line)  # type: ignore[arg-type]
 
 
-def _furnish(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> None:
+def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - as said
 
     axes.set_title(chart.title, color=colours["ink"], fontsize=10.5, loc="left")
@@ -201,7 +201,7 @@ def _look(series: Series, theme: ChartTheme, place: int) -> _Look:
     return _Look(_SERIES[theme][turn], _DASHES[turn])
 
 
-def _told(svg: bytes, chart: Chart) -> bytes:
+def _with_description(svg: bytes, chart: Chart) -> bytes:
     """Add a title and a description to an SVG, for screen readers."""
     head, opened, rest = svg.partition(b"<svg ")
     attributes, closed, body = rest.partition(b">")

@@ -5,7 +5,7 @@ from typing import Final
 
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, sampling_probability
-from app.charts.model import Axis, Chart, Mark, Point, Series, SeriesKind, SeriesRole, exact
+from app.charts.model import Axis, Chart, Mark, Point, Series, SeriesKind, SeriesRole, format_exact
 from app.ledger.event_inspection import smallest_noise
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.queries.run_detail import RunDetail
@@ -32,7 +32,7 @@ def run_chart(seen: RunDetail) -> Chart:
     return Chart(
         title="Epsilon over steps",
         x=_STEPS,
-        y=Axis(f"Epsilon at δ {exact(reading.delta)}", start=0),
+        y=Axis(f"Epsilon at δ {format_exact(reading.delta)}", start=0),
         series=(*lines, Series("Limit", limit, SeriesKind.STEP, SeriesRole.LIMIT)),
         marks=_marks(seen),
     )

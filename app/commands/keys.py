@@ -55,7 +55,7 @@ def create_key(
     with open_ledger() as placements:
         home = placements.find_organisation(organisation).database
         issued = api_keys.create_key(home, organisation, terms, home.clock.now(), placements.databases.values())
-    asked = {"name": name, "scope": issued.record.scope, "expires_at": _written(issued.record.expires_at)}
+    asked = {"name": name, "scope": issued.record.scope, "expires_at": _format_time(issued.record.expires_at)}
     given = {fact: value for fact, value in asked.items() if value is not None}
     print_result(as_json=True, text="", facts={"id": issued.id, "key": issued.key, "role": str(issued.role), **given})
 
@@ -68,7 +68,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
         with db.read(ALL_TENANTS) as tx:
             owner = organisations.find_organisation(tx, organisation)
         assert owner is not None, "it was found above"
-        found = list(_every(cli_context(db, owner, now)))
+        found = list(_all_keys(cli_context(db, owner, now)))
     lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
     text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
     print_result(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
@@ -87,12 +87,12 @@ def revoke_key(
     if not reason.strip():
         raise typer.BadParameter("say why", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
-        call = _call_about(placements, key_id)
+        call = _context_of_key(placements, key_id)
         key = api_keys.revoke_key(call, key_id, reason, include_successors=include_successors)
     print_result(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
 
 
-def _every(call: RequestContext) -> Iterator[KeyRecord]:
+def _all_keys(call: RequestContext) -> Iterator[KeyRecord]:
     """Iterate over all keys, page by page."""
     after: str | None = None
     while page := api_keys.list_keys(call, after=after, limit=PAGE):
@@ -100,7 +100,7 @@ def _every(call: RequestContext) -> Iterator[KeyRecord]:
         after = page[-1].id
 
 
-def _call_about(placements: Placements, key_id: str) -> RequestContext:
+def _context_of_key(placements: Placements, key_id: str) -> RequestContext:
     """Build a context for the organisation that owns the key.
 
     Raises:
@@ -117,8 +117,12 @@ def _call_about(placements: Placements, key_id: str) -> RequestContext:
 def _state(key: KeyRecord, now: datetime) -> str:
     trouble = key.trouble(now)
     if trouble is None:
-        return f"until {_written(key.expires_at)}" if key.expires_at else "opens"
-    return f"withdrawn {_written(key.revoked_at)}" if trouble == "revoked" else f"expired {_written(key.expires_at)}"
+        return f"until {_format_time(key.expires_at)}" if key.expires_at else "opens"
+    return (
+        f"withdrawn {_format_time(key.revoked_at)}"
+        if trouble == "revoked"
+        else f"expired {_format_time(key.expires_at)}"
+    )
 
 
 def _facts(key: KeyRecord) -> dict[str, object]:
@@ -129,12 +133,12 @@ def _facts(key: KeyRecord) -> dict[str, object]:
         "role": key.role,
         "scope": key.scope,
         "created_by": key.created_by,
-        "created_at": _written(key.created_at),
-        "expires_at": _written(key.expires_at),
-        "revoked_at": _written(key.revoked_at),
-        "last_used_at": _written(key.last_used_at),
+        "created_at": _format_time(key.created_at),
+        "expires_at": _format_time(key.expires_at),
+        "revoked_at": _format_time(key.revoked_at),
+        "last_used_at": _format_time(key.last_used_at),
     }
 
 
-def _written(moment: datetime | None) -> str | None:
+def _format_time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -19,10 +19,10 @@ from app.service.audit.export import export_from
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.maintenance.database_copy import copy_database
 from app.service.monitoring.textfile import write_found
-from app.service.signatures import required, signer_of
+from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport, apply_quarantines, merge_reports
 from app.service.verification import verify as verify_ledger
-from app.service.verification.trusted_checkpoints import TrustedCheckpoint, witness_of
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from app.settings import Settings
 
 MOST_COMMANDS: Final = 20
@@ -73,7 +73,7 @@ def verify(
 
     Unverified accounts are quarantined until two persons lift that: `quarantine lift`.
     """
-    witnesses = _witnesses(checkpoint or [], public_key)
+    witnesses = _trusted_checkpoints(checkpoint or [], public_key)
     began_at = monotonic()
     with open_ledger(migrated=False, read_only=read_only) as placements:
         every = []
@@ -108,7 +108,7 @@ def verify(
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
     whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
-    told = [whole, *found.problems, stopped, *_lifting(found)]
+    told = [whole, *found.problems, stopped, *_lift_commands(found)]
     print_result(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
 
@@ -117,7 +117,7 @@ def checkpoint(
     organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
 ) -> None:
     """Sign the whole history of an organisation and print the checkpoint as JSON; store it elsewhere."""
-    signer = required(signer_of(Settings().signing_key_file))
+    signer = require_signer(signer_of(Settings().signing_key_file))
     with open_ledger(migrated=False) as placements:
         db = placements.find_organisation(organisation).database
         with db.read(ALL_TENANTS) as tx:
@@ -149,7 +149,7 @@ def export_charges(
             typer.echo(line)
 
 
-def _lifting(found: VerificationReport) -> Iterator[str]:
+def _lift_commands(found: VerificationReport) -> Iterator[str]:
     """Explain how to lift the quarantines that are no longer justified."""
     liftable = sorted(found.liftable)
     if not liftable:
@@ -172,13 +172,13 @@ def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> Non
         raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 
 
-def _witnesses(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
+def _trusted_checkpoints(files: list[Path], public_key: Path | None) -> list[TrustedCheckpoint]:
     """Read and check the checkpoints that were kept elsewhere."""
     if files and public_key is None:
         raise InvalidInputError("A checkpoint is believed by its signature: name the public key with --public-key.")
     try:
         return [
-            witness_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
+            trusted_checkpoint_of(json.loads(file.read_text()), public_key.read_bytes(), str(file))
             for file in files
             if public_key is not None
         ]

@@ -10,7 +10,12 @@ from app.dashboard.policies import WORDS
 from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.service.queries.overview import read_change_token
-from app.service.queries.proposal_detail import MOST_OPEN, read_decided, read_limit_now, read_open
+from app.service.queries.proposal_detail import (
+    MOST_OPEN,
+    read_current_limit,
+    read_decided_proposals,
+    read_open_proposals,
+)
 
 DECIDED: Final = 20
 """Decided proposals a page."""
@@ -33,13 +38,13 @@ def show_approvals(
     limit, fault, account = None, "", account.strip()
     if account:
         try:
-            limit = read_limit_now(page.call, account)
+            limit = read_current_limit(page.call, account)
             fault = "" if limit else "This run has no limit of its own. See the accounts above it."
         except (NotFoundError, InsufficientScopeError) as error:
             fault = error.detail
-    waiting = read_open(page.call)
+    waiting = read_open_proposals(page.call)
     decided, following = split_page(
-        read_decided(page.call, before=decode_cursor(before), limit=DECIDED + 1),
+        read_decided_proposals(page.call, before=decode_cursor(before), limit=DECIDED + 1),
         DECIDED,
         lambda each: each.proposal.id,
     )

@@ -18,7 +18,7 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
 from app.service.audit.chain_status import read_health
-from app.service.audit.queries import name_accounts, read_acts
+from app.service.audit.queries import name_accounts, read_audit_entries
 from app.service.queries.overview import read_change_token
 from app.service.verification.result_cache import Verifications
 
@@ -68,7 +68,7 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     try:
         if fields is not None:
             place = decode_position(after, -1) if after else None
-            found = read_acts(page.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
+            found = read_audit_entries(page.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
     except InvalidInputError as error:
         faults = {"until": error.detail}
     shown, following = split_page(found, PAGE, lambda kept: str(kept.entry.position))

@@ -8,7 +8,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
-from app.charts.model import exact
+from app.charts.model import format_exact
 from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
@@ -46,7 +46,7 @@ def free(epsilon: float | None) -> str:
 
 def limit(epsilon: float) -> str:
     """Format a configured epsilon or delta exactly."""
-    return exact(epsilon)
+    return format_exact(epsilon)
 
 
 def percent(share: float) -> str:

@@ -9,7 +9,7 @@ from app.dashboard.page_context import PageDep, router
 from app.dashboard.select_options import account_paths
 from app.ledger.permissions import ISSUES, Role
 from app.service.governance.api_keys import list_keys
-from app.service.queries.account_paths import read_paths
+from app.service.queries.account_paths import account_paths_of
 from app.service.queries.overview import read_change_token
 
 SHOWN: Final = 50
@@ -43,7 +43,7 @@ def show_keys(request: Request, page: PageDep, after: Annotated[str, Query(max_l
         tag=tag,
         keys=[(key, key.trouble(page.call.now)) for key in shown],
         following=following,
-        scopes=read_paths(page.call, [page.call.principal.scope, *(key.scope for key in shown)]),
+        scopes=account_paths_of(page.call, [page.call.principal.scope, *(key.scope for key in shown)]),
         roles=[(role, FOR[role]) for role in Role if role in lendable],
         paths=account_paths(request, page),
     )

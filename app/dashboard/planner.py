@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from pydantic import Field, ValidationInfo, field_validator
 
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, NeighboringRelation
-from app.charts.model import Axis, Chart, Series, SeriesRole, exact
+from app.charts.model import Axis, Chart, Series, SeriesRole, format_exact
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PageContext, PageDep, router
@@ -148,7 +148,7 @@ def _chart(found: Estimate | None) -> Chart:
         own = found.sketch.noise
         for curve in sorted(found.curves, key=lambda each: (each.noise != own, each.noise)):
             points = tuple((float(point.step), point.epsilon) for point in curve.points)
-            name = f"Noise {exact(curve.noise)}"
+            name = f"Noise {format_exact(curve.noise)}"
             lines.append(Series(f"{name}, this plan" if curve.noise == own else name, points))
         ends = ((1.0, found.sketch.epsilon), (float(found.sketch.steps), found.sketch.epsilon))
         lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
@@ -161,7 +161,7 @@ def _what_if(found: Estimate | None) -> dict[str, str]:
     if found is None:
         return {}
     sketch = found.sketch
-    return {"noise": exact(sketch.noise), "rate": repr(sketch.probability), "steps": str(sketch.steps)}
+    return {"noise": format_exact(sketch.noise), "rate": repr(sketch.probability), "steps": str(sketch.steps)}
 
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:

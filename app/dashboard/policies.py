@@ -10,7 +10,7 @@ from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.permissions import Permission
 from app.ledger.policies import LEAVES
-from app.service.queries.effective_policy import read_ruled
+from app.service.queries.effective_policy import read_effective_policy
 from app.service.queries.overview import read_change_token
 
 WORDS: Final = {
@@ -42,9 +42,9 @@ def show_policies(request: Request, page: PageDep, account: Annotated[str, Query
         return unchanged
     fault, account = "", account.strip()
     try:
-        ruled = read_ruled(page.call, account or None)
+        ruled = read_effective_policy(page.call, account or None)
     except (NotFoundError, InsufficientScopeError) as error:
-        ruled, fault = read_ruled(page.call, None), error.detail
+        ruled, fault = read_effective_policy(page.call, None), error.detail
     on_account = bool(account) and not fault
     return page.render(
         "policies.html",

@@ -13,7 +13,7 @@ from app.ledger.deviations import DeviationKind
 from app.ledger.event_inspection import smallest_noise
 from app.ledger.reservations import has_lapsed
 from app.persistence.repositories.decisions import Decision
-from app.service.queries.run_detail import get_run_detail, read_run_stamp
+from app.service.queries.run_detail import get_run_detail, run_change_token
 
 routes = router()
 
@@ -32,7 +32,7 @@ KINDS: Final = {
 @routes.get("/runs/{run_id}")
 def show_run(run_id: str, request: Request, page: PageDep) -> Response:
     """Show the spending, refusals, deviations and reservations of a run."""
-    tag = page.etag(page.minute, read_run_stamp(page.call, run_id))
+    tag = page.etag(page.minute, run_change_token(page.call, run_id))
     unchanged = page.not_modified(tag)
     if unchanged is not None:
         return unchanged

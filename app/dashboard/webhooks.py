@@ -10,9 +10,9 @@ from app.dashboard.select_options import account_paths
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.persistence.repositories.alerts import AlertType
 from app.service.alerts.settings import get_alert_settings, list_alerts
-from app.service.queries.account_paths import read_paths
+from app.service.queries.account_paths import account_paths_of
 from app.service.queries.overview import read_change_token
-from app.service.queries.proposal_detail import read_limit_now
+from app.service.queries.proposal_detail import read_current_limit
 from app.service.queries.webhook_status import read_webhooks
 
 SHOWN: Final = 20
@@ -54,7 +54,7 @@ def show_webhooks(
         webhooks=shown,
         following=following,
         alerts=alerts,
-        places=read_paths(
+        places=account_paths_of(
             page.call, [*(each.webhook.account_id for each in shown), *(each.account_id for each in alerts)]
         ),
         words=WORDS,
@@ -70,7 +70,7 @@ def _chosen(page: PageContext, account: str) -> tuple[object, str]:
     if not account:
         return None, ""
     try:
-        now = read_limit_now(page.call, account)
+        now = read_current_limit(page.call, account)
     except (NotFoundError, InsufficientScopeError) as error:
         return None, error.detail
     if now is None:

@@ -10,8 +10,8 @@ from app.demo.console import Screen
 from app.demo.dataset import Patients, accuracy_without_privacy
 from app.demo.dp_sgd import accuracy
 from app.demo.errors import DemoError
-from app.demo.server_process import House
-from app.demo.training_loop import Trained
+from app.demo.server_process import DemoFolder
+from app.demo.training_loop import TrainingResult
 from epsilon_ledger import BudgetExceededError, RunHistory, RunState
 
 
@@ -52,7 +52,7 @@ def gather(
     *,
     state: RunState,
     history: RunHistory,
-    trained: Trained,
+    trained: TrainingResult,
     patients: Patients,
     verification: Mapping[str, object],
     database_url: str,
@@ -132,7 +132,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
     )
 
 
-def point_further(screen: Screen, house: House, run_id: str, key: str) -> None:
+def point_further(screen: Screen, house: DemoFolder, run_id: str, key: str) -> None:
     """Print commands for exploring the demo's ledger with the viewer's key."""
     database = f"EPSILON_LEDGER_DATABASE_URL={shlex.quote(house.database_url)}"
     program = shlex.join(_program())

@@ -11,8 +11,8 @@ from app.demo.console import Screen
 from app.demo.dataset import Patients, load_patients
 from app.demo.errors import DemoError
 from app.demo.report import Facts, gather, point_further, show
-from app.demo.server_process import House, ask, running_service
-from app.demo.training_loop import DELTA, EPSILON, MODEL, Trained, step_event, train_until_refused
+from app.demo.server_process import DemoFolder, ask, running_service
+from app.demo.training_loop import DELTA, EPSILON, MODEL, TrainingResult, step_event, train_until_refused
 from epsilon_ledger import LedgerClient, LedgerError, Limit, Run, RunHistory, RunState
 
 _ORGANISATION = "demo-hospital"
@@ -42,7 +42,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
         DemoError: a promise of the ledger does not hold, or the service fails.
     """
     began = time.monotonic()
-    house = House(folder)
+    house = DemoFolder(folder)
     patients = load_patients()
     screen.say("Epsilon Ledger: a training that stops at its privacy budget")
     screen.say()
@@ -73,7 +73,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
     return facts
 
 
-def _make_keys(house: House) -> Keys:
+def _make_keys(house: DemoFolder) -> Keys:
     ask(house, "org", "create", _ORGANISATION)
     admin, trainer, viewer = (
         str(ask(house, "keys", "create", "--org", _ORGANISATION, "--role", role, "--name", f"demo {role}")["key"])
@@ -104,7 +104,7 @@ def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> No
     )
 
 
-def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, Trained]:
+def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, TrainingResult]:
     rng = np.random.default_rng(seed)
     with _client(url, key) as client:
         run = client.create_run("logistic-regression", budget=f"{_POPULATION}/{_BUDGET}", event=step_event())

@@ -26,7 +26,7 @@ _LOG_TAIL = 20
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class DemoFolder:
     """The demo's folder, with the database and the service's log."""
 
     folder: Path
@@ -55,7 +55,7 @@ class House:
 
 
 @contextmanager
-def running_service(house: House) -> Iterator[str]:
+def running_service(house: DemoFolder) -> Iterator[str]:
     """Run the service for the block, and yield its address.
 
     Raises:
@@ -83,7 +83,7 @@ def running_service(house: House) -> Iterator[str]:
         signal.signal(signal.SIGTERM, before)
 
 
-def ask(house: House, *arguments: str) -> dict[str, object]:
+def ask(house: DemoFolder, *arguments: str) -> dict[str, object]:
     """Run an `epsilon-ledger` command with `--json` on the demo's database; return its output.
 
     Raises:
@@ -119,7 +119,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: House) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: DemoFolder) -> None:
     deadline = time.monotonic() + _READY_WITHIN
     why = f"is not ready after {_READY_WITHIN:.0f} s"
     # Ignore proxies of the environment.

@@ -20,7 +20,7 @@ _MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """Result of a training.
 
     Args:
@@ -41,7 +41,7 @@ def step_event() -> PoissonSampledEvent:
 
 def train_until_refused(
     run: Run, patients: Patients, rng: np.random.Generator, watch: Callable[[StepAuthorization], None]
-) -> Trained:
+) -> TrainingResult:
     """Train until the ledger refuses a step.
 
     `watch` is called with every admission, after its step.
@@ -55,7 +55,7 @@ def train_until_refused(
             admission = run.authorize()
         except BudgetExceededError as refusal:
             # No result of the refused step has been computed or released.
-            return Trained(weights, taken, refusal)
+            return TrainingResult(weights, taken, refusal)
         weights = MODEL.step(weights, patients.features, patients.labels, rng)
         watch(admission)
     raise DemoError(f"The ledger admitted {_MOST_STEPS} steps, which is more than any budget of this demo.")

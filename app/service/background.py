@@ -10,7 +10,7 @@ STOPPING: Final = "stopping"
 """Key in a request's state that is set while the process is stopping."""
 
 
-async def apart(work: Callable[[], None]) -> None:
+async def run_detached(work: Callable[[], None]) -> None:
     """Run blocking work in a daemon thread, which cancellation abandons.
 
     Unlike threads of `asyncio.to_thread`, it does not delay the end of the process.

@@ -11,7 +11,7 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
 from app.persistence.repositories import organisations
 from app.service.alerts.delivery_worker import deliver
-from app.service.alerts.http_sender import Sender
+from app.service.alerts.http_sender import WebhookSender
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.background import TaskRegistry
 from app.service.charging.commit_queue import CommitQueue
@@ -150,7 +150,7 @@ class Placements:
             background: registry of the tasks, which is stopped at the end.
             allow_private: whether alerts are sent to private addresses.
         """
-        sender = Sender(allow_private=allow_private)
+        sender = WebhookSender(allow_private=allow_private)
         for placement in self:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
             background.start(f"maintenance:{placement.name}", run_maintenance(placement.database))

@@ -11,7 +11,7 @@ from app.persistence import database
 from app.persistence.database import Database
 from app.persistence.rehearsal import Fault, rehearse
 
-BELIEVED_SECONDS = 1.0
+CACHE_SECONDS = 1.0
 """Lifetime of a result, so that frequent probes cost no more than one."""
 
 ANSWERED_SECONDS: Final = 1.5
@@ -39,7 +39,7 @@ class Readiness:
 
     async def trouble(self) -> str | None:
         """Get the reason why steps cannot be decided, if any."""
-        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= BELIEVED_SECONDS):
+        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= CACHE_SECONDS):
             self._began_at = monotonic()
             self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)
         left = self._began_at + ANSWERED_SECONDS - monotonic()

@@ -55,7 +55,7 @@ def signer_of(file: str) -> Signer | None:
     return Signer(key)
 
 
-def required(signer: Signer | None) -> Signer:
+def require_signer(signer: Signer | None) -> Signer:
     """Return the signer.
 
     Raises:

@@ -17,7 +17,7 @@ from app.persistence.tables import api_keys, audit_entries, checkpoints, decisio
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import Signer, is_signed_by, signer_of
 from app.service.verification import verify
-from app.service.verification.trusted_checkpoints import TrustedCheckpoint, witness_of
+from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import House
 from tests.conftest import open_ledger, signing_key
 from tests.service.tampering import tampering
@@ -31,7 +31,7 @@ def _made(home: House) -> dict[str, Any]:
 
 
 def _witness(document: dict[str, Any]) -> TrustedCheckpoint:
-    return witness_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
+    return trusted_checkpoint_of(document, signing_key()[1].read_bytes(), "the kept checkpoint")
 
 
 def test_a_checkpoint_is_signed_and_its_public_key_is_told(home: House) -> None:
@@ -73,7 +73,7 @@ def test_another_key_signs_anew_and_the_chain_names_both(home: House) -> None:
         {"key_id": first["signature"]["key_id"]},
         {"key_id": signer.key_id},
     )
-    by_new_key = witness_of(second, signer.public_key.encode(), "the one by the new key")
+    by_new_key = trusted_checkpoint_of(second, signer.public_key.encode(), "the one by the new key")
     assert verify(database, witnesses=[_witness(first), by_new_key]).sound
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_checkpoint_is_not_believed(home: House) -> None:
         with pytest.raises(InvalidInputError):
             _witness(document)
     with pytest.raises(InvalidInputError, match="no public key"):
-        witness_of(_made(home), b"-----BEGIN", "x")
+        trusted_checkpoint_of(_made(home), b"-----BEGIN", "x")
 
 
 def test_a_service_without_a_key_says_so(tmp_path: Path) -> None:

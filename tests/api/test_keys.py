@@ -34,7 +34,7 @@ def _asks(home: House, key: str, method: str, path: str, body: object = None) ->
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is believed from a moment ago."""
-    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", -1.0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_key_that_is_believed_opens_no_longer_than_it_lasts(
     home: House, monkeypatch: pytest.MonkeyPatch, in_two_hours: Callable[[], None]
 ) -> None:
     made = _issued(home, "viewer", expires_at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
-    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", 3600.0)
+    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
     ring = home.ledger.http.app.state.keys  # type: ignore[attr-defined]
     header = f"Bearer {made['key']}"
     ring.authenticate(header)

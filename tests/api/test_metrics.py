@@ -55,7 +55,7 @@ def _read(ledger: Ledger) -> Samples:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was read is told again."""
-    monkeypatch.setattr(database_collector, "BELIEVED_SECONDS", 0.0)
+    monkeypatch.setattr(database_collector, "CACHE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch:
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr(database_collector._Watch, "look", read)
+    monkeypatch.setattr(database_collector._PlacementCollector, "look", read)
     assert _scrape(house.ledger).status_code == 200
 
 

@@ -265,7 +265,7 @@ def test_one_person_proposes_and_another_one_approves(house: House, provider: Id
 def test_a_token_that_expires_while_it_is_believed_opens_no_longer(
     house: House, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", 3600.0)
+    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
     token = provider.token(exp=time.time() + 1.5)
     assert _ask(house, token).status_code == 200
     time.sleep(1.6)

@@ -20,7 +20,7 @@ BOTH = ("/v1/runs/{run}/steps", "/v1/plain/{run}/steps")
 def serving_both(folder: Path, database_url: str) -> Iterator[House]:
     """Whoever asks with a key that was seen once is known for as long as the house stands."""
     with pytest.MonkeyPatch.context() as patch, open_ledger(folder, database_url) as ledger:
-        for seconds in ("BELIEVED_SECONDS", "IDLE_SECONDS"):
+        for seconds in ("CACHE_SECONDS", "IDLE_SECONDS"):
             patch.setattr(f"app.service.auth.credential_cache.{seconds}", 3600.0)
         app = ledger.http.app
         assert isinstance(app, FastAPI)
@@ -42,5 +42,5 @@ def watched() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast_path, "authorize_steps", authorize_steps)
         # Who was known stays so, however slow this is.
-        patch.setattr("app.service.auth.credential_cache.BELIEVED_SECONDS", 3600.0)
+        patch.setattr("app.service.auth.credential_cache.CACHE_SECONDS", 3600.0)
         yield asked

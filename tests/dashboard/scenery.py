@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from app.persistence.database import Database
-from app.service.alerts.forecasts import take_readings
+from app.service.alerts.forecasts import record_usage_snapshots
 from tests.clocks import stand_at
 from tests.conftest import Keys, Ledger, open_ledger
 
@@ -173,4 +173,4 @@ def _steps(ledger: Ledger, run: str, **asked: Any) -> httpx2.Response:  # noqa: 
 
 
 def _take_readings(database: Database, now: datetime) -> None:
-    take_readings(database, now)
+    record_usage_snapshots(database, now)

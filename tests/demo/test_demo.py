@@ -22,8 +22,8 @@ from app.demo.console import Screen
 from app.demo.dataset import load_patients
 from app.demo.errors import DemoError
 from app.demo.report import gather
-from app.demo.server_process import House, ask, running_service
-from app.demo.training_loop import Trained
+from app.demo.server_process import DemoFolder, ask, running_service
+from app.demo.training_loop import TrainingResult
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
 
 PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
@@ -51,7 +51,7 @@ def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
     # What it left behind can be proven again.
     (folder,) = tmp_path.iterdir()
     assert facts["database_url"].startswith(f"sqlite:///{folder}")
-    found = ask(House(folder), "verify")
+    found = ask(DemoFolder(folder), "verify")
     assert found == facts["verification"]
     assert (found["sound"], found["steps"], found["charges"]) == (
         True,
@@ -85,7 +85,7 @@ def test_a_demo_that_is_told_to_stop_takes_its_service_along(tmp_path: Path) -> 
 def test_a_service_that_does_not_start_is_shown_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = [sys.executable, "-c", "print('no such table'); raise SystemExit(3)"]
     monkeypatch.setattr(server_process, "_command", lambda *_: says)
-    with pytest.raises(DemoError, match=r"exited with 3.*\n?.*no such table"), running_service(House(tmp_path)):
+    with pytest.raises(DemoError, match=r"exited with 3.*\n?.*no such table"), running_service(DemoFolder(tmp_path)):
         pytest.fail("a service that exited is not ready")
 
 
@@ -95,14 +95,14 @@ def test_a_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     monkeypatch.setattr(server_process, "_command", lambda *_: [sys.executable, "-c", stubborn])
     began = time.monotonic()
-    with pytest.raises(DemoError, match=r"not ready after 0 s(.|\n)*\(empty\)"), running_service(House(tmp_path)):
+    with pytest.raises(DemoError, match=r"not ready after 0 s(.|\n)*\(empty\)"), running_service(DemoFolder(tmp_path)):
         pytest.fail("a service that does not answer is not ready")
     assert time.monotonic() - began < 20
 
 
 def test_a_command_that_fails_is_shown(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="keys create --org nobody --role admin` exited with"):
-        ask(House(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
+        ask(DemoFolder(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
 
 
 def test_what_is_missing_is_said_with_how_to_install_it(
@@ -147,7 +147,7 @@ def test_a_broken_promise_fails_the_demo(
         gather(
             state=cast("RunState", honest),
             history=RunHistory(run="run_1", points=(point,), decisions=decisions, next_cursor=None),
-            trained=Trained(np.zeros(31), 10, cast("BudgetExceededError", refusal)),
+            trained=TrainingResult(np.zeros(31), 10, cast("BudgetExceededError", refusal)),
             patients=load_patients(),
             verification={"sound": True, "steps": 10} | verification,
             database_url="sqlite:///x",

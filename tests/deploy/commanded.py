@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 from app.cli import cli
-from app.settings import OTHERS, PREFIX, known_variables
+from app.settings import FOREIGN_VARIABLES, PREFIX, known_variables
 
 
 def require_command(words: list[str]) -> None:
@@ -32,4 +32,4 @@ def commands_in(script: str) -> list[list[str]]:
 
 def unknown_settings(names: list[str]) -> list[str]:
     """Variables that are meant for the service and that nothing reads."""
-    return [name for name in names if name.startswith(PREFIX) and name not in {*known_variables(), *OTHERS}]
+    return [name for name in names if name.startswith(PREFIX) and name not in {*known_variables(), *FOREIGN_VARIABLES}]

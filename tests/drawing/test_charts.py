@@ -16,8 +16,8 @@ from app.charts.model import (
     Series,
     SeriesKind,
     SeriesRole,
+    format_value,
     milliseconds,
-    written,
 )
 
 STEPS, EPSILON = Axis("Step", start=0), Axis("Epsilon", start=0)
@@ -91,4 +91,4 @@ def test_of_many_marks_the_last_ones_are_drawn() -> None:
     [(0.0, "0"), (0.50001, "0.5001"), (1.64771, "1.648"), (95.8205, "95.83"), (123_456.7, "123500"), (None, "")],
 )
 def test_what_was_lost_is_not_made_smaller(y: float | None, told: str) -> None:
-    assert written(y) == told
+    assert format_value(y) == told

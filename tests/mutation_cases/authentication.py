@@ -82,7 +82,7 @@ CASES = (
     Mutation(
         "a withdrawn key is believed for ever",
         "app/service/auth/credential_cache.py",
-        "if known is None or now - known.seen_at >= BELIEVED_SECONDS:",
+        "if known is None or now - known.seen_at >= CACHE_SECONDS:",
         "if known is None:",
         ("tests/api/test_keys.py", "tests/api/test_auth.py"),
     ),

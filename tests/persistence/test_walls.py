@@ -20,7 +20,7 @@ from app.persistence.postgresql import for_organisation
 from app.persistence.repositories import accounts, api_keys, decisions, organisations
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import metadata
-from app.service.alerts.forecasts import take_readings
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
@@ -81,7 +81,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     reply = ledger.http.post("/v1/webhooks", json=hooked, headers=ledger.headers("admin", organisation))
     hook = reply.json()["id"]
     made(f"/v1/webhooks/{hook}/test", {})
-    take_readings(ledger.database, datetime.now(UTC))
+    record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "admin", organisation)
     return run
 

@@ -10,7 +10,7 @@ import pytest
 from app.persistence.database import Database
 from app.service.alerts import delivery_worker
 from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
-from app.service.alerts.http_sender import Sender, Sent
+from app.service.alerts.http_sender import DeliveryResult, WebhookSender
 from tests.conftest import Ledger
 
 
@@ -32,11 +32,11 @@ def shown(ledger: Ledger, **filters: str) -> list[dict[str, Any]]:
     return items[::-1]
 
 
-def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[Sent]:
+def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[DeliveryResult]:
     """Claim what is due and send it, once."""
 
-    async def main() -> list[Sent]:
-        sender, outcomes = Sender(allow_private=allowed), []
+    async def main() -> list[DeliveryResult]:
+        sender, outcomes = WebhookSender(allow_private=allowed), []
         for due in claim_due(ledger.database, now(at)):
             sent = await sender.send(due, now())
             record_attempt(ledger.database, due, sent, now(at))
@@ -56,7 +56,7 @@ def at_work(databases: list[Database], done: Callable[[], object], seconds: floa
     """Deliverers that look often, and send to this machine; that of the application, which does not, sleeps."""
 
     async def main() -> None:
-        sender = Sender(allow_private=True)
+        sender = WebhookSender(allow_private=True)
         work = [asyncio.create_task(deliver(database, sender)) for database in databases]
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - another thread receives

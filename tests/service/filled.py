@@ -8,7 +8,7 @@ import httpx2
 from fastapi.testclient import TestClient
 
 from app.main import create_app
-from app.service.alerts.forecasts import take_readings
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import signer_of
 from app.settings import Settings
@@ -63,7 +63,7 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
-    take_readings(ledger.database, datetime.now(UTC))
+    record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "viewer")
     signer = signer_of(str(signing_key()[0]))
     assert signer is not None

@@ -8,7 +8,7 @@ import pytest
 
 from app.service.alerts import http_sender
 from app.service.alerts.delivery_worker import claim_due, record_attempt
-from app.service.alerts.http_sender import Sent
+from app.service.alerts.http_sender import DeliveryResult
 from tests.conftest import Ledger
 from tests.service.commanding import sound
 from tests.service.delivering import delivering, now, sent_once, shown, tried
@@ -19,7 +19,7 @@ from tests.service.receiver import Receiver, receiving, status, subscribed
 def test_every_answer_of_2xx_acknowledges(ledger: Ledger, receiver: Receiver, code: int) -> None:
     tried(ledger, subscribed(ledger, receiver.url))
     receiver.answer = status(code)
-    assert sent_once(ledger) == [Sent(code, None)]
+    assert sent_once(ledger) == [DeliveryResult(code, None)]
     assert [each["status"] for each in shown(ledger)] == ["delivered"]
 
 
@@ -28,7 +28,7 @@ def test_no_other_answer_does_and_redirects_are_not_followed(ledger: Ledger, rec
     with receiving() as elsewhere:
         tried(ledger, subscribed(ledger, receiver.url))
         receiver.answer = status(code, Location=elsewhere.url)
-        assert sent_once(ledger) == [Sent(code, f"The answer was {code}.")]
+        assert sent_once(ledger) == [DeliveryResult(code, f"The answer was {code}.")]
     assert (len(receiver.messages), elsewhere.messages) == (1, [])
     assert [each["status"] for each in shown(ledger)] == ["pending"]
 
@@ -39,12 +39,12 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     tried(ledger, hook)
     receiver.answer = status(410)
     [late] = claim_due(ledger.database, now())
-    assert sent_once(ledger) == [Sent(410, "The answer was 410.")]
+    assert sent_once(ledger) == [DeliveryResult(410, "The answer was 410.")]
     assert [each["status"] for each in shown(ledger)] == ["given_up", "given_up"]
     read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
     assert (read["disabled_reason"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
-    record_attempt(ledger.database, late, Sent(410, "late"), now())
+    record_attempt(ledger.database, late, DeliveryResult(410, "late"), now())
     [act] = [
         act for act in ledger.get("/v1/audit-events", "admin").json()["items"] if act["action"] == "webhook.disabled"
     ]
@@ -111,7 +111,7 @@ def test_an_answer_without_end_is_not_read(ledger: Ledger, receiver: Receiver) -
     tried(ledger, subscribed(ledger, receiver.url))
     receiver.answer = _flood
     begun = time.monotonic()
-    assert sent_once(ledger) == [Sent(200, None)]
+    assert sent_once(ledger) == [DeliveryResult(200, None)]
     assert time.monotonic() - begun < 5
 
 
@@ -137,7 +137,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         tried(ledger, subscribed(ledger, receiver.url))
-        assert sent_once(ledger) == [Sent(204, None)]
+        assert sent_once(ledger) == [DeliveryResult(204, None)]
     assert proxy.messages == []
 
 

@@ -23,7 +23,7 @@ from app.service.alerts.delivery_worker import (
     record_attempt,
     retry_delay,
 )
-from app.service.alerts.http_sender import Sent
+from app.service.alerts.http_sender import DeliveryResult
 from tests.conftest import Ledger
 from tests.service.commanding import opened
 from tests.service.delivering import at_work, delivering, now, sent_once, shown, tried
@@ -53,14 +53,14 @@ def test_what_fails_is_sent_again_with_growing_waits_until_it_is_acknowledged(
     receiver.answer = status(500)
     at = 0.0
     for attempt in range(1, 12):
-        assert sent_once(ledger, at=at) == [Sent(500, "The answer was 500.")]
+        assert sent_once(ledger, at=at) == [DeliveryResult(500, "The answer was 500.")]
         [delivery] = shown(ledger)
         assert (delivery["status"], delivery["attempts"]) == ("pending", attempt)
         wait = BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS)) - 1]
         assert sent_once(ledger, at=at + wait * (1 - JITTER) - 1) == []
         at += wait * (1 + JITTER) + 1
     receiver.answer = None
-    assert sent_once(ledger, at=at) == [Sent(204, None)]
+    assert sent_once(ledger, at=at) == [DeliveryResult(204, None)]
     [delivery] = shown(ledger)
     assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 12, None)
     assert len(set(receiver.ids)) == 1
@@ -88,7 +88,9 @@ def test_a_webhook_that_fails_for_long_is_tried_with_one_delivery_at_a_time(ledg
     assert len(sent_once(ledger, at=later)) == 2
     assert claim_due(ledger.database, now(later + 1)) == [], "the others wait, and the other webhook has nothing else"
     tried(ledger, hook)
-    assert sent_once(ledger, at=later + 1) == [Sent(500, "The answer was 500.")], "what is new is tried at once"
+    assert sent_once(ledger, at=later + 1) == [DeliveryResult(500, "The answer was 500.")], (
+        "what is new is tried at once"
+    )
     receiver.answer = None
     later += BACK_OFF_SECONDS[-1]
     while sent_once(ledger, at=later):
@@ -103,9 +105,11 @@ def test_a_claim_is_held_by_one_and_comes_back_if_nobody_says_how_it_went(ledger
     assert claim_due(ledger.database, now(CLAIM_SECONDS - 5)) == []
     [second] = claim_due(ledger.database, now(CLAIM_SECONDS + 1))
     assert (second.id, second.attempts) == (first.id, 2)
-    record_attempt(ledger.database, first, Sent(500, "late"), now())  # whoever was given up says nothing any more
+    record_attempt(
+        ledger.database, first, DeliveryResult(500, "late"), now()
+    )  # whoever was given up says nothing any more
     assert [each["last_error"] for each in shown(ledger)] == [None]
-    record_attempt(ledger.database, second, Sent(204, None), now())
+    record_attempt(ledger.database, second, DeliveryResult(204, None), now())
     assert [each["status"] for each in shown(ledger)] == ["delivered"]
 
 
@@ -164,7 +168,7 @@ def test_what_was_delivered_can_be_sent_again(ledger: Ledger, receiver: Receiver
     sent_once(ledger)
     reply = ledger.post(f"/v1/deliveries/{delivery}/retry", None)
     assert (reply.status_code, reply.json()["status"]) == (200, "pending")
-    assert sent_once(ledger) == [Sent(204, None)]
+    assert sent_once(ledger) == [DeliveryResult(204, None)]
     assert receiver.ids[0] == receiver.ids[1]
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import usage_snapshots
 from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
-from app.service.alerts.forecasts import take_readings
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.maintenance import loop
-from app.service.maintenance.stale_reservations import tell_silent
+from app.service.maintenance.stale_reservations import alert_stale_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import LOUD, Office, opened, request
 from tests.service.test_alert_outbox import told
@@ -52,15 +52,15 @@ def foreseen(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:
 
 def test_accounts_that_change_are_read_once_a_day_and_others_not(ledger: Ledger) -> None:
     run = opened(ledger)
-    assert take_readings(ledger.database, day(0)) == 0
+    assert record_usage_snapshots(ledger.database, day(0)) == 0
     charged(ledger, run, 10, day(0))
-    assert take_readings(ledger.database, day(0)) == 2
+    assert record_usage_snapshots(ledger.database, day(0)) == 2
     charged(ledger, run, 10, day(0.01))
-    assert take_readings(ledger.database, day(0.02)) == 0  # within the hour
+    assert record_usage_snapshots(ledger.database, day(0.02)) == 0  # within the hour
     before = read(ledger)
-    assert take_readings(ledger.database, NOW + timedelta(hours=2)) == 2
-    assert take_readings(ledger.database, NOW + timedelta(hours=4)) == 0
-    assert take_readings(ledger.database, day(3)) == 0
+    assert record_usage_snapshots(ledger.database, NOW + timedelta(hours=2)) == 2
+    assert record_usage_snapshots(ledger.database, NOW + timedelta(hours=4)) == 0
+    assert record_usage_snapshots(ledger.database, day(3)) == 0
     after = read(ledger)
     assert [path for path, *_ in before] == ["mimic", "mimic/icu-team"]
     assert after[-1][2] > before[-1][2] > 0
@@ -71,7 +71,7 @@ def test_a_budget_that_goes_on_like_this_tells_when_it_will_end(ledger: Ledger) 
     run = opened(ledger)
     aged(ledger, day(-2))
     charged(ledger, run, 20, day(0))  # of 219 that fit
-    take_readings(ledger.database, day(0))
+    record_usage_snapshots(ledger.database, day(0))
     [(path, facts)] = foreseen(ledger)
     assert path == "mimic/icu-team"
     assert facts["utilisation"] == pytest.approx(20 / 219, rel=0.02)
@@ -79,7 +79,7 @@ def test_a_budget_that_goes_on_like_this_tells_when_it_will_end(ledger: Ledger) 
     assert days == pytest.approx(199 / 10, rel=0.02)
     assert facts["within_days"] == 30
     charged(ledger, run, 20, day(0.5))
-    take_readings(ledger.database, day(0.5))
+    record_usage_snapshots(ledger.database, day(0.5))
     assert len(foreseen(ledger)) == 1
 
 
@@ -94,7 +94,7 @@ def test_a_budget_that_lasts_tells_nothing(ledger: Ledger, age: float, steps: in
     assert reply.status_code == 200
     aged(ledger, day(-age))
     charged(ledger, run, steps, day(0))
-    take_readings(ledger.database, day(0))
+    record_usage_snapshots(ledger.database, day(0))
     assert foreseen(ledger) == []
 
 
@@ -104,7 +104,7 @@ def test_the_pace_is_that_of_the_last_seven_days(ledger: Ledger) -> None:
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
     for at, steps in ((-90.0, 50), (-8.0, 10), (-3.0, 7), (-0.1, 7)):
         charged(ledger, run, steps, day(at))
-        take_readings(ledger.database, day(at))
+        record_usage_snapshots(ledger.database, day(at))
     shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
     assert shown["utilisation"] == pytest.approx(74 / 219, rel=0.02)
     assert shown["utilisation_per_day"] == pytest.approx(14 / 219 / 8, rel=0.02)
@@ -134,7 +134,7 @@ def test_an_account_that_cannot_be_read_holds_up_no_other(ledger: Ledger, caplog
     population = ledger.get("/v1/populations").json()["items"][0]["id"]
     with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(balances.delete().where(balances.c.account_id == population))
-    take_readings(ledger.database, day(0))
+    record_usage_snapshots(ledger.database, day(0))
     assert [path for path, *_ in read(ledger)] == ["mimic/icu-team"]
     assert [record.message for record in caplog.records if "is not forecast" in record.message]
 
@@ -164,9 +164,9 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
     run = opened(ledger)
     reservation = _reserved(ledger, run)
     made = datetime.now(UTC)
-    assert tell_silent(ledger.database, made + timedelta(seconds=290)) == 0
-    assert tell_silent(ledger.database, made + timedelta(seconds=310)) == 1
-    assert tell_silent(ledger.database, made + timedelta(seconds=320)) == 0
+    assert alert_stale_reservations(ledger.database, made + timedelta(seconds=290)) == 0
+    assert alert_stale_reservations(ledger.database, made + timedelta(seconds=310)) == 1
+    assert alert_stale_reservations(ledger.database, made + timedelta(seconds=320)) == 0
     [(_, path, facts)] = told(ledger, "reservation.stale")
     assert path.startswith("mimic/icu-team/")
     assert (facts["reservation"], facts["lease_seconds"], facts["steps_planned"]) == (reservation, 600, 5)
@@ -184,16 +184,16 @@ def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
         assert ledger.post(f"/v1/reservations/{reservation}/renew", None, "trainer").status_code == 200
     else:
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    assert tell_silent(ledger.database, datetime.now(UTC)) == 0
+    assert alert_stale_reservations(ledger.database, datetime.now(UTC)) == 0
     assert told(ledger, "reservation.stale") == []
 
 
 def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run)
-    assert tell_silent(ledger.database, datetime.now(UTC) + timedelta(seconds=700)) == 0
+    assert alert_stale_reservations(ledger.database, datetime.now(UTC) + timedelta(seconds=700)) == 0
     assert ledger.post(f"/v1/reservations/{reservation}/void", None, "trainer").status_code == 200
-    assert tell_silent(ledger.database, datetime.now(UTC) + timedelta(seconds=400)) == 0
+    assert alert_stale_reservations(ledger.database, datetime.now(UTC) + timedelta(seconds=400)) == 0
 
 
 def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from app.ledger.windows import ALWAYS
 from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.tables import accounts as accounts_table
-from app.service.alerts.forecasts import outlook
+from app.service.alerts.forecasts import forecast_limit
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, with_burn_rate
@@ -185,7 +185,7 @@ def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
         for each in seen:
             record = accounts.find(tx, later.organisation_id, each.id)
             assert record is not None
-            told = outlook(tx, later.organisation_id, record, later.now)
+            told = forecast_limit(tx, later.organisation_id, record, later.now)
             assert (each.share, each.per_day) == (told.forecast.share, told.forecast.per_day)
             assert each.empty_at == told.exhaustion_at
             assert each.time_to_exhaustion is not None

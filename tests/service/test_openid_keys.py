@@ -263,7 +263,7 @@ def test_the_provider_is_never_asked_on_the_event_loop(
 
     monkeypatch.setattr(Keys, "_fetch", watched_fetch)
     monkeypatch.setattr(Authenticator, "find", watched_find)
-    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", 3600.0)
+    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", 3600.0)
     later(KEPT_SECONDS)
     headers = {"Authorization": f"Bearer {provider.token()}"}
     before = len(provider.asked)

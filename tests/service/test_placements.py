@@ -90,7 +90,7 @@ def test_a_key_is_asked_for_where_it_was_found(house: House, monkeypatch: pytest
     with _down(house.hospital.database) as asked:
         assert house.clinic.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200  # remembered
         assert asked == []
-    monkeypatch.setattr(credential_cache, "BELIEVED_SECONDS", -1.0)
+    monkeypatch.setattr(credential_cache, "CACHE_SECONDS", -1.0)
     assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up, and forgotten at once
     with _down(house.hospital.database) as asked:
         assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up where it was found

@@ -34,7 +34,7 @@ class _Database:
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     made = _Database()
     monkeypatch.setattr(readiness, "rehearse", made.rehearse)
-    monkeypatch.setattr(readiness, "BELIEVED_SECONDS", 1.0)
+    monkeypatch.setattr(readiness, "CACHE_SECONDS", 1.0)
     return made
 
 

@@ -23,7 +23,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.auth import authentication
-from app.service.charging.close import end_withdrawn
+from app.service.charging.close import close_withdrawn
 from app.service.charging.group import CommandResult, NotReady
 from app.service.charging.requests import PlanWithdrawnError, StepCommand, StepResult
 from app.service.costing import CostNotReadyError
@@ -154,7 +154,7 @@ class Reserving(RuleBasedStateMachine):
             if isinstance(outcome, CostNotReadyError):
                 outcome.compute(command.organisation_id)
             elif isinstance(outcome, PlanWithdrawnError):
-                end_withdrawn(self.ledger.database, command.call, command.request.run_id, outcome.reservation_id)
+                close_withdrawn(self.ledger.database, command.call, command.request.run_id, outcome.reservation_id)
             else:
                 command.needs_path = True
             [outcome] = office.once(command)

@@ -86,7 +86,7 @@ def list_audit_events(
     proposals and experiments.
     """
     place = decode_position(after, -1) if after else None
-    found = queries.read_acts(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
+    found = queries.read_audit_entries(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
     shown, following = split_page(found, limit, lambda kept: str(kept.entry.position))
     return etag_response(request, AuditEventPage(items=[AuditEvent.of(kept) for kept in shown], next=following))
 

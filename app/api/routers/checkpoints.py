@@ -16,7 +16,7 @@ from app.api.route import (
 from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
 from app.api.schemas.common import EmptyBody
 from app.service.audit import checkpoints
-from app.service.signatures import required
+from app.service.signatures import require_signer
 
 routes = router()
 
@@ -32,7 +32,7 @@ routes = router()
 def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Response:
     """Get the public key. Auditors should also get it directly from the operator."""
     del call  # available to every caller
-    return etag_response(request, SigningKey.of(required(signer)))
+    return etag_response(request, SigningKey.of(require_signer(signer)))
 
 
 @routes.post(
@@ -48,7 +48,7 @@ def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key
     """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
     asked = idempotent_request(request, EmptyBody(), key)
     return created_response(
-        checkpoints.make_checkpoint(call, required(signer), asked, lambda checkpoint: checkpoint.document)
+        checkpoints.make_checkpoint(call, require_signer(signer), asked, lambda checkpoint: checkpoint.document)
     )
 
 

@@ -10,7 +10,7 @@ from app.api.schemas.statements import Statement
 from app.api.statement_html import POLICY, page_of
 from app.ledger.hash_chain import canonical
 from app.service.audit.statements import population_statement, run_statement
-from app.service.signatures import required
+from app.service.signatures import require_signer
 
 routes = router()
 
@@ -32,7 +32,7 @@ _AS_PAGE: Final[dict[str, Any]] = {
 )
 def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """Get a run's mechanisms, steps, and loss by the filter and by the tightest accountant, with their assumptions."""
-    return _json(run_statement(call, run_id, required(signer)))
+    return _json(run_statement(call, run_id, require_signer(signer)))
 
 
 @routes.get(
@@ -43,7 +43,7 @@ def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Respo
 )
 def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""
-    return _page(run_statement(call, run_id, required(signer)))
+    return _page(run_statement(call, run_id, require_signer(signer)))
 
 
 @routes.get(
@@ -54,7 +54,7 @@ def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> 
 )
 def get_population_statement(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """Get the maximum loss of a population, and the models that it was spent on."""
-    return _json(population_statement(call, population_id, required(signer)))
+    return _json(population_statement(call, population_id, require_signer(signer)))
 
 
 @routes.get(
@@ -65,7 +65,7 @@ def get_population_statement(population_id: str, call: ContextDep, signer: Signe
 )
 def get_population_statement_html(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""
-    return _page(population_statement(call, population_id, required(signer)))
+    return _page(population_statement(call, population_id, require_signer(signer)))
 
 
 def _json(document: dict[str, Any]) -> Response:

@@ -14,7 +14,7 @@ from app.persistence.repositories.alerts import AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery as DomainDelivery
 from app.persistence.repositories.webhooks import Webhook as DomainWebhook
 from app.persistence.tables import MAX_URL_LENGTH
-from app.service.alerts.forecasts import Outlook
+from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.webhooks import Subscription
 
 _WEBHOOK_ID = "whk_019aa5b3c4d9d2e1f0a314253647"
@@ -274,7 +274,7 @@ class Forecast(Output):
     observed_since: datetime | None = Field(description="Start of the observed period.")
 
     @classmethod
-    def of(cls, account_id: str, seen: Outlook) -> Self:
+    def of(cls, account_id: str, seen: LimitForecast) -> Self:
         """Convert from the domain."""
         return cls(
             account=account_id,

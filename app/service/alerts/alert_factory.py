@@ -12,7 +12,7 @@ from app.service.ids import new_id
 from app.service.json_numbers import json_finite
 
 
-def thresholds_reached(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:
+def threshold_alerts(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:
     """Build an alert for each reached threshold, deduplicated under the same limit."""
     return [
         _alert(AlertType.THRESHOLD, account, f"{threshold!r} of {_limit(account)}", {"threshold": threshold}, now)
@@ -20,12 +20,12 @@ def thresholds_reached(account: Account, thresholds: Sequence[float], now: datet
     ]
 
 
-def exhausted(account: Account, run: Account, now: datetime) -> Alert:
+def exhausted_alert(account: Account, run: Account, now: datetime) -> Alert:
     """Build the alert that a run's last charge left no room for another one like it."""
     return _alert(AlertType.EXHAUSTED, account, _limit(account), _of_run(run), now)
 
 
-def forecast_near(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
+def forecast_alert(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
     """Build the alert that an account will reach its limit within `days`."""
     facts = {
         "utilisation": found.share,
@@ -36,13 +36,13 @@ def forecast_near(account: Account, days: int, found: Forecast, at: datetime, no
     return _alert(AlertType.FORECAST, account, f"{days} days to {_limit(account)}", facts, now)
 
 
-def trial(webhook_id: str, now: datetime) -> Alert:
+def make_test_alert(webhook_id: str, now: datetime) -> Alert:
     """Build the alert of a test event."""
     alert_id = new_id("evt", now)
     return Alert(alert_id, AlertType.TEST, None, alert_id, {"webhook": webhook_id}, now)
 
 
-def overdrawn(run: Account, binding: Account, now: datetime) -> Alert:
+def overdrawn_alert(run: Account, binding: Account, now: datetime) -> Alert:
     """Build the alert that a run reported more than an account allows.
 
     Args:
@@ -50,10 +50,10 @@ def overdrawn(run: Account, binding: Account, now: datetime) -> Alert:
         binding: the account over its limit.
         now: in UTC.
     """
-    return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _told(binding)}, now)
+    return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _account_payload(binding)}, now)
 
 
-def silent(run: Account, reservation: Reservation, silent_since: datetime, now: datetime) -> Alert:
+def stale_reservation_alert(run: Account, reservation: Reservation, silent_since: datetime, now: datetime) -> Alert:
     """Build the alert that a reservation's trainer was silent for half its lease."""
     facts = _of_plan(reservation) | {
         "silent_since": silent_since.isoformat(),
@@ -62,7 +62,7 @@ def silent(run: Account, reservation: Reservation, silent_since: datetime, now: 
     return _alert(AlertType.RESERVATION_STALE, run, reservation.id, facts, now)
 
 
-def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
+def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
     """Build the alert that a reservation ended without its trainer and its remainder was charged.
 
     Args:
@@ -77,10 +77,10 @@ def forfeited(run: Account, reservation: Reservation, steps: int, now: datetime,
 
 
 def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, Any], now: datetime) -> Alert:
-    return Alert(new_id("evt", now), kind, account.id, occasion, _told(account) | facts, now)
+    return Alert(new_id("evt", now), kind, account.id, occasion, _account_payload(account) | facts, now)
 
 
-def _told(account: Account) -> dict[str, Any]:
+def _account_payload(account: Account) -> dict[str, Any]:
     """Build the payload of an account."""
     told: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:

@@ -18,7 +18,7 @@ from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import deliveries, organisations, webhooks
 from app.persistence.repositories.deliveries import ClaimedDelivery
 from app.service.alerts.disabling import disable
-from app.service.alerts.http_sender import MOST_AT_ONCE, Sender, Sent
+from app.service.alerts.http_sender import MOST_AT_ONCE, DeliveryResult, WebhookSender
 from app.service.metrics import counters
 
 LOOK_SECONDS = 1.0
@@ -45,7 +45,7 @@ GONE: Final = "The receiver answered 410 Gone."
 _logger = logging.getLogger(__name__)
 
 
-async def deliver(db: Database, sender: Sender) -> None:
+async def deliver(db: Database, sender: WebhookSender) -> None:
     """Send due alerts until cancelled, one at a time to each webhook.
 
     Failures are logged and retried.
@@ -84,7 +84,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Claime
     return []
 
 
-async def _deliver_one(db: Database, sender: Sender, due: ClaimedDelivery) -> None:
+async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery) -> None:
     try:
         sent = await sender.send(due, db.clock.now())
         counters.delivered(acknowledged=sent.acknowledged)
@@ -125,7 +125,7 @@ def retry_delay(attempts: int) -> timedelta:
     return timedelta(seconds=BACK_OFF_SECONDS[min(attempts, len(BACK_OFF_SECONDS)) - 1] * spread)
 
 
-def record_attempt(db: Database, due: ClaimedDelivery, sent: Sent, now: datetime) -> None:
+def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:
     """Record the result of an attempt; a 410 response disables the webhook.
 
     After long failure all pending deliveries of the webhook wait for this one; the first success releases them. New
@@ -143,7 +143,7 @@ def record_attempt(db: Database, due: ClaimedDelivery, sent: Sent, now: datetime
     db.retried(write)
 
 
-def _failed(tx: Connection, due: ClaimedDelivery, sent: Sent, now: datetime) -> None:
+def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:
     organisation_id, webhook_id = due.organisation_id, due.webhook.id
     if sent.gone:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)

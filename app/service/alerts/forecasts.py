@@ -17,7 +17,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, alerts, usage_snapshots
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.usage_snapshots import Reading
-from app.service.alerts.alert_factory import forecast_near
+from app.service.alerts.alert_factory import forecast_alert
 
 WINDOW: Final = timedelta(days=7)
 """Window of the pace: a whole week, because weekends are slower."""
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class LimitForecast:
     """A forecast and its basis.
 
     Args:
@@ -49,7 +49,7 @@ class Outlook:
     exhaustion_at: datetime | None
 
 
-def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> Outlook:
+def forecast_limit(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> LimitForecast:
     """Forecast an account with a limit from its pace over seven days.
 
     The pace starts at the last snapshot before that window or at the account's creation; without either, at the first
@@ -60,19 +60,19 @@ def outlook(tx: Connection, organisation_id: str, record: AccountRecord, now: da
         base: Reading | None = Reading(0.0, record.created_at)
     else:
         base = usage_snapshots.newest_before(tx, organisation_id, record.account.id, start)
-    return expected(share_used(record.account), base, now)
+    return extrapolate(share_used(record.account), base, now)
 
 
-def expected(share: float, base: Reading | None, now: datetime) -> Outlook:
+def extrapolate(share: float, base: Reading | None, now: datetime) -> LimitForecast:
     """Forecast from the used share and an earlier snapshot, or none."""
     if base is None or now - base.recorded_at < REST:  # too short to extrapolate
-        return Outlook(Forecast(share, None, None), None, None)
+        return LimitForecast(Forecast(share, None, None), None, None)
     found = forecast(share, base.utilisation, (now - base.recorded_at) / timedelta(days=1))
     at = None if found.days_left is None else now + timedelta(days=found.days_left)
-    return Outlook(found, base.recorded_at, at)
+    return LimitForecast(found, base.recorded_at, at)
 
 
-def take_readings(db: Database, now: datetime) -> int:
+def record_usage_snapshots(db: Database, now: datetime) -> int:
     """Record snapshots of changed accounts, create forecast alerts; return the number of snapshots."""
     with db.read(ALL_TENANTS) as tx:
         due = usage_snapshots.due_accounts(tx, now, REST)
@@ -92,13 +92,13 @@ def _read_all(db: Database, organisation_id: str, due: Iterable[str], now: datet
                 _logger.warning("Account %s is not forecast: %s", account_id, reason.detail)
                 continue
             assert record is not None, "accounts are never removed"
-            _tell(tx, organisation_id, record, now)
+            _alert(tx, organisation_id, record, now)
             usage_snapshots.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
 
 
-def _tell(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:
-    seen, days = outlook(tx, organisation_id, record, now), record.tells.forecast_days
+def _alert(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:
+    seen, days = forecast_limit(tx, organisation_id, record, now), record.tells.forecast_days
     known = seen.since is not None and now - seen.since >= LEAST_KNOWN
     if known and seen.exhaustion_at is not None and seen.exhaustion_at <= now + timedelta(days=days):
-        told = forecast_near(record.account, days, seen.forecast, seen.exhaustion_at, now)
+        told = forecast_alert(record.account, days, seen.forecast, seen.exhaustion_at, now)
         alerts.add(tx, organisation_id, [told])

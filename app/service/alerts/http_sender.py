@@ -24,7 +24,7 @@ MOST_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DeliveryResult:
     """Result of an attempt: the response's status, and the error unless it is acknowledged."""
 
     status: int | None
@@ -41,7 +41,7 @@ class Sent:
         return self.status == HTTPStatus.GONE
 
 
-class Sender:
+class WebhookSender:
     """HTTP client without redirects, proxies of the environment, and kept connections.
 
     Args:
@@ -51,14 +51,14 @@ class Sender:
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_trusting(),
+            ssl_context=_ssl_context(),
             max_connections=MOST_AT_ONCE,
             max_keepalive_connections=0,
             network_backend=GuardedBackend(allow_private=allow_private, resolver=resolver),
         )
         self._agent = f"epsilon-ledger/{VERSION}"
 
-    async def send(self, due: ClaimedDelivery, now: datetime) -> Sent:
+    async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
         """Send an alert to a webhook once; only a 2xx response acknowledges it.
 
         The response body is not read.
@@ -73,12 +73,12 @@ class Sender:
             async with asyncio.timeout(TIMEOUT_SECONDS), self._posted(due.webhook.url, headers, body) as response:
                 status = response.status
         except (TimeoutError, httpcore.TimeoutException):
-            return Sent(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
+            return DeliveryResult(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
-            return Sent(None, (str(error) or type(error).__name__)[:200])
+            return DeliveryResult(None, (str(error) or type(error).__name__)[:200])
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            return Sent(status, None)
-        return Sent(status, f"The answer was {status}.")
+            return DeliveryResult(status, None)
+        return DeliveryResult(status, f"The answer was {status}.")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -90,7 +90,7 @@ class Sender:
         return self._pool.stream("POST", url, headers=list(headers.items()), content=body)
 
 
-def _trusting() -> ssl.SSLContext:
+def _ssl_context() -> ssl.SSLContext:
     """Trust the system's or SSL_CERT_FILE's certificates and those of browsers."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())

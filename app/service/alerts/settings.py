@@ -13,8 +13,8 @@ from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.alert_settings import AlertSettings, save_alert_settings
 from app.persistence.repositories.alerts import Alert, AlertFilter, AlertType
 from app.service.accounts.lookup import find_account, require_reach
-from app.service.alerts.alert_factory import thresholds_reached
-from app.service.alerts.forecasts import Outlook, outlook
+from app.service.alerts.alert_factory import threshold_alerts
+from app.service.alerts.forecasts import LimitForecast, forecast_limit
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 
@@ -77,13 +77,13 @@ def set_alert_settings(call: RequestContext, account_id: str, tells: AlertSettin
             save_alert_settings(tx, call.organisation_id, account, tells, call.now)
             call.record(tx, AuditEvent(AuditAction.ALERT_SETTINGS_REPLACED, account_id, asdict(before), asdict(tells)))
             passed = tells.thresholds[: reached(account, tells.thresholds)]
-            alerts.add(tx, call.organisation_id, thresholds_reached(account, passed, call.now))
+            alerts.add(tx, call.organisation_id, threshold_alerts(account, passed, call.now))
             return tells
 
     return call.db.retried(write)
 
 
-def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, Outlook]:
+def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, LimitForecast]:
     """Forecast when an account reaches its limit; needs LEDGER_READ.
 
     Raises:
@@ -96,7 +96,7 @@ def get_forecast(call: RequestContext, account_id: str) -> tuple[AccountRecord, 
         record = _found(tx, call, account_id)
         if record.account.limit is None:
             raise InvalidInputError(f"The run {account_id} has no limit of its own; ask for the budget above it.")
-        return record, outlook(tx, call.organisation_id, record, call.now)
+        return record, forecast_limit(tx, call.organisation_id, record, call.now)
 
 
 def _found(tx: Connection, call: RequestContext, account_id: str) -> AccountRecord:

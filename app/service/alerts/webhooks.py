@@ -18,7 +18,7 @@ from app.persistence.repositories.alerts import AlertType, DeliveryStatus
 from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook
 from app.service.accounts.lookup import find_account
-from app.service.alerts.alert_factory import trial
+from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.disabling import disable, facts
 from app.service.alerts.ssrf_guard import check_url
 from app.service.alerts.webhook_signatures import new_secret
@@ -176,7 +176,7 @@ def send_test_event(
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
         _enabled(tx, call, webhook_id)
-        delivery_id = alerts.add_test(tx, call.organisation_id, trial(webhook_id, call.now), webhook_id)
+        delivery_id = alerts.add_test(tx, call.organisation_id, make_test_alert(webhook_id, call.now), webhook_id)
         made = deliveries.find(tx, call.organisation_id, delivery_id)
         assert made is not None
         return render(made)

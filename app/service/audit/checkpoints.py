@@ -96,7 +96,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
     return checkpoint
 
 
-async def keep_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
+async def run_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
     """Sign and log every organisation's due checkpoints until cancelled; retry after failures."""
     while True:
         await asyncio.sleep(min(LOOK_SECONDS, seconds))

@@ -19,7 +19,7 @@ from app.persistence.repositories import accounts, audit_entries, balances, dp_e
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
 from app.persistence.tolerant import DamagedCell, refuse
-from app.service.verification.audit_replay import AuditState, Terms, read_acts
+from app.service.verification.audit_replay import AuditState, Terms, replay_audit_log
 
 Damaged = Mapping[object, DamagedCell]
 """Unreadable cells of accounts, by account id and by path."""
@@ -144,7 +144,7 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
-    told = read_acts(audit_entries.list_all(tx, owner)).get(owner, AuditState())
+    told = replay_audit_log(audit_entries.list_all(tx, owner)).get(owner, AuditState())
     for account in chosen:
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
         limits = _limits(account, told.terms.get(account.id))

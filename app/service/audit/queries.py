@@ -62,7 +62,7 @@ def read_decision(call: RequestContext, run_id: str, position: int) -> DecisionW
     return DecisionWithPath(found[0], run.path)
 
 
-def read_acts(
+def read_audit_entries(
     call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
 ) -> list[StoredAuditEntry]:
     """List the audit events within the caller's scope; `after` counts in the list's order.

@@ -24,10 +24,10 @@ from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.oidc.identities import OidcAuthenticator, OidcIdentity
 from app.service.auth.oidc.jwks import RETRIED_SECONDS
 from app.service.auth.oidc.tokens import token_in
-from app.service.background import apart
+from app.service.background import run_detached
 from app.service.metrics import counters
 
-BELIEVED_SECONDS = 1.0
+CACHE_SECONDS = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
 
 LOOK_SECONDS = 0.4
@@ -85,7 +85,7 @@ class Authenticator:
         """Get the cached caller of a header; None: not in the cache."""
         known = self._known.get(_fingerprint(authorization))
         now = monotonic()
-        if known is None or now - known.seen_at >= BELIEVED_SECONDS:
+        if known is None or now - known.seen_at >= CACHE_SECONDS:
             return None
         ends = known.caller.expires_at
         if ends is not None and self._doors[known.caller.placement].db.clock.now() >= ends:
@@ -165,7 +165,7 @@ class Authenticator:
         """Refresh the provider's signing keys until cancelled."""
         while self._people is not None:
             try:
-                await apart(self._people.renew)
+                await run_detached(self._people.renew)
             except LedgerUnavailableError:  # a request fetches them already
                 pass
             except Exception:

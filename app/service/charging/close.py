@@ -22,7 +22,7 @@ from app.ledger.runs import TERMINAL, Run, RunStatus
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
-from app.service.alerts.alert_factory import exhausted, forfeited, overdrawn
+from app.service.alerts.alert_factory import exhausted_alert, forfeited_alert, overdrawn_alert
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
@@ -64,13 +64,13 @@ def close_reservation(
     work.move(organisation_id, replace(run, reservation_id=None))
     if closing.forfeited:
         lost = sum(step.count for step in closing.forfeited)
-        work.tell(organisation_id, [forfeited(own, before, lost, now, lapsed=has_lapsed(before, now))])
+        work.tell(organisation_id, [forfeited_alert(own, before, lost, now, lapsed=has_lapsed(before, now))])
     del work.reservations[organisation_id, before.run_id]
     work.changed_plan_items.pop((organisation_id, before.run_id), None)
     reservations.close(work.tx, organisation_id, closing.reservation, now)
 
 
-def end_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
+def close_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
     """Commit a cancelled plan with its authorised steps and release the rest.
 
     A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left
@@ -109,8 +109,8 @@ def _append(
     )
     if over is not None and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
-        used_up = exhausted(over, path[-1], ended.at)
-        work.tell(organisation_id, [overdrawn(path[-1], over, ended.at), used_up])
+        used_up = exhausted_alert(over, path[-1], ended.at)
+        work.tell(organisation_id, [overdrawn_alert(path[-1], over, ended.at), used_up])
     work.append(organisation_id, run, _decision(path, run, ended, outcome, priced, over))
     return work.run(organisation_id, run.account_id)
 

@@ -17,7 +17,7 @@ from app.ledger.permissions import Permission
 from app.persistence.database import Database, WriteLockBusyError, error_summary
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
-from app.service.charging.close import end_withdrawn
+from app.service.charging.close import close_withdrawn
 from app.service.charging.group import CommandResult, commit_group, preview
 from app.service.charging.requests import PathNotLockedError, PlanWithdrawnError, StepCommand, StepRequest, StepResult
 from app.service.costing import CostNotReadyError, PrecomputedCosts
@@ -107,7 +107,7 @@ class CommitQueue:
                 case PathNotLockedError():
                     command.needs_path = True
                 case PlanWithdrawnError(reservation_id=ended):
-                    await asyncio.to_thread(end_withdrawn, self.db, command.call, command.request.run_id, ended)
+                    await asyncio.to_thread(close_withdrawn, self.db, command.call, command.request.run_id, ended)
                 case error:
                     raise error
 

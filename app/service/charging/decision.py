@@ -21,7 +21,7 @@ from app.ledger.reservations import (
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
 from app.persistence.repositories.decisions import Decision, DecisionOutcome
-from app.service.alerts.alert_factory import exhausted, overdrawn
+from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.refusing import refusal_details, with_limit_change
 from app.service.charging.requests import (
     Mode,
@@ -31,8 +31,8 @@ from app.service.charging.requests import (
     StepCommand,
     StepResult,
 )
+from app.service.charging.thresholds import require_allowed, require_no_sweep, with_deviations
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.charging.watching import require_allowed, require_no_sweep, with_deviations
 from app.service.idempotency import key_reused_error
 
 
@@ -225,10 +225,10 @@ def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) 
     """Raise alerts for an overdrawn run or an exhausted account."""
     own = charged.accounts[-1]
     if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
-        used_up = exhausted(charged.binding, own, command.now)
-        work.tell(command.organisation_id, [overdrawn(own, charged.binding, command.now), used_up])
+        used_up = exhausted_alert(charged.binding, own, command.now)
+        work.tell(command.organisation_id, [overdrawn_alert(own, charged.binding, command.now), used_up])
     elif not charged.overdrawn and not charged.steps_remaining:
-        work.tell(command.organisation_id, [exhausted(charged.binding, own, command.now)])
+        work.tell(command.organisation_id, [exhausted_alert(charged.binding, own, command.now)])
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

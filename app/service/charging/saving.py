@@ -7,7 +7,7 @@ from app.accounting.events import fingerprint
 from app.ledger.alert_thresholds import watermark_of
 from app.ledger.runs import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
-from app.service.alerts.alert_factory import thresholds_reached
+from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import CachedPlan, Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
@@ -58,7 +58,7 @@ def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
             continue
         watch = watermark_of(record.account, record.tells.thresholds)
         crossed = record.tells.thresholds[record.watch.passed : watch.passed]
-        work.tell(key[0], thresholds_reached(record.account, crossed, record.updated_at))
+        work.tell(key[0], threshold_alerts(record.account, crossed, record.updated_at))
         work.accounts[key] = replace(record, watch=watch)
 
 

@@ -24,7 +24,7 @@ from app.persistence.repositories.balances import weights_facts
 from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
-from app.service.alerts.alert_factory import thresholds_reached
+from app.service.alerts.alert_factory import threshold_alerts
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
@@ -144,7 +144,7 @@ def apply_limit(
     )
     thresholds = record.tells.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
-    alerts.add(tx, call.organisation_id, thresholds_reached(after, crossed, call.now))
+    alerts.add(tx, call.organisation_id, threshold_alerts(after, crossed, call.now))
     return now
 
 

@@ -76,7 +76,7 @@ def propose_population(
         if look_alike(terms.name, other):
             raise NameTakenError(f"{waiting.id} proposes {other!r} already; decide it first.", name=other)
     told = f"The population {terms.name}: another person has to approve it."
-    return propose(tx, call, ProposalKind.POPULATION, None, opening_facts(terms, population), told)
+    return propose(tx, call, ProposalKind.POPULATION, None, population_payload(terms, population), told)
 
 
 def approve_population(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
@@ -86,11 +86,11 @@ def approve_population(tx: Connection, call: RequestContext, proposal: Proposal,
         NameTakenError: a population has this name or a lookalike by now.
         PolicyViolationError: a policy forbids it by now.
     """
-    terms, population = read_opening(proposal.proposed)
+    terms, population = parse_population_payload(proposal.proposed)
     open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
 
 
-def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
+def population_payload(terms: AccountSpec, population: Population) -> dict[str, Any]:
     """Serialize a population for its proposal; `read_opening` is the inverse."""
     assert terms.limit is not None, "a population has a limit"
     facts: dict[str, Any] = {
@@ -109,7 +109,7 @@ def opening_facts(terms: AccountSpec, population: Population) -> dict[str, Any]:
     return facts
 
 
-def read_opening(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
+def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
     """Deserialize a proposed population."""
     parallel = None
     if "max_partitions_per_unit" in facts:

@@ -151,7 +151,7 @@ def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request
 
 def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
     """Write a policy and its audit event; the organisation is locked."""
-    after = _set_house(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
+    after = _set_organisation_policy(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
     was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
     call.record(tx, AuditEvent(AuditAction.POLICY_REPLACED, after.subject, was, now, reason))
     return after
@@ -159,10 +159,10 @@ def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: P
 
 def find_policy(tx: Connection, call: RequestContext, account_id: str | None) -> PolicyRecord:
     """Get the policy of an account or, for None, the organisation."""
-    return _house(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
+    return _organisation_policy(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
 
 
-def _house(tx: Connection, call: RequestContext) -> PolicyRecord:
+def _organisation_policy(tx: Connection, call: RequestContext) -> PolicyRecord:
     policy, revision = organisations.policy(tx, call.organisation_id)
     said = policy or EMPTY_POLICY
     holds = effective((PolicySource(ORGANISATION, said),))
@@ -190,11 +190,11 @@ def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Pol
     return _of_account([*above, changed])
 
 
-def _set_house(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
+def _set_organisation_policy(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
     """Write the organisation's policy, copied to each population for the step path."""
     revision = organisations.policy(tx, call.organisation_id)[1] + 1
     organisations.set_policy(tx, call.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, call.organisation_id):
         changed = replace(population, house_policy=policy, version=population.version + 1)
         account_writes.set_policy(tx, call.organisation_id, changed, call.now)
-    return _house(tx, call)
+    return _organisation_policy(tx, call)

@@ -21,7 +21,7 @@ from app.service.governance.api_keys import rotation_lineage
 from app.service.governance.limit_changes import approve_limit
 from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
-from app.service.governance.quarantines import approve_lift, verified
+from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 
 
@@ -45,7 +45,7 @@ _EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
     ProposalKind.RUN: Effects(approve_run, reject_run),
     ProposalKind.POLICY: Effects(approve_policy),
     ProposalKind.POPULATION: Effects(approve_population),
-    ProposalKind.QUARANTINE: Effects(approve_lift, around=verified),
+    ProposalKind.QUARANTINE: Effects(approve_lift, around=verify_before_lift),
 }
 
 

@@ -65,7 +65,7 @@ def propose_lift(
 
 
 @contextmanager
-def verified(call: RequestContext, proposal: Proposal) -> Iterator[None]:
+def verify_before_lift(call: RequestContext, proposal: Proposal) -> Iterator[None]:
     """Verify the organisation and hold the verification lock until the approval is written.
 
     Raises:

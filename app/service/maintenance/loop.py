@@ -15,11 +15,11 @@ from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
-from app.service.alerts.forecasts import take_readings
+from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
-from app.service.maintenance.stale_reservations import tell_silent
+from app.service.maintenance.stale_reservations import alert_stale_reservations
 from app.service.metrics import counters
 
 LOOK_SECONDS = 5.0
@@ -36,7 +36,7 @@ async def run_maintenance(db: Database) -> None:
     """Run the periodic jobs until cancelled; failures are logged and retried."""
     work: tuple[Callable[[], object], ...] = (
         lambda: expire_reservations(db, db.clock.moment().earliest),
-        lambda: tell_silent(db, db.clock.moment().earliest),
+        lambda: alert_stale_reservations(db, db.clock.moment().earliest),
         db.learn_sizes,
     )
     read_at = monotonic()
@@ -45,7 +45,7 @@ async def run_maintenance(db: Database) -> None:
         due = monotonic() - read_at >= READING_SECONDS
         if due:
             read_at = monotonic()
-        for each in (*work, lambda: take_readings(db, db.clock.now())) if due else work:
+        for each in (*work, lambda: record_usage_snapshots(db, db.clock.now())) if due else work:
             try:
                 await asyncio.to_thread(each)
                 counters.background_done("maintenance")

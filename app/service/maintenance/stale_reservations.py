@@ -6,7 +6,7 @@ from typing import Final
 
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories.stale_reservations import find_stale as silent_ones
-from app.service.alerts.alert_factory import silent
+from app.service.alerts.alert_factory import stale_reservation_alert
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 
@@ -16,7 +16,7 @@ SILENT_SHARE: Final = 0.5
 PAGE: Final = 100
 
 
-def tell_silent(db: Database, now: datetime) -> int:
+def alert_stale_reservations(db: Database, now: datetime) -> int:
     """Create alerts for trainers silent for half their lease; return their number."""
     with db.read(ALL_TENANTS) as tx:
         found = silent_ones(tx, now, SILENT_SHARE, PAGE)
@@ -34,5 +34,5 @@ def _tell(db: Database, organisation_id: str, run_id: str, now: datetime) -> Non
         lease = timedelta(seconds=reservation.lease_seconds)
         heard = max(reservation.expires_at - lease, own.updated_at)
         if now - heard > lease * SILENT_SHARE:
-            work.tell(organisation_id, [silent(own.account, reservation, heard, now)])
+            work.tell(organisation_id, [stale_reservation_alert(own.account, reservation, heard, now)])
             save(work)

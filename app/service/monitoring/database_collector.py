@@ -25,7 +25,7 @@ from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.placements import Placement
 from app.service.queries.damaged_rows import read_tolerating_damage
 
-BELIEVED_SECONDS: Final = 10.0
+CACHE_SECONDS: Final = 10.0
 """Lifetime of the cache, so that frequent scrapes cost no more than one."""
 
 MOST_READ: Final = 500
@@ -93,22 +93,22 @@ class DatabaseCollector:
     """
 
     def __init__(self, placements: Iterable[Placement], *, signs: bool) -> None:
-        self._watches = [_Watch(placement, signs=signs) for placement in placements]
+        self._watches = [_PlacementCollector(placement, signs=signs) for placement in placements]
         self._looked: dict[str, PlacementSnapshot] = {}
-        self._looked_at = -BELIEVED_SECONDS
+        self._looked_at = -CACHE_SECONDS
         self._turn = asyncio.Lock()
 
     async def look(self) -> dict[str, PlacementSnapshot]:
-        """Collect the metrics by placement, at most `BELIEVED_SECONDS` old."""
+        """Collect the metrics by placement, at most `CACHE_SECONDS` old."""
         async with self._turn:
-            if monotonic() - self._looked_at >= BELIEVED_SECONDS:
+            if monotonic() - self._looked_at >= CACHE_SECONDS:
                 found = await asyncio.gather(*(watch.seen() for watch in self._watches))
                 self._looked = {watch.placement.name: each for watch, each in zip(self._watches, found, strict=True)}
                 self._looked_at = monotonic()
             return self._looked
 
 
-class _Watch:
+class _PlacementCollector:
     """Collector of one placement, which reads changed accounts only."""
 
     def __init__(self, placement: Placement, *, signs: bool) -> None:
@@ -154,12 +154,14 @@ class _Watch:
 
     def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountSummary]) -> None:
         marks = {each.id: each.mark for each in page}
-        uses, damaged = read_tolerating_damage(tx, organisation_id, list(marks), partial(_use_of, organisation_id))
+        uses, damaged = read_tolerating_damage(
+            tx, organisation_id, list(marks), partial(_utilisation_of, organisation_id)
+        )
         for account_id, use in (uses | dict.fromkeys(damaged)).items():
             self._uses[organisation_id, account_id] = (marks[account_id], use)
 
 
-def _use_of(organisation_id: str, record: AccountRecord) -> Utilisation:
+def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:
     account = record.account
     assert account.limit is not None, "populations and budgets have one"
     epsilon = account.epsilon() / account.limit.epsilon

@@ -46,16 +46,16 @@ def exposition(
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:
-        registry.register(_OfAllWorkers(Path(os.environ[SHARED_FOLDER])))
+        registry.register(_WorkersCollector(Path(os.environ[SHARED_FOLDER])))
     else:
-        registry.register(_Given(REGISTRY.collect()))
-    registry.register(_Given(_numbers(doubts, _INTEGRITY, now)))
-    registry.register(_Given(_of_ledgers(looked, named, now)))
+        registry.register(_StaticCollector(REGISTRY.collect()))
+    registry.register(_StaticCollector(_numbers(doubts, _INTEGRITY_METRICS, now)))
+    registry.register(_StaticCollector(_of_ledgers(looked, named, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
 
 
-class _OfAllWorkers(Collector):
+class _WorkersCollector(Collector):
     """Collector of the metrics files of all workers.
 
     The package fails on empty files (prometheus/client_python#1199), which a worker leaves if it is killed early.
@@ -78,7 +78,7 @@ def _has_content(file: Path) -> bool:
         return False
 
 
-class _Given(Collector):
+class _StaticCollector(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
@@ -92,7 +92,7 @@ def _of_ledgers(looked: Mapping[str, PlacementSnapshot], named: int, now: Mappin
         ready.add_metric([placement], each.trouble is None)
     yield ready
     there = {placement: each.found for placement, each in looked.items() if each.found is not None}
-    yield from _numbers(there, _STATS, now)
+    yield from _numbers(there, _LEDGER_METRICS, now)
     yield from _labelled(there)
     if named:
         yield from _named([use for each in there.values() for use in each.uses], named)
@@ -122,7 +122,7 @@ def _unsigned(found: LedgerStats, now: datetime) -> float | None:
     return None if found.signing is None else _age(found.signing.unsigned_since, now)
 
 
-_INTEGRITY: Final[Described[IntegrityWarnings]] = (
+_INTEGRITY_METRICS: Final[Described[IntegrityWarnings]] = (
     (
         "accounts_quarantined",
         "Accounts in quarantine.",
@@ -140,7 +140,7 @@ _INTEGRITY: Final[Described[IntegrityWarnings]] = (
     ),
 )
 
-_STATS: Final[Described[LedgerStats]] = (
+_LEDGER_METRICS: Final[Described[LedgerStats]] = (
     ("organisations", "Organisations.", lambda each, _: each.organisations),
     (
         "accounts_pending_refresh",

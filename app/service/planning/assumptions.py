@@ -66,7 +66,7 @@ class PlanAssumptions:
                 f"The batches are {_DRAWN[self.batches]}, but poisson_sampled events are accounted as Poisson samples, "
                 "in which every record is taken independently: this epsilon does not hold for such batches."
             )
-        if self.batches is Batches.SHUFFLED and any(_is_drawn_anew(event) for event in events):
+        if self.batches is Batches.SHUFFLED and any(_is_sampled_without_replacement(event) for event in events):
             found.append(
                 "The batches are taken in turn from shuffled data, but sampled_without_replacement events are "
                 "accounted as batches drawn anew at every step: this epsilon does not hold for such batches."
@@ -144,7 +144,7 @@ def _is_poisson_sampled(event: DpEvent) -> bool:
     return any(isinstance(part, PoissonSampled) and part.sampling_probability < 1 for part in _with_parts(event))
 
 
-def _is_drawn_anew(event: DpEvent) -> bool:
+def _is_sampled_without_replacement(event: DpEvent) -> bool:
     """Return whether sampling without replacement amplifies a part of an event."""
     return any(
         isinstance(part, SampledWithoutReplacement) and part.sample_size < part.source_dataset_size

@@ -21,7 +21,7 @@ from app.service.queries.account_history import AccountHistory, AccountHistoryCa
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, ancestors, with_burn_rate
 from app.service.queries.damaged_rows import read_tolerating_damage
 from app.service.queries.overview import AccountTree, trees_of
-from app.service.queries.proposal_detail import LimitNow, limit_now
+from app.service.queries.proposal_detail import CurrentLimit, current_limit
 from app.service.queries.whatif import HypotheticalRun, WhatIfResult, what_if
 
 POINTS: Final = 200
@@ -67,7 +67,7 @@ class AccountDetail:
     runs: list[RunOutline]
     following: str | None
     refusals: list[DecisionWithPath]
-    limit: LimitNow
+    limit: CurrentLimit
     answer: WhatIfResult | None
 
 
@@ -114,7 +114,7 @@ def get_account_detail(
             runs=found[:RUNS],
             following=found[RUNS - 1].id if len(found) > RUNS else None,
             refusals=decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
-            limit=limit_now(tx, call, path),
+            limit=current_limit(tx, call, path),
             answer=None if plan is None else what_if(tx, call, tuple(each.account for each in path), plan),
         )
 

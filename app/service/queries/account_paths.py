@@ -6,7 +6,7 @@ from app.persistence.repositories import account_paths
 from app.service.auth.request_context import RequestContext
 
 
-def read_paths(call: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
+def account_paths_of(call: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
     """Get the paths of existing accounts by id, also outside the caller's scope."""
     wanted = {each for each in account_ids if each is not None}
     if not wanted:

@@ -18,7 +18,7 @@ from app.persistence.repositories import overview_queries
 from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_snapshots import Reading
-from app.service.alerts.forecasts import WINDOW, expected
+from app.service.alerts.forecasts import WINDOW, extrapolate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.damaged_rows import read_tolerating_damage
 
@@ -235,5 +235,5 @@ def ancestors(statuses: Iterable[AccountStatus], of: Iterable[str]) -> set[str]:
 def _with_rate(status: AccountStatus, base: Reading | None, now: datetime) -> AccountStatus:
     if status.limit is None:
         return status
-    seen = expected(status.share, base, now)
+    seen = extrapolate(status.share, base, now)
     return replace(status, per_day=seen.forecast.per_day, empty_at=seen.exhaustion_at, now=now)

@@ -38,7 +38,7 @@ class EffectivePolicy:
     waiting: Proposal | None
 
 
-def read_ruled(call: RequestContext, account: str | None) -> EffectivePolicy:
+def read_effective_policy(call: RequestContext, account: str | None) -> EffectivePolicy:
     """Get an effective policy with the source of each rule; None: the organisation's."""
     record = read_policy(call, account)
     call.require_permission(Permission.LEDGER_READ)

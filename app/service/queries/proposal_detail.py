@@ -89,7 +89,7 @@ class ProposalDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitNow:
+class CurrentLimit:
     """The limit of an account, for the form that changes it.
 
     Args:
@@ -106,7 +106,7 @@ class LimitNow:
     alone: bool
 
 
-def read_open(call: RequestContext) -> list[ProposalDetail]:
+def read_open_proposals(call: RequestContext) -> list[ProposalDetail]:
     """List the open proposals, the oldest first, MOST_OPEN + 1 at most."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -115,7 +115,7 @@ def read_open(call: RequestContext) -> list[ProposalDetail]:
         return [_proposed(tx, call, each) for each in found]
 
 
-def read_decided(call: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
+def read_decided_proposals(call: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
     """List the decided proposals, the newest first, made before an id."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
@@ -125,15 +125,15 @@ def read_decided(call: RequestContext, *, before: str | None, limit: int) -> lis
         return [_proposed(tx, call, each) for each in found]
 
 
-def read_limit_now(call: RequestContext, account: str) -> LimitNow | None:
+def read_current_limit(call: RequestContext, account: str) -> CurrentLimit | None:
     """Get the limit of an account for its form; None: a run without one."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:
         path = find_path_of(tx, call, account)
-        return None if path[-1].account.limit is None else limit_now(tx, call, path)
+        return None if path[-1].account.limit is None else current_limit(tx, call, path)
 
 
-def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord]) -> LimitNow:
+def current_limit(tx: Connection, call: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
     """Get the limit of the last account of a path within a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
@@ -143,7 +143,7 @@ def limit_now(tx: Connection, call: RequestContext, path: Sequence[AccountRecord
         status=ProposalStatus.OPEN,
     )
     waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
-    return LimitNow(
+    return CurrentLimit(
         record=record,
         limit=record.account.limit,
         tag=limit_etag(record),

@@ -54,7 +54,7 @@ class RunDetail:
     projected: tuple[tuple[int, float], ...]
 
 
-def read_run_stamp(call: RequestContext, run_id: str) -> tuple[object, ...]:
+def run_change_token(call: RequestContext, run_id: str) -> tuple[object, ...]:
     """Get a token that changes with the contents of a run's page, time aside."""
     call.require_permission(Permission.LEDGER_READ)
     with call.db.read(call.organisation_id) as tx:

@@ -99,7 +99,7 @@ def _answer(
         most_steps=outcome.max_count_that_fits
         if isinstance(outcome, Refusal)
         else plan.steps + outcome.steps_remaining,
-        least_noise=noise_that_fits(touched, [replace(steps[0], step=_quietest(plan, refused=refused))]),
+        least_noise=noise_that_fits(touched, [replace(steps[0], step=_min_noise(plan, refused=refused))]),
     )
 
 
@@ -110,7 +110,7 @@ def _readable(call: RequestContext, path: Sequence[Account]) -> set[str]:
     return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
 
 
-def _quietest(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
+def _min_noise(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
     """Choose where the noise search begins; a refused run needs more than its own."""
     return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
 

@@ -17,15 +17,20 @@ from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
 from app.service.auth.request_context import RequestContext
 from app.service.metrics import counters
-from app.service.verification.audit_replay import disagreements, read_acts, skeleton_of
+from app.service.verification.audit_replay import disagreements, replay_audit_log, skeleton_of
 from app.service.verification.balances import judge
 from app.service.verification.decision_chains import replay
 from app.service.verification.event_costs import read_prices
-from app.service.verification.governance import office_disagreements
+from app.service.verification.governance import governance_discrepancies
 from app.service.verification.lock import verification_lock
-from app.service.verification.quarantines import place
+from app.service.verification.quarantines import place_quarantines
 from app.service.verification.report import Balance, Discrepancy, VerificationContext, VerificationReport, merge_reports
-from app.service.verification.trusted_checkpoints import TrustedCheckpoint, contradictions, document_fault, kept_witness
+from app.service.verification.trusted_checkpoints import (
+    TrustedCheckpoint,
+    contradictions,
+    document_fault,
+    last_trusted_checkpoint,
+)
 
 __all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports", "verify", "verify_organisation"]
 
@@ -48,7 +53,7 @@ def verify(
         tx.execution_options(yield_per=ROWS_AT_ONCE)
         audit = VerificationContext(tx)
         read_prices(audit, organisation_id)
-        _read_acts(audit, organisation_id, witnesses)
+        _replay_audit_log(audit, organisation_id, witnesses)
         audit.paths = raw_rows.ancestors(tx, organisation_id, audit.report)
         audit.charged = raw_rows.charged_budgets(tx, organisation_id, audit.report)
         audit.attested, audit.blocks = partitions.list_all(tx, organisation_id, audit.report)
@@ -71,18 +76,18 @@ def verify(
     )
 
 
-def _read_acts(
+def _replay_audit_log(
     audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
 ) -> None:
     """Check the audit logs, also against the checkpoints that signed them."""
     kept = list(checkpoints.list_all(audit.tx, organisation_id, audit.report))
-    known = [*map(kept_witness, kept), *witnesses]
+    known = [*map(last_trusted_checkpoint, kept), *witnesses]
     signed = {(witness.organisation_id, witness.acts) for witness in known}
-    audit.told = read_acts(audit_entries.list_all(audit.tx, organisation_id, audit.report), signed)
+    audit.told = replay_audit_log(audit_entries.list_all(audit.tx, organisation_id, audit.report), signed)
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
-    wrong += office_disagreements(audit, organisation_id)
+    wrong += governance_discrepancies(audit, organisation_id)
     audit.faults += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 
@@ -147,7 +152,7 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now
             standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
-            place(db, organisation_id, verify(db, organisation_id), asker, now)
+            place_quarantines(db, organisation_id, verify(db, organisation_id), asker, now)
             for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
         ]
     return replace(found, quarantined=standing).revised(again)

@@ -103,7 +103,7 @@ class AuditState:
     head: bytes = b""
 
 
-def read_acts(
+def replay_audit_log(
     kept: Iterator[audit_entries.StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
 ) -> dict[str, AuditState]:
     """Replay audit logs; return the state of each organisation, by id.
@@ -117,7 +117,7 @@ def read_acts(
         if told.fault is None:
             told.fault = _fault(told, act)
         if told.fault is None:
-            told.fault = _noted(told, act.entry)
+            told.fault = _apply(told, act.entry)
         told.head = act.entry_hash
         told.acts = act.entry.position + 1
         if (owner, told.acts) in signed:
@@ -125,7 +125,7 @@ def read_acts(
     return found
 
 
-def fixed_facts(facts: Mapping[str, Any]) -> str:
+def immutable_payload(facts: Mapping[str, Any]) -> str:
     """Select the fields of an account that never change, as canonical JSON."""
     return canonical({name: value for name, value in facts.items() if name not in APART})
 
@@ -143,7 +143,7 @@ def disagreements(
         return
     said = json.loads(terms.facts)
     names = (said.keys() | facts.keys()) - set(APART)
-    now = json.loads(fixed_facts(facts))
+    now = json.loads(immutable_payload(facts))
     other = sorted(name for name in names if name not in now.keys() & said.keys() or said[name] != now[name])
     if record.created_at != terms.created_at:
         other.append("created_at")
@@ -187,18 +187,18 @@ def _fault(told: AuditState, act: audit_entries.StoredAuditEntry) -> str | None:
     return None
 
 
-def _noted(told: AuditState, entry: AuditEntry) -> str | None:
+def _apply(told: AuditState, entry: AuditEntry) -> str | None:
     """Apply an entry; return the error of a malformed one."""
     try:
         after = json.loads(entry.after) if entry.after else {}
-        _note(told, entry, after)
+        _apply_entry(told, entry, after)
         records.note(told.records, entry, after)
     except DAMAGED as fault:
         return f"act {entry.position} ({entry.action}) cannot be read: {type(fault).__name__} {fault}."
     return None
 
 
-def _note(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _apply_entry(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     known = told.terms.get(entry.subject)
     if entry.action == AuditAction.ORGANISATION_CREATED:
         told.founded = True
@@ -207,7 +207,7 @@ def _note(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None
     elif entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
         periods = [LimitPeriod(_limit(after["limit"]))]
-        told.terms[entry.subject] = Terms(fixed_facts(after), periods, status, entry.created_at)
+        told.terms[entry.subject] = Terms(immutable_payload(after), periods, status, entry.created_at)
     elif entry.action == AuditAction.RUNS_ANCHORED:
         for run_id, (decisions, head) in after["runs"].items():
             told.anchors.setdefault(run_id, {})[int(decisions)] = head

@@ -31,7 +31,7 @@ def judge(audit: VerificationContext, key: Key) -> None:
         audit.add(key, detail)
 
 
-def can_be_read(account: Account) -> bool:
+def is_readable(account: Account) -> bool:
     """Whether an account's filter weights are valid for its limit and orders."""
     if account.weights is None or account.limit is None:
         return True
@@ -73,7 +73,7 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, aske
     if not account.weights_frozen:
         yield "it was charged, but its filter weights are not frozen."
         return
-    if not can_be_read(account):
+    if not is_readable(account):
         yield "its filter weights sum to more than its delta, or name orders that there are not."
         return
     if account.weights is not None:

@@ -15,7 +15,7 @@ from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReserv
 from app.persistence.tolerant import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_disagreement
-from app.service.verification.balances import can_be_read
+from app.service.verification.balances import is_readable
 from app.service.verification.report import Balance, VerificationContext
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
@@ -225,12 +225,12 @@ def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk
 def _check_epsilon(audit: VerificationContext, key: Key, walk: _Walk) -> None:
     """Compare the last decision's epsilon with the governing filter's, to detect an exchanged filter."""
     own, governing = audit.balances[key], walk.governing
-    if walk.broken or walk.epsilon is None or governing is None or not can_be_read(governing.account):
+    if walk.broken or walk.epsilon is None or governing is None or not is_readable(governing.account):
         return
     spent = audit.cost(key[0], own.account, own.spent)
     if spent is None:
         return
-    stages = [stage for stage in audit.stages((key[0], governing.account.id)) if can_be_read(stage)]
+    stages = [stage for stage in audit.stages((key[0], governing.account.id)) if is_readable(stage)]
     if not any(_agree(stage.epsilon(spent), walk.epsilon) for stage in stages):
         governing.misread = True
 

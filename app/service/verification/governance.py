@@ -8,7 +8,7 @@ from app.service.verification.records import compare, missing
 from app.service.verification.report import VerificationContext
 
 
-def office_disagreements(audit: VerificationContext, organisation_id: str | None) -> Iterator[tuple[str, str]]:
+def governance_discrepancies(audit: VerificationContext, organisation_id: str | None) -> Iterator[tuple[str, str]]:
     """Compare organisations, keys, sessions, proposals, experiments, webhooks, attempts and anchors with the audit log.
 
     Yields organisation ids and discrepancies; nothing for an organisation with a broken log.

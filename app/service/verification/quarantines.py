@@ -23,7 +23,7 @@ STOPPED_AT_ONCE: Final = 100
 _logger = logging.getLogger(__name__)
 
 
-def place(
+def place_quarantines(
     db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
 ) -> VerificationReport:
     """Quarantine the unproven accounts of a report; return it with all quarantines.

@@ -21,7 +21,7 @@ class TrustedCheckpoint:
     name: str
 
 
-def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
+def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: str) -> TrustedCheckpoint:
     """Verify a signed checkpoint, with the public key as PEM.
 
     Raises:
@@ -35,7 +35,7 @@ def witness_of(document: Mapping[str, Any], public_key: bytes, name: str) -> Tru
     return TrustedCheckpoint(payload["organisation"], payload["audit_length"], payload["audit_head"], name)
 
 
-def kept_witness(checkpoint: Checkpoint) -> TrustedCheckpoint:
+def last_trusted_checkpoint(checkpoint: Checkpoint) -> TrustedCheckpoint:
     """Convert a stored checkpoint by its row, without checking its signature."""
     name = f"the checkpoint after {checkpoint.audit_length} acts"
     return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), name)

@@ -35,7 +35,7 @@ def main(niceness: int, module: str) -> None:
         import_module(each)
     with suppress(BrokenPipeError):  # the service has ended
         while (question := receive(sys.stdin.buffer)) is not None:
-            send(sys.stdout.buffer, _answered(*question))
+            send(sys.stdout.buffer, _run_job(*question))
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -59,7 +59,7 @@ def receive(stream: BinaryIO) -> Any:  # noqa: ANN401 - a message is anything
     return pickle.loads(data) if len(data) == size else None  # noqa: S301 - from the process that started this one
 
 
-def _answered(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, object]:  # noqa: ANN401 - any function of the service
+def _run_job(function: Any, arguments: tuple[Any, ...]) -> tuple[bool, object]:  # noqa: ANN401 - any function of the service
     """Run a job; return whether it succeeded, and its result or error."""
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:

@@ -18,7 +18,7 @@ from urllib.request import Request
 
 from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
-from app.service.auth.oidc.http_json import FAILURES, fetched, said
+from app.service.auth.oidc.http_json import FAILURES, fetch_json, said
 from app.service.auth.oidc.jwks import configuration_of
 from app.service.foreign_json import read_object
 
@@ -193,7 +193,7 @@ class OidcClient:
         if not self._asking.acquire(blocking=False):
             raise LedgerUnavailableError(_DOWN)
         try:
-            return fetched(request)
+            return fetch_json(request)
         except HTTPError as error:
             why = said(error)
             _logger.warning("The identity provider did not take a code: %s", why)

@@ -127,7 +127,7 @@ class _Https(HTTPSHandler):
         return self.do_open(partial(_Secure, fetch=self._fetch), req)
 
 
-def fetched(request: Request) -> dict[str, object]:
+def fetch_json(request: Request) -> dict[str, object]:
     """Fetch the JSON object that answers a request to a checked address.
 
     Raises:
@@ -139,7 +139,7 @@ def fetched(request: Request) -> dict[str, object]:
 
 def fetched_from(url: str) -> dict[str, object]:
     """Fetch the JSON object at a checked address; raises as `fetched` does."""
-    return fetched(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
+    return fetch_json(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
 
 
 def said(error: Exception) -> str:
