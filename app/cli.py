@@ -20,7 +20,7 @@ cli = typer.Typer(
 )
 org = typer.Typer(help="Organisations.", no_args_is_help=True)
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
-quarantine = typer.Typer(help="Accounts that verification has stopped.", no_args_is_help=True)
+quarantine = typer.Typer(help="Quarantined accounts.", no_args_is_help=True)
 cli.add_typer(org, name="org")
 cli.add_typer(keys, name="keys")
 cli.add_typer(quarantine, name="quarantine")
@@ -71,7 +71,7 @@ def main() -> None:
         wrong = error.errors()[0]
         why = wrong["msg"].removeprefix("Value error, ")
         # Errors about several settings name them in the message.
-        named = f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is not right: " if wrong["loc"] else ""
+        named = f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is invalid: " if wrong["loc"] else ""
         _fail(f"{named}{why}.")
 
 

@@ -155,7 +155,7 @@ class Settings(BaseSettings):
             try:
                 check_url(self.oidc_jwks_url, by_http=self.openid.by_http)
             except ValueError as error:
-                raise ValueError(f"{_variable('oidc_jwks_url')} is not right: {error}") from None
+                raise ValueError(f"{_variable('oidc_jwks_url')} is invalid: {error}") from None
         return self
 
     @model_validator(mode="after")

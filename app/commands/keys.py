@@ -24,27 +24,27 @@ PAGE: Final = 500
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
 
 
-def _moment(text: str) -> datetime:
+def _timestamp(text: str) -> datetime:
     """Parse a timestamp as the API does."""
     try:
-        moment = datetime.fromisoformat(text)
+        timestamp = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise typer.BadParameter("write a moment with its zone, such as 2027-01-01T00:00:00Z")
-    return moment.astimezone(UTC)
+        timestamp = None
+    if timestamp is None or timestamp.tzinfo is None:
+        raise typer.BadParameter("give a timestamp with its time zone, such as 2027-01-01T00:00:00Z")
+    return timestamp.astimezone(UTC)
 
 
 def create_key(
     organisation: Organisation,
-    role: Annotated[Role, typer.Option(help="What the key may do.")],
-    name: Annotated[str | None, typer.Option(help="What its owner calls it.")] = None,
+    role: Annotated[Role, typer.Option(help="Role of the key.")],
+    name: Annotated[str | None, typer.Option(help="Name for display.")] = None,
     scope: Annotated[
         str | None, typer.Option(help="Restrict the key to this account, by id or path, and everything under it.")
     ] = None,
     expires: Annotated[
         datetime | None,
-        typer.Option(parser=_moment, metavar="MOMENT", help="From when on it opens nothing: 2027-01-01T00:00:00Z."),
+        typer.Option(parser=_timestamp, metavar="TIMESTAMP", help="Expiry time, such as 2027-01-01T00:00:00Z."),
     ] = None,
     *,
     as_json: Json = False,
@@ -61,7 +61,7 @@ def create_key(
 
 
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
-    """List an organisation's API keys by creation time, ended ones included; no secret is shown."""
+    """List an organisation's API keys by creation time, including revoked and expired ones, without secrets."""
     with open_ledger(migrated=False) as placements:
         db = placements.find_organisation(organisation).database
         now = db.clock.now()
@@ -69,27 +69,32 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
             owner = organisations.find_organisation(tx, organisation)
         assert owner is not None, "it was found above"
         found = list(_all_keys(cli_context(db, owner, now)))
-    lines = [f"{key.id}  {key.role:15}  {_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found]
-    text = "\n".join(line.rstrip() for line in lines) or "There are no keys."
-    print_result(as_json=as_json, text=text, facts={"items": [_facts(key) for key in found]})
+    lines = [
+        f"{key.id}  {key.role:15}  {_describe_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found
+    ]
+    text = "\n".join(line.rstrip() for line in lines) or "No keys."
+    print_result(as_json=as_json, text=text, facts={"items": [_key_fields(key) for key in found]})
 
 
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The part of the key before the dot.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id: its part before the dot.")],
     reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log.")],
     *,
     include_successors: Annotated[
-        bool, typer.Option("--with-heirs", help="Also the keys for which it was changed: a thief may have rotated it.")
+        bool,
+        typer.Option(
+            "--include-successors", help="Revoke also the keys that it was rotated into, for example by a thief."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Revoke an API key; every replica rejects it within a second."""
     if not reason.strip():
-        raise typer.BadParameter("say why", param_hint="--reason")
+        raise typer.BadParameter("give a reason", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
         call = _context_of_key(placements, key_id)
         key = api_keys.revoke_key(call, key_id, reason, include_successors=include_successors)
-    print_result(as_json=as_json, text=f"{key.id} was {_state(key, call.now)}.", facts=_facts(key))
+    print_result(as_json=as_json, text=f"{key.id} was {_describe_state(key, call.now)}.", facts=_key_fields(key))
 
 
 def _all_keys(call: RequestContext) -> Iterator[KeyRecord]:
@@ -114,18 +119,16 @@ def _context_of_key(placements: Placements, key_id: str) -> RequestContext:
     raise NotFoundError(f"There is no key {key_id.partition('.')[0]!r}; `epsilon-ledger keys list` lists them.")
 
 
-def _state(key: KeyRecord, now: datetime) -> str:
-    trouble = key.trouble(now)
-    if trouble is None:
-        return f"until {_format_time(key.expires_at)}" if key.expires_at else "opens"
+def _describe_state(key: KeyRecord, now: datetime) -> str:
+    defect = key.trouble(now)
+    if defect is None:
+        return f"expires {_format_time(key.expires_at)}" if key.expires_at else "active"
     return (
-        f"withdrawn {_format_time(key.revoked_at)}"
-        if trouble == "revoked"
-        else f"expired {_format_time(key.expires_at)}"
+        f"revoked {_format_time(key.revoked_at)}" if defect == "revoked" else f"expired {_format_time(key.expires_at)}"
     )
 
 
-def _facts(key: KeyRecord) -> dict[str, object]:
+def _key_fields(key: KeyRecord) -> dict[str, object]:
     """Format a key as the API does."""
     return {
         "id": key.id,
@@ -140,5 +143,5 @@ def _facts(key: KeyRecord) -> dict[str, object]:
     }
 
 
-def _format_time(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+def _format_time(timestamp: datetime | None) -> str | None:
+    return None if timestamp is None else timestamp.isoformat().replace("+00:00", "Z")

@@ -12,7 +12,7 @@ from app.service.auth.authentication import DEFAULT_PLACEMENT
 
 def create_organisation(
     name: Annotated[str, typer.Argument(help="Unique, up to 100 characters.")],
-    placement: Annotated[str, typer.Option(help="On which database it will live.")] = DEFAULT_PLACEMENT,
+    placement: Annotated[str, typer.Option(help="Placement of its database.")] = DEFAULT_PLACEMENT,
     *,
     as_json: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_result(*, as_json: bool, text: str, facts: Mapping[str, object]) -> None:

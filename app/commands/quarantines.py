@@ -16,19 +16,21 @@ from app.service.placements import Placements
 
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
 
-_HOW: Final = "Two persons lift it when verification finds nothing any more: epsilon-ledger quarantine lift ACCOUNT"
+_LIFT_HINT: Final = (
+    "Two persons lift it when verification finds nothing any more: epsilon-ledger quarantine lift ACCOUNT"
+)
 
 
 def list_quarantined(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's quarantined accounts and the reasons."""
     with open_ledger(migrated=False) as placements:
-        found = quarantines.list_quarantined(_call(placements, organisation))
-    text = "\n".join([*found.values(), _HOW]) if found else "No account is quarantined."
+        found = quarantines.list_quarantined(_context(placements, organisation))
+    text = "\n".join([*found.values(), _LIFT_HINT]) if found else "No account is quarantined."
     print_result(as_json=as_json, text=text, facts={"quarantined": dict(found)})
 
 
 def lift_quarantine(
-    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its id, or path such as mimic/icu-team.")],
+    account: Annotated[str, typer.Argument(metavar="ACCOUNT", help="Id or path, such as mimic/icu-team.")],
     organisation: Organisation,
     reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log.")],
     *,
@@ -40,9 +42,9 @@ def lift_quarantine(
     person: another person approves its proposals.
     """
     if not reason.strip():
-        raise typer.BadParameter("say why", param_hint="--reason")
+        raise typer.BadParameter("give a reason", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
-        call = _call(placements, organisation)
+        call = _context(placements, organisation)
         waiting = quarantines.find_open(call, account)
         if waiting is None:
             made: list[Proposal] = []
@@ -60,7 +62,7 @@ def lift_quarantine(
     print_result(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)
 
 
-def _call(placements: Placements, organisation: str) -> RequestContext:
+def _context(placements: Placements, organisation: str) -> RequestContext:
     db = placements.find_organisation(organisation).database
     with db.read(ALL_TENANTS) as tx:
         owner = organisations.find_organisation(tx, organisation)

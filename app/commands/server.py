@@ -5,16 +5,16 @@ from typing import Annotated
 import typer
 
 from app.bootstrap import display_urls, is_schema_current, open_databases, prepare_to_serve
-from app.bootstrap import migrate as make_newest
+from app.bootstrap import migrate as upgrade_schema
 from app.commands.output import Json, print_result
 from app.server import PortError, check_port
 from app.server import serve as serve_http
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="How many processes share the port.")] = 1,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Number of worker processes.")] = 1,
     *,
     as_json: Json = False,
 ) -> None:
@@ -40,7 +40,7 @@ def serve(
 def migrate(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if a database has not the newest schema.")
+        bool, typer.Option("--check", help="Change nothing; exit 1 if the schema of a database is not current.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +54,7 @@ def migrate(
             raise typer.Exit(1 if behind else 0)
         for placement in placements:
             with placements.naming(placement) as db:
-                make_newest(db)
+                upgrade_schema(db)
         print_result(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
 
 

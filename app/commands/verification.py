@@ -25,13 +25,15 @@ from app.service.verification import verify as verify_ledger
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from app.settings import Settings
 
-MOST_COMMANDS: Final = 20
+MAX_LIFT_COMMANDS: Final = 20
 """Maximum number of `quarantine lift` commands that `verify` prints."""
 
 
 def copy_ledger(
-    source: Annotated[str, typer.Option("--from", metavar="URL", help="The database that has the ledger.")],
-    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty one, with the newest schema.")],
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="URL of the source database.")],
+    target: Annotated[
+        str, typer.Option("--to", metavar="URL", help="URL of the target database: empty, with the newest schema.")
+    ],
     *,
     as_json: Json = False,
 ) -> None:
@@ -46,8 +48,10 @@ def copy_ledger(
     finally:
         old.dispose()
         new.dispose()
-    facts = {"sound": copied.found.sound, "rows": dict(copied.rows), "problems": list(copied.found.problems)}
-    verdict = "every curve agrees byte for byte" if copied.found.sound else f"{len(copied.found.problems)} problems"
+    facts = {"sound": copied.found.sound, "rows": dict(copied.rows), "discrepancies": list(copied.found.problems)}
+    verdict = (
+        "every curve agrees byte for byte" if copied.found.sound else f"{len(copied.found.problems)} discrepancies"
+    )
     summary = f"{sum(copied.rows.values())} rows of {len(copied.rows)} tables copied, and the copy verified: {verdict}."
     print_result(as_json=as_json, text="\n".join([summary, *copied.found.problems]), facts=facts)
     raise typer.Exit(0 if copied.found.sound else 1)
@@ -55,17 +59,17 @@ def copy_ledger(
 
 def verify(
     *,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Stop no writes, whatever is found.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Quarantine no account.")] = False,
     checkpoint: Annotated[
         list[Path] | None,
-        typer.Option("--checkpoint", help="A signed checkpoint that was kept elsewhere; may be given several times."),
+        typer.Option("--checkpoint", help="File of a signed checkpoint to compare with; repeatable."),
     ] = None,
     public_key: Annotated[
-        Path | None, typer.Option("--public-key", help="PEM; needed to believe a checkpoint.")
+        Path | None, typer.Option("--public-key", help="PEM file of the key that signed the checkpoints.")
     ] = None,
     metrics_file: Annotated[
         Path | None,
-        typer.Option("--metrics-file", help="Write what was found for Prometheus, as the node exporter reads it."),
+        typer.Option("--metrics-file", help="Write the result as metrics for the node exporter's textfile collector."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,20 +100,20 @@ def verify(
         "charges": found.charges,
         "steps": found.steps,
         "audit_events": found.acts,
-        "problems": list(found.problems),
+        "discrepancies": list(found.problems),
         "unproven": sorted(account for _, account in found.unproven),
         "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
     }
     summary = (
         f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges "
         f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
-        f"and {found.acts} acts"
+        f"and {found.acts} audit events"
     )
-    verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} problems"
+    verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} discrepancies"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
     whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
-    told = [whole, *found.problems, stopped, *_lift_commands(found)]
-    print_result(as_json=as_json, text="\n".join(filter(None, told)), facts=facts)
+    lines = [whole, *found.problems, stopped, *_lift_commands(found)]
+    print_result(as_json=as_json, text="\n".join(filter(None, lines)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)
 
 
@@ -136,7 +140,7 @@ def export_charges(
     run: Annotated[str | None, typer.Option(help="A run's id.")] = None,
     population: Annotated[str | None, typer.Option(help="A population's id or name.")] = None,
     organisation: Annotated[
-        str | None, typer.Option("--org", help="The organisation's id or name, where several have such a population.")
+        str | None, typer.Option("--org", help="The organisation's id or name, if several have such a population.")
     ] = None,
 ) -> None:
     """Write the charges of a run or a population as JSON lines; examples/verify_export.py verifies them."""
@@ -158,10 +162,10 @@ def _lift_commands(found: VerificationReport) -> Iterator[str]:
         f"Nothing is wrong any more with {len(liftable)} of them. Each stays stopped until two persons lift its "
         "quarantine. The command line is one of them:"
     )
-    for organisation, account in liftable[:MOST_COMMANDS]:
+    for organisation, account in liftable[:MAX_LIFT_COMMANDS]:
         yield f"  epsilon-ledger quarantine lift {account} --org {organisation} --reason '…'"
-    if liftable[MOST_COMMANDS:]:
-        yield f"  and {len(liftable[MOST_COMMANDS:])} more, which `epsilon-ledger quarantine list` names"
+    if liftable[MAX_LIFT_COMMANDS:]:
+        yield f"  and {len(liftable[MAX_LIFT_COMMANDS:])} more, which `epsilon-ledger quarantine list` names"
     yield "The other one approves it, or has proposed it, on the pages. It covers everything under an account."
 
 

@@ -95,7 +95,7 @@ def upgrades(house: House, check: Block, migrate: Block) -> None:
 def rotation(house: House, keys: Block, old: Block, new: Block, password: Block, sessions: Block) -> None:
     with house.admin as http:
         key = made(http.post("/v1/api-keys", json={"name": "old", "role": "trainer"}))["id"]
-    assert f"{key} was withdrawn" in house.type(keys, key=key)
+    assert f"{key} was revoked" in house.type(keys, key=key)
 
     before = (house.folder / "signing.pub").read_text()
     house.type(old)
@@ -219,7 +219,7 @@ def trial_secrets(house: House, secrets: Block) -> None:
 def keys_page(house: House, line: Block, issue: Block, rotate: Block, revoke: Block) -> None:
     with house.admin as http:
         key = made(http.post("/v1/api-keys", json={"role": "trainer"}))["id"]
-        assert f"{key} was withdrawn" in house.type(line, key=key)
+        assert f"{key} was revoked" in house.type(line, key=key)
         issued = json.loads(house.type(issue))
         heir = json.loads(house.type(rotate, key=issued["id"]))
         house.type(revoke, key=issued["id"])

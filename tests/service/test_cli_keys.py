@@ -1,4 +1,4 @@
-"""`epsilon-ledger keys`: issued, listed and withdrawn, as the API does it."""
+"""`epsilon-ledger keys`: created, listed and revoked, as the API does it."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ def _listed(run: Run, organisation: str = "hospital") -> dict[str, dict[str, Any
     return {key["id"]: key for key in json.loads(said.out)["items"]}
 
 
-def _opens(database: Database, key: str) -> bool:
+def _is_accepted(database: Database, key: str) -> bool:
     try:
         authenticate(database, f"Bearer {key}", datetime.now(UTC))
     except AuthenticationError:
@@ -76,7 +76,7 @@ def test_keys_are_listed_as_the_api_lists_them_and_without_secrets(run: Run, led
     said = run("keys", "list", "--org", "hospital")
     assert said.status == 0
     [line] = [line for line in said.out.splitlines() if issued["id"] in line]
-    assert line.split() == [issued["id"], "trainer", "until", END, "scans"]
+    assert line.split() == [issued["id"], "trainer", "expires", END, "scans"]
     assert issued["key"].partition(".")[2] not in said.out + json.dumps(listed)
 
 
@@ -86,13 +86,13 @@ def test_more_keys_than_a_page_has_are_all_listed(run: Run, monkeypatch: pytest.
     assert list(_listed(run)) == list(whole)
 
 
-def test_a_withdrawn_key_opens_nothing_and_the_chain_says_why(run: Run, ledger: Ledger) -> None:
+def test_a_revoked_key_is_rejected_and_the_reason_is_audited(run: Run, ledger: Ledger) -> None:
     issued = _created(run)
-    assert _opens(ledger.database, issued["key"])
+    assert _is_accepted(ledger.database, issued["key"])
     said = run("keys", "revoke", issued["id"], "--reason", "The laptop was lost.")
     assert (said.status, said.err) == (0, "")
-    assert said.out.startswith(f"{issued['id']} was withdrawn 2")
-    assert not _opens(ledger.database, issued["key"])
+    assert said.out.startswith(f"{issued['id']} was revoked 2")
+    assert not _is_accepted(ledger.database, issued["key"])
     revoked = _listed(run)[issued["id"]]["revoked_at"]
     again = json.loads(run("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
@@ -101,13 +101,13 @@ def test_a_withdrawn_key_opens_nothing_and_the_chain_says_why(run: Run, ledger: 
     assert run("verify").status == 0
 
 
-def test_keys_for_which_it_was_changed_are_withdrawn_if_asked(run: Run, ledger: Ledger) -> None:
+def test_successors_are_revoked_if_asked(run: Run, ledger: Ledger) -> None:
     issued = _created(run)
     heir = ledger.post(f"/v1/api-keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
     run("keys", "revoke", issued["id"], "--reason", "Stolen.")
-    assert _opens(ledger.database, heir["key"])
-    run("keys", "revoke", issued["id"], "--reason", "Stolen.", "--with-heirs")
-    assert not _opens(ledger.database, heir["key"])
+    assert _is_accepted(ledger.database, heir["key"])
+    run("keys", "revoke", issued["id"], "--reason", "Stolen.", "--include-successors")
+    assert not _is_accepted(ledger.database, heir["key"])
 
 
 def test_mistakes_are_told_and_no_key_is_made(run: Run) -> None:

@@ -35,7 +35,7 @@ def test_verify_exits_0_for_a_sound_ledger(run: Run, spent: Ledger) -> None:
     before = dump(spent.database)
     said = run("verify", "--json")
     facts = json.loads(said.out)
-    assert (said.status, facts.pop("problems"), facts.pop("unproven"), facts.pop("sound")) == (0, [], [], True)
+    assert (said.status, facts.pop("discrepancies"), facts.pop("unproven"), facts.pop("sound")) == (0, [], [], True)
     assert facts.pop("quarantined") == {}
     assert facts == {
         "accounts": 3,
@@ -60,10 +60,10 @@ def test_verify_exits_1_and_names_what_does_not_agree(run: Run, spent: Ledger) -
     said = run("verify", "--json")
     facts = json.loads(said.out)
     assert (said.status, facts["sound"], facts["unproven"]) == (1, False, [model])
-    assert MODEL in facts["problems"][0]
+    assert MODEL in facts["discrepancies"][0]
     told = run("verify")
     assert told.status == 1
-    assert facts["problems"][0] in told.out
+    assert facts["discrepancies"][0] in told.out
     assert "Writes to 1 accounts are stopped." in told.out
     assert "Traceback" not in told.err
     assert spent.get("/healthz").status_code == 200
@@ -85,7 +85,7 @@ def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent
     with tampering(spent.database) as tx:
         shift_curve(tx, TEAM, 1)
     stopping = json.loads(run("verify", "--json").out)
-    assert stopping["quarantined"] == {stopping["unproven"][0]: stopping["problems"][0]}
+    assert stopping["quarantined"] == {stopping["unproven"][0]: stopping["discrepancies"][0]}
     assert "quarantine lift" not in run("verify").out
     with tampering(spent.database) as tx:
         shift_curve(tx, TEAM, -1)
@@ -101,7 +101,7 @@ def test_verify_says_who_lifts_a_quarantine_and_does_not_lift_it(run: Run, spent
         assert dump(spent.database) == before
     assert _quarantine(spent) is not None
     with pytest.MonkeyPatch.context() as bounded:
-        bounded.setattr(verification, "MOST_COMMANDS", 0)
+        bounded.setattr(verification, "MAX_LIFT_COMMANDS", 0)
         assert "and 1 more" in run("verify").out
     facts = json.loads(run("verify", "--json").out)
     assert (facts["sound"], facts["unproven"], list(facts["quarantined"])) == (True, [], [team.id])
@@ -134,7 +134,7 @@ def test_verify_exits_1_whatever_is_broken(run: Run, spent: Ledger, what: str) -
     said = run("verify", "--json")
     facts = json.loads(said.out)
     assert (said.status, facts["sound"]) == (1, False)
-    assert facts["problems"]
+    assert facts["discrepancies"]
     assert spent.get("/healthz").status_code == 200
 
 

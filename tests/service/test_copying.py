@@ -186,7 +186,7 @@ def test_the_command_says_what_it_did(files: tuple[Database, Database], tmp_path
         rows = dump(opened.database)
     said = command_line("copy", "--from", old, "--to", new, "--json", database=tmp_path / "neither.db")
     facts = json.loads(said.stdout)
-    assert (said.returncode, facts["sound"], facts["problems"]) == (0, True, [])
+    assert (said.returncode, facts["sound"], facts["discrepancies"]) == (0, True, [])
     assert facts["rows"] == {name: len(of_table) for name, of_table in rows.items()}
     again = command_line("copy", "--from", old, "--to", new, database=tmp_path / "neither.db")
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (2, "", 1)

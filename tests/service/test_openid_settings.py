@@ -48,9 +48,9 @@ def test_what_is_agreed() -> None:
         ({"oidc_issuer": "https://login.example?a=b"}, "no query"),
         ({"oidc_issuer": "https://user:word@login.example"}, "no user, password"),
         ({"oidc_issuer": "https://login.example#a"}, "no user, password or fragment"),
-        ({"oidc_jwks_url": "http://login.example/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
-        ({"oidc_jwks_url": "http://localhost/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
-        ({"oidc_jwks_url": "file:///etc/passwd"}, "EPSILON_LEDGER_OIDC_JWKS_URL is not right"),
+        ({"oidc_jwks_url": "http://login.example/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is invalid"),
+        ({"oidc_jwks_url": "http://localhost/keys"}, "EPSILON_LEDGER_OIDC_JWKS_URL is invalid"),
+        ({"oidc_jwks_url": "file:///etc/passwd"}, "EPSILON_LEDGER_OIDC_JWKS_URL is invalid"),
         ({"oidc_roles": "officers"}, "no JSON"),
         ({"oidc_roles": "[]"}, "no JSON object"),
         ({"oidc_roles": "{}"}, "no JSON object"),
@@ -91,7 +91,7 @@ def test_the_command_line_says_it_in_a_sentence(
     assert said.status == 2
     assert said.err == "EPSILON_LEDGER_OIDC_AUDIENCE is set, but EPSILON_LEDGER_OIDC_ISSUER is not.\n"
     monkeypatch.setenv(f"{PREFIX}OIDC_ISSUER", "http://login.example")
-    assert run("migrate").err.startswith("EPSILON_LEDGER_OIDC_ISSUER is not right: it must begin with https://HOST")
+    assert run("migrate").err.startswith("EPSILON_LEDGER_OIDC_ISSUER is invalid: it must begin with https://HOST")
 
 
 @pytest.mark.parametrize(

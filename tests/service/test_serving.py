@@ -1,4 +1,4 @@
-"""Serving: several worker processes on one port, and what is said when the database or a setting is not right."""
+"""Serving: several worker processes on one port, and what is said when the database or a setting is invalid."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -114,5 +114,5 @@ def test_a_setting_that_is_not_right_is_one_sentence(
     monkeypatch.setenv("EPSILON_LEDGER_DATABASE_POOL_SIZE", size)
     refused = command_line("migrate", database=tmp_path / "ledger.db")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("EPSILON_LEDGER_DATABASE_POOL_SIZE is not right: ")
+    assert refused.stderr.startswith("EPSILON_LEDGER_DATABASE_POOL_SIZE is invalid: ")
     assert refused.stderr.count("\n") == 1
