@@ -31,7 +31,7 @@ from app.service.charging.requests import (
     StepCommand,
     StepResult,
 )
-from app.service.charging.thresholds import require_allowed, require_no_sweep, with_deviations
+from app.service.charging.step_checks import require_allowed, require_no_sweep, with_deviations
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.idempotency import key_reused_error
 

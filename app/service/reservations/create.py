@@ -23,7 +23,7 @@ from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_for
 from app.service.charging.refusing import refusal_details, refusal_event, with_limit_change
 from app.service.charging.saving import save
-from app.service.charging.thresholds import find_deviations, require_no_sweep
+from app.service.charging.step_checks import find_deviations, require_no_sweep
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent

@@ -15,7 +15,7 @@ from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
-from app.service.charging.thresholds import require_no_sweep
+from app.service.charging.step_checks import require_no_sweep
 from app.service.costing import PrecomputedCosts, run_with_costs
 from app.service.governance.proposing import open_proposals
 from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
