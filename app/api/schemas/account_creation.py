@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
@@ -30,15 +30,6 @@ BLOCK_EXAMPLE: dict[str, Any] = {
     "data_to": "2026-12-01T00:00:00Z",
     "label": "november",
 }
-
-
-_OF_PARTS: dict[str, object] = {
-    "composition": "sequential",
-    **dict.fromkeys(
-        ("attestation", "max_partitions_per_unit", "replacement_assumption", "opens_at", "closes_at", "block"),
-    ),
-}
-"""Defaults of optional members, which a request's fingerprint leaves out."""
 
 
 class CreateAccount(Body):
@@ -91,12 +82,6 @@ class CreateComposedAccount(CreateAccount):
                 'send "composition": "parallel" with them'
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_before_parts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out defaults, so that the fingerprint does not depend on them."""
-        written: dict[str, Any] = write(self)
-        return {name: value for name, value in written.items() if name not in _OF_PARTS or value != _OF_PARTS[name]}
 
     def parallel(self) -> ParallelSpec | None:
         """Return the attestation of disjoint children, or None."""

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
@@ -112,12 +112,6 @@ class CreateExperiment(CreateAccount):
     neighboring_relation: Relation | None = Field(
         default=None, description="The relation of its mechanisms; must be the population's."
     )
-
-    @model_serializer(mode="wrap")
-    def _as_said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Serialize given members only, which form the request's fingerprint."""
-        written: dict[str, Any] = write(self)
-        return {name: value for name, value in written.items() if name in self.model_fields_set}
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, Field
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
@@ -116,12 +116,6 @@ class CreateReservation(Body):
         description="The run's active reservation, which is committed in the same transaction, and unchanged if the "
         "new plan is refused.",
     )
-
-    @model_serializer(mode="wrap")
-    def _as_before_following(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a missing `preceding`, so that the fingerprint does not depend on it."""
-        written: dict[str, Any] = write(self)
-        return {name: value for name, value in written.items() if name != "preceding" or value is not None}
 
     def request(self, run_id: str) -> PlanRequest:
         """Convert to the domain.

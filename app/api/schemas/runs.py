@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.account_creation import CreateAccount
@@ -75,10 +75,6 @@ RUN_EXAMPLE: dict[str, Any] = {
 }
 
 
-_OF_PLANS = {"plan", "lease_seconds"}
-_UNLESS_SAID = {"budget", "budgets", "steps_per_hour"}
-
-
 class CreateRun(CreateAccount):
     """A new training run under a budget."""
 
@@ -100,17 +96,6 @@ class CreateRun(CreateAccount):
     neighboring_relation: Relation | None = Field(
         default=None, description="The relation of its mechanism; must be the population's."
     )
-
-    @model_serializer(mode="wrap")
-    def _as_before_plans(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a missing plan, so that the fingerprint does not depend on it."""
-        written: dict[str, Any] = write(self)
-        left_out = set() if self.plan else _OF_PLANS
-        return {
-            name: value
-            for name, value in written.items()
-            if name not in left_out and (name not in _UNLESS_SAID or value is not None)
-        }
 
     @model_validator(mode="after")
     def _charges_something(self) -> Self:
