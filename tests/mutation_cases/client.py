@@ -99,7 +99,7 @@ CASES = (
     Mutation(
         "steps before a late attach are passed over",
         f"{SOURCE}/opacus.py",
-        'if not steps or terms.earlier_steps == "charged":',
+        'if not steps or options.earlier_steps == "charged":',
         "if True:",
         (LATE,),
     ),

@@ -148,7 +148,7 @@ class _Slow(list[tuple[Event, int]]):
 
 def test_threads_that_share_a_trial_take_no_more_steps_than_were_declared() -> None:
     trial = _trial([{"event": STEP, "count": 21}])
-    trial._left = _Slow(trial._left)
+    trial._remaining = _Slow(trial._remaining)
     taken: list[int] = []
 
     def take() -> None:

@@ -88,8 +88,8 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
     name = str(event.get("type"))
     if name not in _TO:
         raise UntranslatableEventError(name, _ONLY_OURS.get(name, "it is no event of the ledger."))
-    wanted, write = _TO[name]
-    extra = {key for key in event if key not in wanted and (key, event[key]) != ("clipped", "example")} - {"type"}
+    expected, write = _TO[name]
+    extra = {key for key in event if key not in expected and (key, event[key]) != ("clipped", "example")} - {"type"}
     if extra:
         # For instance a gaussian of clipped micro-batches, for which dp_accounting has no type.
         raise UntranslatableEventError(name, f"dp_accounting has no counterpart of {', '.join(sorted(extra))}.")

@@ -119,7 +119,7 @@ class EpsilonLogger:
             LedgerError: no response arrived.
         """
         state = self._run.refresh()
-        decisions, events = self._decided(state)
+        decisions, events = self._read_decisions(state)
         return {
             "claim": (
                 f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
@@ -180,7 +180,7 @@ class EpsilonLogger:
             self._mlflow_run, tags=[mlflow.entities.RunTag(name, fact) for name, fact in tags.items()]
         )
 
-    def _decided(self, state: RunState) -> tuple[int | None, list[EventCount] | None]:
+    def _read_decisions(self, state: RunState) -> tuple[int | None, list[EventCount] | None]:
         """Count the decisions, and the admitted events if one page has them all."""
         if self._client is None:
             return None, None

@@ -26,7 +26,7 @@ from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gau
 from epsilon_ledger._opacus.accountant import LedgerAccountant
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
-from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, checked_run, uncharged_steps
+from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, require_run, uncharged_steps
 from epsilon_ledger._opacus.loaders import kind_of, observe, sampler_of
 from epsilon_ledger._opacus.ranks import workers
 from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
@@ -36,7 +36,7 @@ __all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _AttachOptions:
     """Arguments of `attach` about the steps."""
 
     data_loader: DataLoader | None = None
@@ -90,11 +90,11 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
     if releases_per_sample < 1:
         raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
-    terms = _Terms(data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps)
+    options = _AttachOptions(data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps)
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
             raise ValueError("A privacy engine gets its loader in make_private: attach it without data_loader.")
-        _attach_engine(target, run, terms)
+        _attach_engine(target, run, options)
         return
     optimizers = tuple(target) if isinstance(target, Sequence) else (target,)
     if not optimizers or not all(isinstance(optimizer, DPOptimizer) for optimizer in optimizers):
@@ -102,8 +102,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
             f"attach takes a PrivacyEngine, or the optimizer that its make_private returned, not {type(target)}."
         )
     attached = [_is_attached(optimizer, run) for optimizer in optimizers]
-    if not (all(attached) and len(optimizers) == 1 and terms == _Terms()):
-        _attach_optimizers(optimizers, run, terms)
+    if not (all(attached) and len(optimizers) == 1 and options == _AttachOptions()):
+        _attach_optimizers(optimizers, run, options)
 
 
 def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
@@ -120,14 +120,14 @@ def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
     return True
 
 
-def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, terms: _Terms) -> None:
+def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, options: _AttachOptions) -> None:
     """Attach optimizers after checking all of them, so that a failure changes nothing."""
-    checked = None if run is None else checked_run(run)
-    readers = [terms.event or StepReader(optimizer) for optimizer in optimizers]
-    sources = [None if terms.event else _source(optimizer, checked, terms) for optimizer in optimizers]
-    clippings = [None if terms.event else _clipping(optimizer, terms) for optimizer in optimizers]
+    checked = None if run is None else require_run(run)
+    readers = [options.event or StepReader(optimizer) for optimizer in optimizers]
+    sources = [None if options.event else _source(optimizer, checked, options) for optimizer in optimizers]
+    clippings = [None if options.event else _clipping(optimizer, options) for optimizer in optimizers]
     for optimizer in optimizers:
-        _settle_earlier_steps(optimizer, checked, terms)
+        _settle_earlier_steps(optimizer, checked, options)
     for optimizer, read, source, module in zip(optimizers, readers, sources, clippings, strict=True):
         guard = guard_of(optimizer)
         if guard.source is not source:
@@ -135,8 +135,8 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
             optimizer._step_skip_queue.clear()  # noqa: SLF001 - no public API empties it
             if guard.source is not None:
                 guard.source.consumers.discard(guard)
-        guard.source, guard.trusted = source, terms.event is not None
-        guard.amplified = terms.sampling_probability != 1.0
+        guard.source, guard.trusted = source, options.event is not None
+        guard.amplified = options.sampling_probability != 1.0
         guard.clipping = None if module is None else clipping_of(module)
         if source is not None:
             source.consumers.add(guard)
@@ -145,8 +145,8 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
             checked,
             read,
             optimizers,
-            stated=terms.sampling_probability,
-            releases=terms.releases_per_sample,
+            stated=options.sampling_probability,
+            releases=options.releases_per_sample,
             then=then.then if isinstance(then, LedgerHook) else then,
         )
         # Opacus keeps one hook, which a later one would silently replace.
@@ -154,9 +154,9 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         optimizer.attach_step_hook = hook.chain
 
 
-def _source(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> SampleSource | None:
+def _source(optimizer: DPOptimizer, run: Run | Trial | None, options: _AttachOptions) -> SampleSource | None:
     """Find the source of the optimizer's samples: the given loader, or the one attached earlier."""
-    loader, stated = terms.data_loader, terms.sampling_probability
+    loader, stated = options.data_loader, options.sampling_probability
     if loader is None:
         guard = present_guard(optimizer)
         source = None if guard is None else guard.source
@@ -195,12 +195,12 @@ def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
     return source
 
 
-def _clipping(optimizer: DPOptimizer, terms: _Terms) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
+def _clipping(optimizer: DPOptimizer, options: _AttachOptions) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
     """Find the module that clips instead of the optimizer."""
     if type(optimizer) not in GHOST:
         return None
     guard = present_guard(optimizer)
-    module = terms.module if terms.module is not None else guard and guard.clipping and guard.clipping.module
+    module = options.module if options.module is not None else guard and guard.clipping and guard.clipping.module
     if module is None:
         raise UnsupportedTrainingError(
             "With ghost clipping it is the module that clips, so its norm must be known. Give module=..., what "
@@ -209,17 +209,17 @@ def _clipping(optimizer: DPOptimizer, terms: _Terms) -> Any:  # noqa: ANN401 - a
     return module
 
 
-def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, terms: _Terms) -> None:
+def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, options: _AttachOptions) -> None:
     """Handle steps from before the attachment that Opacus' accountant has counted."""
     hook = optimizer.step_hook
     accountant = accountant_of(hook)
     if run is None or accountant is None or isinstance(accountant, LedgerAccountant):
         return
     steps = uncharged_steps(accountant, run)
-    if not steps or terms.earlier_steps == "charged":
+    if not steps or options.earlier_steps == "charged":
         return
     whole = sum(int(count) for *_, count in accountant.history)
-    if terms.earlier_steps == "report" and steps == whole and not isinstance(run, Trial):
+    if options.earlier_steps == "report" and steps == whole and not isinstance(run, Trial):
         of = adaptive_clipping if type(optimizer) is AdaClipDPOptimizer else gaussian
         run.report(
             events=[
@@ -236,7 +236,7 @@ def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, terms
     )
 
 
-def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, terms: _Terms) -> None:
+def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: _AttachOptions) -> None:
     if isinstance(engine, PrivacyEngineAdaptiveClipping):
         raise UnsupportedTrainingError(
             "PrivacyEngineAdaptiveClipping moves the clipping norm before a step can be asked for, by a count whose "
@@ -258,7 +258,7 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, terms: _Terms
         made = make_private(**arguments)
         # The module, the optimizer, with ghost clipping the criterion, and the loader.
         _is_attached(made[1], run)
-        _attach_optimizers((made[1],), run, replace(terms, data_loader=made[-1], module=made[0]))
+        _attach_optimizers((made[1],), run, replace(options, data_loader=made[-1], module=made[0]))
         return made
 
     engine.make_private = make_private_and_attach

@@ -8,7 +8,7 @@ from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, Trial, gaussian, poisson_sampled
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
-from epsilon_ledger._opacus.hook import LedgerHook, checked_run
+from epsilon_ledger._opacus.hook import LedgerHook, require_run
 
 MECHANISM: Final = "ledger"
 
@@ -29,7 +29,7 @@ class LedgerAccountant(IAccountant):
 
     def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None) -> None:
         super().__init__()
-        self.run = checked_run(run)
+        self.run = require_run(run)
         self._client = client
         self._events: list[EventCount] = []
 

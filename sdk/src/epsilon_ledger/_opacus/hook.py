@@ -12,12 +12,12 @@ from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 from epsilon_ledger import Event, RequestInDoubtError, Run, Trial, composed, poisson_sampled, self_composed
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import guard_of
-from epsilon_ledger._opacus.ranks import hear, tell, workers
+from epsilon_ledger._opacus.ranks import broadcast_result, receive_result, workers
 from epsilon_ledger._opacus.samples import Draw
 from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
 
 _CHARGED_TO_RUN: Final[Counter[str]] = Counter()
-_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+_STEPS_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
 
 
 class LedgerHook:
@@ -59,38 +59,38 @@ class LedgerHook:
         Raises:
             LedgerError: the step was not admitted.
         """
-        self._ask(optimizer)
+        self._authorize_on_all_ranks(optimizer)
         if type(optimizer) is AdaClipDPOptimizer and isinstance(self.read, StepReader):
             publish_fixed_fraction(optimizer)
         if self.then is not None:
             self.then(optimizer)
         if self._accountant is not None:
-            _COUNTED_BY_OPACUS[self._accountant] = _COUNTED_BY_OPACUS.get(self._accountant, 0) + 1
+            _STEPS_COUNTED_BY_OPACUS[self._accountant] = _STEPS_COUNTED_BY_OPACUS.get(self._accountant, 0) + 1
 
     def chain(self, hook: Callable[[DPOptimizer], None] | None) -> None:
         """Chain a hook that is attached later by `attach_step_hook` instead of being replaced by it."""
         self.then = hook
         self._accountant = accountant_of(hook)
 
-    def _ask(self, optimizer: DPOptimizer) -> None:
+    def _authorize_on_all_ranks(self, optimizer: DPOptimizer) -> None:
         if workers(optimizer) == 1:
-            self._pay(optimizer)
+            self._authorize_step(optimizer)
             return
         if optimizer.rank > 0:
-            hear()
-            self._pay(optimizer)
+            receive_result()
+            self._authorize_step(optimizer)
             return
         error: BaseException | None = None
         try:
-            self._pay(optimizer)
+            self._authorize_step(optimizer)
         except BaseException as found:
             error = found
             raise
         finally:
             # The other ranks wait for the result even after an error.
-            tell(error)
+            broadcast_result(error)
 
-    def _pay(self, optimizer: DPOptimizer) -> None:
+    def _authorize_step(self, optimizer: DPOptimizer) -> None:
         """Charge the step, unless the charge of its sample covers it."""
         step = self.read(optimizer)
         guard = guard_of(optimizer)
@@ -100,9 +100,9 @@ class LedgerHook:
             assert guard.draw is not None, "the guard let a step through that is of no sample"
             assert guard.source is not None
             with guard.source.lock:
-                self._use_up(optimizer, guard.draw, step)
+                self._authorize_sample(optimizer, guard.draw, step)
 
-    def _use_up(self, optimizer: DPOptimizer, draw: Draw, step: Event) -> None:
+    def _authorize_sample(self, optimizer: DPOptimizer, draw: Draw, step: Event) -> None:
         """Charge all releases of a sample before the first one, and mark this one as used."""
         self.charged = False
         if draw.unreleased is None:
@@ -164,11 +164,11 @@ def uncharged_steps(accountant: IAccountant, run: Run | Trial) -> int:
 
     A resumed run has admitted the steps of earlier processes, which a checkpoint's history contains too.
     """
-    seen = sum(int(steps) for *_, steps in accountant.history) - _COUNTED_BY_OPACUS.get(accountant, 0)
+    seen = sum(int(steps) for *_, steps in accountant.history) - _STEPS_COUNTED_BY_OPACUS.get(accountant, 0)
     return max(0, seen - max(0, run.next_step - _CHARGED_TO_RUN[run.id]))
 
 
-def checked_run(run: Run | Trial) -> Run | Trial:
+def require_run(run: Run | Trial) -> Run | Trial:
     """Check that a run is synchronous, and return it.
 
     Raises:

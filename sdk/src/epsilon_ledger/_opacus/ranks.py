@@ -36,7 +36,7 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         UnsupportedTrainingError: on all ranks.
     """
     own = _Verdict(
-        None if error is None else pickled(error),
+        None if error is None else pickle_error(error),
         None if draw is None else draw.place,
         0.0 if draw is None else draw.sampling_probability or 0.0,
         needed,
@@ -58,24 +58,24 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
 
 
-def tell(error: BaseException | None) -> None:
+def broadcast_result(error: BaseException | None) -> None:
     """Broadcast rank 0's error, or None, to the other ranks."""
-    torch.distributed.broadcast_object_list([None if error is None else pickled(error)], src=0)
+    torch.distributed.broadcast_object_list([None if error is None else pickle_error(error)], src=0)
 
 
-def hear() -> None:
+def receive_result() -> None:
     """Wait for rank 0's result.
 
     Raises:
         LedgerError: the step was not admitted.
     """
-    answer: list[bytes | None] = [None]
-    torch.distributed.broadcast_object_list(answer, src=0)
-    if answer[0] is not None:
-        raise pickle.loads(answer[0])  # noqa: S301 - from rank 0 of this very training
+    result: list[bytes | None] = [None]
+    torch.distributed.broadcast_object_list(result, src=0)
+    if result[0] is not None:
+        raise pickle.loads(result[0])  # noqa: S301 - from rank 0 of this very training
 
 
-def pickled(error: BaseException) -> bytes:
+def pickle_error(error: BaseException) -> bytes:
     """Pickle an error for the other ranks, or its message if it cannot be pickled."""
     try:
         return pickle.dumps(error)

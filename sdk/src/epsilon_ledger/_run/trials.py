@@ -31,7 +31,7 @@ class Trial:
     def __init__(self, state: RunState, number: int, events: Sequence[EventCount]) -> None:
         self.state = state
         self.number = number
-        self._left = [(item["event"], whole("count", item["count"])) for item in events]
+        self._remaining = [(item["event"], whole("count", item["count"])) for item in events]
         self._taken = 0
         self._process = os.getpid()
         self._lock = Lock()
@@ -85,13 +85,13 @@ class Trial:
 
     def _take(self, count: int, event: Event | None) -> None:
         if event is None:
-            if len(self._left) > 1:
+            if len(self._remaining) > 1:
                 raise TrialExceededError(
                     "Several events were declared for a trial: give the `event`.", run=self.state.id
                 )
-            event = self._left[0][0]
-        places = [place for place, (declared, _) in enumerate(self._left) if declared == event]
-        left = sum(self._left[place][1] for place in places)
+            event = self._remaining[0][0]
+        places = [place for place, (declared, _) in enumerate(self._remaining) if declared == event]
+        left = sum(self._remaining[place][1] for place in places)
         if count > left:
             what = "nothing of the kind was declared" if not places else f"{left} of those that were declared are left"
             raise TrialExceededError(
@@ -100,9 +100,9 @@ class Trial:
                 run=self.state.id,
             )
         for place in places:
-            declared, rest = self._left[place]
+            declared, rest = self._remaining[place]
             taken = min(rest, count)
-            self._left[place] = (declared, rest - taken)
+            self._remaining[place] = (declared, rest - taken)
             count -= taken
             self._taken += taken
 

@@ -63,21 +63,21 @@ def _value(hint: Any, raw: object) -> object:  # noqa: ANN401 - a type hint can 
         if not isinstance(raw, list):
             raise MalformedError(f"expected a list, got {type(raw).__name__}")
         return tuple(_value(typing.get_args(hint)[0], item) for item in raw)
-    wanted = origin or hint
-    if typing.is_typeddict(wanted) or is_dataclass(wanted):
-        return decode(wanted, raw)
-    return _scalar(wanted, raw)
+    expected = origin or hint
+    if typing.is_typeddict(expected) or is_dataclass(expected):
+        return decode(expected, raw)
+    return _scalar(expected, raw)
 
 
-def _scalar(wanted: type, raw: object) -> object:
-    if wanted is datetime and isinstance(raw, str):
+def _scalar(expected: type, raw: object) -> object:
+    if expected is datetime and isinstance(raw, str):
         return _timestamp(raw)
-    if wanted is float and raw == "Infinity":  # of JSON's own numbers none is
+    if expected is float and raw == "Infinity":  # of JSON's own numbers none is
         return math.inf
-    if wanted is float and isinstance(raw, int) and not isinstance(raw, bool):
+    if expected is float and isinstance(raw, int) and not isinstance(raw, bool):
         return _real(raw)
-    if not isinstance(raw, wanted) or (isinstance(raw, bool) and wanted is not bool):
-        raise MalformedError(f"expected {wanted.__name__}, got {type(raw).__name__}")
+    if not isinstance(raw, expected) or (isinstance(raw, bool) and expected is not bool):
+        raise MalformedError(f"expected {expected.__name__}, got {type(raw).__name__}")
     return raw
 
 

@@ -155,7 +155,7 @@ class AdaptiveClipping(ClippedSumMechanism):
         release, total = self._noise.prepare_sum(rows)
 
         def move() -> None:
-            self._noise.clipping_norm = self._moved(clipping_norm, self._fraction(total))
+            self._noise.clipping_norm = self._next_clipping_norm(clipping_norm, self._fraction(total))
 
         return release.joined(event, move)
 
@@ -181,7 +181,7 @@ class AdaptiveClipping(ClippedSumMechanism):
         noisy = lattice.add(lattice.multiples(shifted), self._noise.randomness.normals(1), self._stddev)
         return 0.5 + float(noisy[0]) / self._expected
 
-    def _moved(self, clipping_norm: float, fraction: float) -> float:
+    def _next_clipping_norm(self, clipping_norm: float, fraction: float) -> float:
         shift = self._learning_rate * (fraction - self._target)
         if self._mode == "linear":
             moved = clipping_norm - shift

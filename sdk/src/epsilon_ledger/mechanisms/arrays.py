@@ -71,7 +71,7 @@ def rows_of(gradients: Rows | None, arrays: Arrays, count: int) -> list[Array]:
     parts = parts_of(arrays)
     if count == 0 and _is_empty(gradients):
         return [np.empty((0, part.size)) for part in parts]
-    given = _ordered(gradients, arrays)
+    given = _in_order_of(gradients, arrays)
     if len(given) != len(parts):
         raise ValueError(f"There are gradients of {len(given)} arrays, but the parameters are {len(parts)} arrays.")
     rows = []
@@ -92,7 +92,7 @@ def _is_empty(gradients: Rows | None) -> bool:
     return all(np.size(part) == 0 for part in (gradients.values() if isinstance(gradients, Mapping) else gradients))
 
 
-def _ordered(gradients: Rows | None, arrays: Arrays) -> list[Rows]:
+def _in_order_of(gradients: Rows | None, arrays: Arrays) -> list[Rows]:
     if isinstance(arrays, Mapping):
         if not isinstance(gradients, Mapping) or gradients.keys() != arrays.keys():
             raise ValueError(

@@ -79,9 +79,9 @@ def state(found: object, expected: frozenset[str], owner: str) -> Mapping[str, o
     """
     if isinstance(found, Mapping) and found.keys() == expected:
         return found
-    told = f"this one has {sorted(found)}" if isinstance(found, Mapping) else f"this is {type(found).__name__}"
+    actual = f"this one has {sorted(found)}" if isinstance(found, Mapping) else f"this is {type(found).__name__}"
     raise ValueError(
-        f"A state of {owner} has the members {sorted(expected)}, but {told}: give what state_dict() returned."
+        f"A state of {owner} has the members {sorted(expected)}, but {actual}: give what state_dict() returned."
     )
 
 

@@ -14,7 +14,7 @@ from epsilon_ledger.mechanisms.clipping import ClippedSum, clipped_sum, rounded_
 from epsilon_ledger.mechanisms.lattice import Lattice
 from epsilon_ledger.mechanisms.mechanism import Clipped, ClippedSumMechanism
 from epsilon_ledger.mechanisms.randomness import Randomness, randomness
-from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, checked_run
+from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, require_run
 
 Floats = NDArray[np.float64]
 
@@ -183,8 +183,8 @@ class GaussianNoise(ClippedSumMechanism):
         if not np.isfinite(vector).all():
             raise ValueError("The sum has a NaN or an infinity, so its summands were not clipped.")
         z, lattice = self._scales()
-        release = self._prepared(z, lattice, lattice.multiples(vector))
-        release.authorize(checked_run(run), sampling_probability)
+        release = self._prepare_release(z, lattice, lattice.multiples(vector))
+        release.authorize(require_run(run), sampling_probability)
         return shaped_like(total, split(release.draw(), [part.shape for part in parts]))
 
     def prepare(self, rows: Sequence[NDArray[Any]]) -> PreparedRelease:
@@ -216,7 +216,7 @@ class GaussianNoise(ClippedSumMechanism):
         """
         z, lattice = self._scales()
         total = clipped_sum(rows, self._clipping_norm, lattice)
-        return self._prepared(z, lattice, total.multiples), total
+        return self._prepare_release(z, lattice, total.multiples), total
 
     def state_dict(self) -> dict[str, object]:
         """Return the number of releases and the clipping norm for a checkpoint; no random state."""
@@ -240,7 +240,7 @@ class GaussianNoise(ClippedSumMechanism):
         z = self.noise_multiplier
         return z, Lattice.for_scales(self._clipping_norm, z * self._clipping_norm)
 
-    def _prepared(self, z: float, lattice: Lattice, multiples: Floats) -> PreparedRelease:
+    def _prepare_release(self, z: float, lattice: Lattice, multiples: Floats) -> PreparedRelease:
         """Fix norm and noise now, so that the draw matches the charge."""
         scale = z * rounded_norm(self._clipping_norm, multiples.size, lattice)
 

@@ -10,7 +10,7 @@ from epsilon_ledger.mechanisms import checks
 from epsilon_ledger.mechanisms.gaussian import MAX_RELEASES
 from epsilon_ledger.mechanisms.lattice import Lattice
 from epsilon_ledger.mechanisms.randomness import randomness
-from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, checked_run
+from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, require_run
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +69,8 @@ class LaplaceNoise:
             "l1_sensitivity", l1_sensitivity, 1e-9, 1e9, "the largest L1 distance between two vectors of a client"
         )
         # The service would halve it.
-        told = self._noise_multiplier * (2 if neighboring_relation == "replace_one" else 1)
-        self._told = checks.noise_multiplier("the event's noise multiplier", told)
+        doubled = self._noise_multiplier * (2 if neighboring_relation == "replace_one" else 1)
+        self._event_noise_multiplier = checks.noise_multiplier("the event's noise multiplier", doubled)
         self._randomness = randomness(insecure_seed)
         self._releases = 0
 
@@ -107,7 +107,7 @@ class LaplaceNoise:
     @property
     def event(self) -> Event:
         """Event of the next release on each client."""
-        return laplace(self._told)
+        return laplace(self._event_noise_multiplier)
 
     def release(self, values: NDArray[Any], *, run: Authorizer) -> Floats:
         """Authorize one release, and add its noise to the values of all clients.
@@ -141,7 +141,7 @@ class LaplaceNoise:
             return lattice.add(multiples, noise, scale)
 
         release = PreparedRelease(self.event, draw)
-        release.authorize(checked_run(run))
+        release.authorize(require_run(run))
         return release.draw()
 
     def state_dict(self) -> dict[str, object]:

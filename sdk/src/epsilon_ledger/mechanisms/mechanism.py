@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from epsilon_ledger import Event
 from epsilon_ledger.mechanisms.arrays import Array, Arrays, parts_of, shaped_like, split
-from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, checked_run
+from epsilon_ledger.mechanisms.releases import Authorizer, PreparedRelease, require_run
 
 Floats = NDArray[np.float64]
 Clipped = Literal["example", "microbatch"]
@@ -117,5 +117,5 @@ class ClippedSumMechanism(ABC):
         shapes = [part.shape[1:] for part in parts]
         rows = [part.reshape(part.shape[0], prod(shape)) for part, shape in zip(parts, shapes, strict=True)]
         release = self.prepare(rows)
-        release.authorize(checked_run(run), sampling_probability)
+        release.authorize(require_run(run), sampling_probability)
         return shaped_like(vectors, split(release.draw(), shapes))

@@ -103,7 +103,7 @@ class PreparedRelease:
         return self._draw()
 
 
-def checked_run(run: Authorizer) -> Authorizer:
+def require_run(run: Authorizer) -> Authorizer:
     """Check that a run authorizes synchronously, and return it.
 
     Raises:

@@ -15,7 +15,7 @@ from epsilon_ledger.mechanisms import checks
 from epsilon_ledger.mechanisms.arrays import Arrays, Rows, flat, parts_of, rows_of, split
 from epsilon_ledger.mechanisms.gaussian import MAX_RELEASES
 from epsilon_ledger.mechanisms.mechanism import ClippedSumMechanism
-from epsilon_ledger.mechanisms.releases import Authorizer, checked_run, sampled
+from epsilon_ledger.mechanisms.releases import Authorizer, require_run, sampled
 from epsilon_ledger.mechanisms.sampling import Sample_co, Sampler
 
 Floats = NDArray[np.float64]
@@ -75,7 +75,7 @@ class DpOptimizer(ABC, Generic[Sample_co]):
             )
         self._noise = noise
         self._sampler = sampler
-        self._run = checked_run(run)
+        self._run = require_run(run)
         self.learning_rate = learning_rate
         self._steps = 0
         self._pending: tuple[int, Sample_co] | None = None
@@ -181,11 +181,11 @@ class DpOptimizer(ABC, Generic[Sample_co]):
         found = checks.state(state, _STATE, type(self).__name__)
         steps = checks.whole("steps", found["steps"], 0, MAX_RELEASES, "how many steps were taken")
         rate = checks.real("learning_rate", found["learning_rate"], checks.ABOVE_ZERO, 1e6, "how far a step goes")
-        told, own = found["moments"], self._moments()
-        if not isinstance(told, Sequence) or len(told) != len(own):
+        stored, own = found["moments"], self._moments()
+        if not isinstance(stored, Sequence) or len(stored) != len(own):
             raise ValueError(f"A state of {type(self).__name__} has {len(own)} moments, but this one has not.")
         size = sum(part.size for part in parts_of(self._params))
-        moments = [checks.vector("moments", moment, size) for moment in told]
+        moments = [checks.vector("moments", moment, size) for moment in stored]
         self._noise.load_state_dict(found["noise"])
         self._set_moments(moments)
         self._steps, self._learning_rate, self._pending = steps, rate, None
