@@ -106,15 +106,15 @@ def train(ledger: LedgerClient, budget: str, checkpoint: Path) -> tuple[Run, Flo
     # Not `with run`: it would abort the run at an interrupt, and an aborted run cannot be resumed.
     while run.status == "active":
         try:
-            admission = run.authorize()
+            step = run.authorize()
         except BudgetExceededError as refusal:
             print(refusal)
             run.complete()
             break
         progress.weights -= LEARNING_RATE * noisy_gradient(progress.weights, features, labels, rng)
         progress.save(checkpoint)
-        if admission.next_step % 50 == 0:
-            print(f"{admission.next_step} steps, epsilon {admission.epsilon:.3f} of {admission.epsilon_limit:g}")
+        if step.next_step % 50 == 0:
+            print(f"{step.next_step} steps, epsilon {step.epsilon:.3f} of {step.epsilon_limit:g}")
     return run, progress.weights
 
 

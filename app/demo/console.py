@@ -38,7 +38,7 @@ class Screen:
         """Show the progress of a training.
 
         Yields:
-            A callback for each admission.
+            A callback for each authorization.
         """
         if not self._console.is_terminal:
             yield self._lines(max(1, expected_steps // _LINES_OF_PROGRESS))
@@ -53,18 +53,18 @@ class Screen:
         with Progress(*columns, console=self._console) as progress:
             task = progress.add_task("training", total=expected_steps, epsilon="0")
 
-            def advance(admission: StepAuthorization) -> None:
-                progress.update(task, completed=admission.next_step, epsilon=_spent(admission))
+            def advance(authorization: StepAuthorization) -> None:
+                progress.update(task, completed=authorization.next_step, epsilon=_spent(authorization))
 
             yield advance
 
     def _lines(self, every: int) -> Watch:
-        def line(admission: StepAuthorization) -> None:
-            if admission.next_step % every == 0:
-                self.say(f"  {admission.next_step:>6} steps released, epsilon {_spent(admission)}")
+        def line(authorization: StepAuthorization) -> None:
+            if authorization.next_step % every == 0:
+                self.say(f"  {authorization.next_step:>6} steps released, epsilon {_spent(authorization)}")
 
         return line
 
 
-def _spent(admission: StepAuthorization) -> str:
-    return f"{admission.epsilon:.4f} of {admission.epsilon_limit:g}"
+def _spent(authorization: StepAuthorization) -> str:
+    return f"{authorization.epsilon:.4f} of {authorization.epsilon_limit:g}"

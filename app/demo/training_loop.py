@@ -44,7 +44,7 @@ def train_until_refused(
 ) -> TrainingResult:
     """Train until the ledger refuses a step.
 
-    `watch` is called with every admission, after its step.
+    `watch` is called with every authorization, after its step.
 
     Raises:
         DemoError: the ledger never refuses.
@@ -52,10 +52,10 @@ def train_until_refused(
     weights: Floats = np.zeros(patients.features.shape[1])
     for taken in range(_MOST_STEPS):
         try:
-            admission = run.authorize()
+            authorization = run.authorize()
         except BudgetExceededError as refusal:
             # No result of the refused step has been computed or released.
             return TrainingResult(weights, taken, refusal)
         weights = MODEL.step(weights, patients.features, patients.labels, rng)
-        watch(admission)
+        watch(authorization)
     raise DemoError(f"The ledger admitted {_MOST_STEPS} steps, which is more than any budget of this demo.")

@@ -101,8 +101,8 @@ def _once(page: Page, look: Callable[[], Seen], enough: Callable[[Seen], bool]) 
 def _train(run: Run, stop: threading.Event) -> None:
     """The demo's training, until the test has seen enough; not faster than an eye can follow."""
 
-    def watched(admission: StepAuthorization) -> None:
-        del admission
+    def watched(authorization: StepAuthorization) -> None:
+        del authorization
         if stop.wait(0.02):
             raise InterruptedError
 

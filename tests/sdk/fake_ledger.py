@@ -145,7 +145,7 @@ class FakeLedger:
             refusal = REFUSAL | {"first_step": first_step, "count": count, "dry_run": dry_run}
             response = problem(403, "budget_exceeded", **refusal)
         else:
-            response = httpx.Response(200, json=admission(first_step, count, self.capacity, dry_run=dry_run))
+            response = httpx.Response(200, json=authorization(first_step, count, self.capacity, dry_run=dry_run))
             if not dry_run:
                 self.next_step = first_step + count
                 self._by_step[first_step] = (request.content, key)
@@ -154,7 +154,7 @@ class FakeLedger:
         return response
 
 
-def admission(first_step: int, count: int, capacity: int = 10, *, dry_run: bool = False) -> dict[str, object]:
+def authorization(first_step: int, count: int, capacity: int = 10, *, dry_run: bool = False) -> dict[str, object]:
     return {
         "decision": "admitted",
         "run": RUN_ID,

@@ -15,7 +15,7 @@ from epsilon_ledger import (
     UnexpectedResponseError,
     gaussian,
 )
-from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault, admission, problem
+from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault, authorization, problem
 
 
 def test_after_giving_up_the_same_call_asks_for_the_same_steps_under_the_same_key(run: Run, ledger: FakeLedger) -> None:
@@ -90,7 +90,7 @@ def test_settle_believes_no_answer_that_is_none(run: Run, ledger: FakeLedger) ->
     ledger.faults.extend([Fault(after=httpx.ReadTimeout("no answer"))] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=admission(5, 1))))
+    ledger.faults.append(Fault(instead=httpx.Response(200, json=authorization(5, 1))))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
         run.settle()
     assert run.next_step == 0
@@ -128,7 +128,7 @@ def test_an_interrupt_in_the_middle_leaves_the_step_in_doubt(run: Run, ledger: F
 @pytest.mark.parametrize(
     "fault",
     [problem(500, "internal_error"), httpx.Response(200, text="<html>"), httpx.Response(200, json={"a": 1})],
-    ids=["500", "no JSON", "no admission"],
+    ids=["500", "no JSON", "no authorization"],
 )
 def test_an_answer_that_cannot_be_understood_leaves_the_step_in_doubt(
     run: Run, ledger: FakeLedger, fault: httpx.Response
@@ -189,7 +189,7 @@ def test_a_refusal_whose_reply_was_lost_stays_a_refusal_and_the_next_call_is_a_n
     ids=str,
 )
 def test_only_an_admission_of_what_was_asked_counts(run: Run, ledger: FakeLedger, changed: dict[str, object]) -> None:
-    ledger.faults.append(Fault(instead=httpx.Response(200, json=admission(0, 1) | changed)))
+    ledger.faults.append(Fault(instead=httpx.Response(200, json=authorization(0, 1) | changed)))
     with pytest.raises(UnexpectedResponseError, match="release nothing"):
         run.authorize()
     assert run.next_step == 0

@@ -50,8 +50,8 @@ def fading(step: int) -> Event:
 def test_a_clean_exit_charges_exactly_what_was_released(world: World, ahead: dict[str, Any], steps: int) -> None:
     with world.run(**ahead) as run:
         for step in range(steps):
-            admission = world.authorize(run)
-            assert (admission.first_step, admission.next_step, run.next_step) == (step, step + 1, step + 1)
+            authorization = world.authorize(run)
+            assert (authorization.first_step, authorization.next_step, run.next_step) == (step, step + 1, step + 1)
             assert world.covers()
     assert run.status == "completed"
     assert world.exact(run)

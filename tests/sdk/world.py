@@ -205,16 +205,16 @@ class World:
     def authorize(self, run: Run, count: int = 1, event: Event | None = None) -> StepAuthorization:
         """Ask for steps, and release them."""
         doing = self.foretold(run, count, event)
-        admission = run.authorize(count, event=event)
+        authorization = run.authorize(count, event=event)
         self.note(run, doing)
-        return admission
+        return authorization
 
     async def authorize_async(self, run: AsyncRun, count: int = 1, event: Event | None = None) -> StepAuthorization:
         """The same, awaited."""
         doing = self.foretold(run, count, event)
-        admission = await run.authorize(count, event=event)
+        authorization = await run.authorize(count, event=event)
         self.note(run, doing)
-        return admission
+        return authorization
 
     def pass_time(self, run: Run, seconds: float) -> None:
         """Let time pass when what is on its way has arrived."""
