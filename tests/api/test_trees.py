@@ -6,8 +6,6 @@ import httpx2
 import pytest
 from sqlalchemy import event
 
-from app.api.schemas.account_creation import CreateBudget, CreatePopulation
-from app.api.schemas.runs import CreateRun
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 
@@ -272,19 +270,6 @@ def test_delta_is_held_against_the_size_of_each_population(ledger: Ledger) -> No
     reply = register(ledger, "mimic/team", "eicu/team", limit=own)
     assert refused(reply, "delta_too_large")
     assert register(ledger, "mimic/team", limit=own).status_code == 201
-
-
-def test_a_registration_with_one_budget_is_the_request_that_it_was() -> None:
-    """Its key was pinned by an earlier version, whose bodies knew neither `budgets` nor what came with it."""
-    run = CreateRun.model_validate({"name": "model", "budget": "mimic/a"}).model_dump(mode="json")
-    assert run.keys() == {
-        *("name", "filter", "planned", "budget", "event", "limit", "privacy_unit", "neighboring_relation"),
-    }
-    budget = CreateBudget.model_validate({"name": "a", "parent": "mimic", "limit": LIMIT}).model_dump(mode="json")
-    assert budget.keys() == {"name", "filter", "planned", "parent", "limit"}
-    body = {"name": "a", "privacy_unit": "u", "neighboring_relation": "replace_one", "limit": LIMIT}
-    population = CreatePopulation.model_validate(body).model_dump(mode="json")
-    assert population.keys() == {*body, "filter", "planned", "size"}
 
 
 def test_a_refusal_with_noise_that_fits_counts_the_other_parts(ledger: Ledger) -> None:
