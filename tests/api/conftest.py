@@ -1,11 +1,13 @@
 """What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from app.service import placements
 from tests.api.witness import check_answer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
 from tests.persistence.dump import Dump, dump
@@ -73,6 +75,18 @@ def _with_webhook(house: House) -> House:
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
     return replace(house, webhook=webhook, delivery=delivery, experiment=experiment)
+
+
+async def _never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _undelivered() -> Iterator[None]:
+    """Let no worker try deliveries here, which would change their rows between two dumps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placements, "deliver", _never)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -189,8 +189,8 @@ def test_a_rule_that_does_nothing_without_another_is_reported(
     reply = put(home, policy)
     assert reply.status_code == 200
     for told in (reply.json(), _policy(home)):
-        assert [(each["rule"], each["needs"]) for each in told["warnings"]] == warned
-        assert all(f"`{each['needs']}`" in each["detail"] for each in told["warnings"])
+        assert [(each["rule"], each["requires"]) for each in told["warnings"]] == warned
+        assert all(f"`{each['requires']}`" in each["detail"] for each in told["warnings"])
 
 
 def test_where_one_person_raises_budgets_a_bound_on_unapproved_runs_needs_limits(home: House) -> None:
@@ -198,13 +198,13 @@ def test_where_one_person_raises_budgets_a_bound_on_unapproved_runs_needs_limits
     assert put(home, rule).json()["warnings"] == []
     loosen(home, rule | {"approvers_to_raise_limit": 1})
     [warning] = _policy(home)["warnings"]
-    assert (warning["rule"], warning["needs"]) == ("max_unapproved_epsilon_per_budget", "require_limit")
+    assert (warning["rule"], warning["requires"]) == ("max_unapproved_epsilon_per_budget", "require_limit")
     assert put(home, rule | {"approvers_to_raise_limit": 1, "require_limit": True}).json()["warnings"] == []
 
 
 def test_a_rule_that_another_place_makes_useful_or_useless_is_judged_by_what_holds(home: House) -> None:
     assert put(home, {"require_limit": True, "max_epsilon": 1.0, "approvers_to_raise_limit": 2}).status_code == 200
     warnings = put(home, {"approval_above_epsilon": 0.5, "max_epsilon": 2.0}, home.budget).json()["warnings"]
-    assert [(each["rule"], each["needs"]) for each in warnings] == [("max_epsilon", None)]
+    assert [(each["rule"], each["requires"]) for each in warnings] == [("max_epsilon", None)]
     warnings = put(home, {"approvers_to_raise_limit": 1}, home.population).json()["warnings"]
-    assert [(each["rule"], each["needs"]) for each in warnings] == [("approvers_to_raise_limit", None)]
+    assert [(each["rule"], each["requires"]) for each in warnings] == [("approvers_to_raise_limit", None)]

@@ -49,7 +49,8 @@ def test_parts_share_no_loss(ledger: Ledger) -> None:
     assert steps(ledger, north)["code"] == "budget_exceeded"
     answer = steps(ledger, south, room + 1)
     assert (answer["binding_account_path"], answer["max_count_that_fits"]) == ("mimic", room)
-    assert answer["spent"] + answer["held"] + answer["requested"] > answer["limit"] >= answer["spent"]
+    rdp = answer["rdp"]
+    assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"] >= rdp["spent"]
     assert steps(ledger, south, room)["steps_remaining"] == 0
     population = ledger.get("/v1/populations").json()["items"][0]
     assert population["epsilon"] <= 1.0

@@ -122,7 +122,7 @@ def test_an_ended_run_that_reported_more_than_its_limit_counts_for_all_of_it(lab
 def test_a_run_that_reported_what_no_epsilon_bounds_leaves_room_for_none(lab: House) -> None:
     run, waits = _registered(lab)["id"], "other runs under mimic/lab without approval have an unbounded epsilon"
     loudest = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9, "mode": "report"}
-    assert lab.ledger.post(f"/v1/runs/{run}/steps", loudest, "trainer").json()["epsilon"] is None
+    assert lab.ledger.post(f"/v1/runs/{run}/steps", loudest, "trainer").json()["epsilon"] == "Infinity"
     told = _waiting(lab, _registered(lab, 0.001)["id"])
     assert told["proposed"]["unapproved"]["others"] is None
     assert waits in told["reason"]

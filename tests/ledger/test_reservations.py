@@ -245,7 +245,7 @@ def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken:
 
 
 def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
-    one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 2)
+    one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 1)
     assert is_exact(one.times(9), (one,))
     assert subtract_hold(one.times(9), one.times(4)) == one.times(5)
     assert not is_exact(one.times(9), ())

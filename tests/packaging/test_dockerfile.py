@@ -88,7 +88,13 @@ def test_the_files_of_ci_are_executable_and_call_what_a_developer_calls() -> Non
     assert os.access(script, os.X_OK)
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/usr/bin/env bash"
-    assert lines[2:] == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."', "make check", "make test"]
+    assert lines[2:] == [
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        "make check",
+        "make docs",
+        "make test",
+    ]
     subprocess.run(["bash", "-n", script], check=True)
 
 

@@ -131,7 +131,7 @@ def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(database: Dat
 def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Database, cluster: Cluster) -> None:
     def work() -> None:
         with database.write(ALL_TENANTS) as tx:
-            tx.exec_driver_sql("INSERT INTO organisations VALUES ('org_x', 'x', now())")
+            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES ('org_x', 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
             tx.exec_driver_sql("SELECT 1")
 
@@ -144,7 +144,7 @@ def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Data
 def test_a_connection_that_breaks_at_the_commit_says_that_nobody_knows(database: Database, cluster: Cluster) -> None:
     def work() -> None:
         with database.write(ALL_TENANTS) as tx:
-            tx.exec_driver_sql("INSERT INTO organisations VALUES ('org_x', 'x', now())")
+            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES ('org_x', 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
 
     with pytest.raises(LedgerUnavailableError, match="may or may not"):

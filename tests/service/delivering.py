@@ -37,9 +37,10 @@ def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[De
 
     async def main() -> list[DeliveryResult]:
         sender, outcomes = WebhookSender(allow_private=allowed), []
-        for due in claim_due(ledger.database, now(at)):
+        moment = max(now(), ledger.database.clock.now()) + timedelta(seconds=at)  # a server's clock may be ahead
+        for due in claim_due(ledger.database, moment):
             sent = await sender.send(due, now())
-            record_attempt(ledger.database, due, sent, now(at))
+            record_attempt(ledger.database, due, sent, moment)
             outcomes.append(sent)
         await sender.close()
         return outcomes

@@ -62,7 +62,7 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "number": sides,
         },
     ),
-    "createReservation": (
+    "reserve": (
         5,
         {
             "place": places,
@@ -453,9 +453,9 @@ class Lowering(Reserving):
     """Plans that fill their budgets, and limits that change all the time."""
 
     ways = WAYS | {
-        "createReservation": (
+        "reserve": (
             8,
-            WAYS["createReservation"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()},
+            WAYS["reserve"][1] | {"plan": large, "lease": st.just(600), "preceding": st.none()},
         ),
         "limit": (8, WAYS["limit"][1]),
         "settle": (2, WAYS["settle"][1]),
