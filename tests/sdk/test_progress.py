@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from epsilon_ledger import AsyncLedgerClient, BudgetExceededError, LedgerClient, Run
+from epsilon_ledger import BudgetExceededError, Run
 from tests.sdk.fake_ledger import FakeLedger
 
 
@@ -74,10 +74,3 @@ def test_without_a_library_a_bar_that_is_wanted_is_missed_before_the_first_step(
     assert not ledger.requests
     assert list(run.track([1])) == [1]
     assert terminal.getvalue() == ""
-
-
-def test_a_run_is_had_by_its_short_name_too(client: LedgerClient, ledger: FakeLedger) -> None:
-    with client.run("icu", budget="mimic/icu-team") as run:
-        run.authorize()
-    assert ledger.status == "completed"
-    assert vars(AsyncLedgerClient)["run"] is vars(AsyncLedgerClient)["create_run"]

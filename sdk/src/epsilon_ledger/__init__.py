@@ -100,7 +100,7 @@ from epsilon_ledger._wire.problem_errors import (
     SequenceGapError,
     UnsupportedEventError,
 )
-from epsilon_ledger._wire.problems import BudgetExceededError, LimitChange, Problem, ProblemError, RdpComparison
+from epsilon_ledger._wire.problems import BudgetExceededError, LatestLimitChange, Problem, ProblemError, RdpComparison
 
 __all__ = [
     "AccountQuarantinedError",
@@ -133,12 +133,12 @@ __all__ = [
     "InvalidRequestError",
     "LaplaceCost",
     "LaplaceEvent",
+    "LatestLimitChange",
     "LedgerClient",
     "LedgerError",
     "LedgerUnavailableError",
     "LifetimeSpend",
     "Limit",
-    "LimitChange",
     "MaxStepsEstimate",
     "NameTakenError",
     "NeighboringRelation",

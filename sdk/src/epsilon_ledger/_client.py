@@ -105,7 +105,6 @@ class LedgerClient:
     compute_laplace_cost = client_method(planning.compute_laplace_cost)
 
     create_run = _factory_method(run_factory.create_run)
-    run = create_run
     get_run = _factory_method(run_factory.get_run)
     resume_run = _factory_method(run_factory.resume_run)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import CreatedReservation
-from epsilon_ledger._wire.problems import LimitChange
+from epsilon_ledger._wire.problems import LatestLimitChange
 from epsilon_ledger._wire.requests import Request
 
 MAX_EVENTS = 1_000
@@ -165,7 +165,7 @@ class Grant:
         """Number of the first step not allocated."""
         return self.reservation.next_step + self.used
 
-    def precedes(self, change: LimitChange | None) -> bool:
+    def precedes(self, change: LatestLimitChange | None) -> bool:
         """Return whether the grant is older than a limit change, by the ledger's clock."""
         granted_at = self.reservation.expires_at - timedelta(seconds=self.reservation.lease_seconds)
         return change is not None and granted_at <= change.changed_at

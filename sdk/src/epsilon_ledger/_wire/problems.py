@@ -53,7 +53,7 @@ class ProblemError(LedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitChange:
+class LatestLimitChange:
     """Latest change of a limit: previous values, time by the ledger's clock, and actor."""
 
     epsilon_before: float
@@ -89,7 +89,7 @@ class _Refusal:
     delta_left: float
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
-    limit_change: LimitChange | None
+    limit_change: LatestLimitChange | None
     dry_run: bool | None
 
 
