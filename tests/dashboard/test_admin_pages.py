@@ -97,7 +97,7 @@ def test_who_proposed_is_told_before_they_try_to_approve(enter: Enter, office: L
     assert proposed.status_code == 201, proposed.text
     page = enter("privacy_officer", "/approvals")
     own = page.get_by_role("article", name="imaging/denoising")
-    expect(own).to_contain_text("You cannot approve this. Whoever proposed this cannot approve it")
+    expect(own).to_contain_text("You cannot approve this. The proposer cannot approve their own proposal")
     expect(own.get_by_role("button", name="Approve")).to_have_count(0)
     own.get_by_role("button", name="Withdraw").click()
     _confirm(page, "Withdraw", "It was too early.")

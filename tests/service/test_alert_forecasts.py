@@ -198,7 +198,7 @@ def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
 
 def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    for name in ("tell_silent", "take_readings"):
+    for name in ("alert_stale_reservations", "record_usage_snapshots"):
         monkeypatch.setattr(loop, name, lambda *_, name=name: done.append(name))
     monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(loop, "READING_SECONDS", 0.02)

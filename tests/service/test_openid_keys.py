@@ -230,7 +230,9 @@ def test_a_person_who_asks_no_more_is_forgotten_and_no_use_is_written(
     ring, header = _ring(opened), f"Bearer {provider.token()}"
     ring.authenticate(header)
     monkeypatch.setattr(credential_cache, "USE_WRITTEN_SECONDS", -1.0)
-    monkeypatch.setattr("app.persistence.repositories.api_keys.used", lambda *_: pytest.fail("a use was written"))
+    monkeypatch.setattr(
+        "app.persistence.repositories.api_keys.save_last_used", lambda *_: pytest.fail("a use was written")
+    )
     ring.refresh("default")
     monkeypatch.setattr(credential_cache, "IDLE_SECONDS", -1.0)
     ring.refresh("default")

@@ -73,7 +73,7 @@ def test_a_backup_is_verified_and_nothing_is_written(tmp_path: Path, backup: Pat
     before = _files(tmp_path)
     said = verify(file)
     assert (said.returncode, said.stderr) == (0, ""), said.stderr
-    assert "charges that stand for 3 steps" in said.stdout
+    assert "charges for 3 steps" in said.stdout
     assert _files(tmp_path) == before
 
 
@@ -90,11 +90,11 @@ def test_what_was_committed_last_is_read_or_missed_with_a_word(tmp_path: Path, b
             shutil.copy(path, copied)
         whole = verify(copied / "ledger.db")
         assert (whole.returncode, whole.stderr) == (0, ""), whole.stderr
-        assert "stand for 6 steps" in whole.stdout
+        assert "charges for 6 steps" in whole.stdout
         (copied / "ledger.db-shm").unlink(missing_ok=True)
         told = verify(copied / "ledger.db")
     if told.returncode == 0:
-        assert "stand for 6 steps" in told.stdout  # SQLite could write beside it
+        assert "charges for 6 steps" in told.stdout  # SQLite could write beside it
     else:
         assert (told.returncode, told.stdout) == (2, "")
         assert "ledger.db-wal holds what was committed last" in told.stderr

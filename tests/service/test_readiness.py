@@ -86,9 +86,9 @@ def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
     async def ask() -> None:
         asked = Readiness("default", NONE)
         database.goes_on.clear()
-        assert await asked.trouble() == "The database takes longer than 0.01 s for what a step does."
+        assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
         passes(60)
-        assert await asked.trouble() == "The database takes longer than 0.01 s for what a step does."
+        assert await asked.trouble() == "The database takes longer than 0.01 s for a step's statements."
         assert database.rehearsals == 1
         database.goes_on.set()
         assert asked._rehearsal is not None

@@ -55,7 +55,7 @@ def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
     monkeypatch.setattr(Clock, "moment", lambda _: Moment(later, earliest))
     monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
     looked: list[tuple[str, datetime]] = []
-    for work in ("expire_reservations", "tell_silent"):
+    for work in ("expire_reservations", "alert_stale_reservations"):
         monkeypatch.setattr(loop, work, lambda _, now, work=work: looked.append((work, now)))
 
     async def keep() -> None:
@@ -66,4 +66,4 @@ def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
         keeping.cancel()
 
     asyncio.run(keep())
-    assert looked[:2] == [("expire_reservations", earliest), ("tell_silent", earliest)]
+    assert looked[:2] == [("expire_reservations", earliest), ("alert_stale_reservations", earliest)]
