@@ -183,14 +183,26 @@ def reject_nul(request: Request) -> None:
         raise InvalidInputError("A query parameter holds the character NUL, which no text of a ledger does.")
 
 
-def router(route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
-    """Create a router of authenticated routes under /v1."""
+def operation_id(route: APIRoute) -> str:
+    """Name an operation after its function, in camel case."""
+    first, *others = route.name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def router(tag: str | None = None, route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
+    """Create a router of authenticated routes under /v1; `tag` is that of all its operations."""
     described = (
         "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
         "tokens."
     )
     bearer = HTTPBearer(scheme_name=BEARER, description=described, auto_error=False)
-    return APIRouter(prefix="/v1", route_class=route, dependencies=[Security(bearer)])
+    return APIRouter(
+        prefix="/v1",
+        tags=[tag] if tag else None,
+        route_class=route,
+        dependencies=[Security(bearer)],
+        generate_unique_id_function=operation_id,
+    )
 
 
 def _placements(request: Request) -> Placements:

@@ -25,7 +25,6 @@ HISTORIANS: Final = CapacityLimiter(2)
 
 @routes.post(
     "/populations",
-    operation_id="createPopulation",
     summary="Create a population",
     tags=["populations"],
     status_code=201,
@@ -56,7 +55,6 @@ def create_population(
 
 @routes.get(
     "/populations",
-    operation_id="listPopulations",
     summary="List populations",
     tags=["populations"],
     response_model=PopulationPage,
@@ -71,7 +69,6 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
 
 @routes.get(
     "/populations/{population_id}",
-    operation_id="getPopulation",
     summary="Get a population",
     tags=["populations"],
     response_model=Population,
@@ -84,7 +81,6 @@ def get_population(population_id: str, request: Request, call: ContextDep) -> Re
 
 @routes.post(
     "/budgets",
-    operation_id="createBudget",
     summary="Create a budget",
     tags=["budgets"],
     status_code=201,
@@ -110,7 +106,6 @@ def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: I
 
 @routes.get(
     "/budgets",
-    operation_id="listBudgets",
     summary="List budgets",
     tags=["budgets"],
     response_model=BudgetPage,
@@ -142,7 +137,6 @@ def list_budgets(
 
 @routes.get(
     "/budgets/{budget_id}",
-    operation_id="getBudget",
     summary="Get a budget",
     tags=["budgets"],
     response_model=Budget,
@@ -155,7 +149,6 @@ def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
 
 @routes.get(
     "/accounts/{account_id}/history",
-    operation_id="getAccountHistory",
     summary="Get the epsilon history of an account",
     tags=["accounts"],
     response_model=AccountHistory,

@@ -11,14 +11,12 @@ from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, Re
 from app.persistence.repositories.alerts import AlertType
 from app.service.alerts import settings
 
-routes = router()
+routes = router("alerts")
 
 
 @routes.get(
     "/alerts",
-    operation_id="listAlerts",
     summary="List alerts",
-    tags=["alerts"],
     response_model=AlertPage,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -45,9 +43,7 @@ def list_alerts(
 
 @routes.get(
     "/accounts/{account_id}/alert-settings",
-    operation_id="getAlertSettings",
     summary="Get the alert settings of an account",
-    tags=["alerts"],
     response_model=AlertSettings,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -58,9 +54,7 @@ def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> R
 
 @routes.put(
     "/accounts/{account_id}/alert-settings",
-    operation_id="replaceAlertSettings",
     summary="Replace the alert settings of an account",
-    tags=["alerts"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
@@ -70,9 +64,7 @@ def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: Co
 
 @routes.get(
     "/accounts/{account_id}/forecast",
-    operation_id="getForecast",
     summary="Get the forecast of an account",
-    tags=["alerts"],
     responses=responses(*READ_ERRORS),
 )
 def get_forecast(account_id: str, call: ContextDep) -> Forecast:

@@ -8,14 +8,12 @@ from app.api.route import ContextDep, IdempotencyKey, created_response, etag_res
 from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
 from app.service.governance import api_keys
 
-routes = router()
+routes = router("api-keys")
 
 
 @routes.post(
     "/api-keys",
-    operation_id="createApiKey",
     summary="Create an API key",
-    tags=["api-keys"],
     status_code=201,
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
@@ -34,9 +32,7 @@ def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: 
 
 @routes.get(
     "/api-keys",
-    operation_id="listApiKeys",
     summary="List API keys",
-    tags=["api-keys"],
     response_model=ApiKeyPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
@@ -49,9 +45,7 @@ def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, aft
 
 @routes.get(
     "/api-keys/{key_id}",
-    operation_id="getApiKey",
     summary="Get an API key",
-    tags=["api-keys"],
     response_model=ApiKey,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -62,9 +56,7 @@ def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
 
 @routes.post(
     "/api-keys/{key_id}/rotate",
-    operation_id="rotateApiKey",
     summary="Rotate an API key",
-    tags=["api-keys"],
     status_code=201,
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
@@ -87,9 +79,7 @@ def rotate_api_key(
 
 @routes.post(
     "/api-keys/{key_id}/revoke",
-    operation_id="revokeApiKey",
     summary="Revoke an API key",
-    tags=["api-keys"],
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def revoke_api_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:

@@ -28,7 +28,6 @@ VERIFIERS = CapacityLimiter(1)
 
 @routes.post(
     "/verifications",
-    operation_id="createVerification",
     summary="Verify the ledger",
     tags=["verifications"],
     responses=responses(*WRITE_ERRORS),
@@ -66,7 +65,6 @@ def _wanted(
 
 @routes.get(
     "/audit-events",
-    operation_id="listAuditEvents",
     summary="List audit events",
     tags=["audit"],
     response_model=AuditEventPage,
@@ -111,7 +109,6 @@ def _query(
 
 @routes.get(
     "/decisions",
-    operation_id="listDecisions",
     summary="List step decisions",
     tags=["decisions"],
     response_model=DecisionPage,

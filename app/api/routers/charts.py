@@ -25,7 +25,6 @@ POINTS = 200
 
 @routes.get(
     "/runs/{run_id}/history.svg",
-    operation_id="getRunHistorySvg",
     summary="Get the epsilon history of a run as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
@@ -36,7 +35,6 @@ async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, f
 
 @routes.get(
     "/runs/{run_id}/history.png",
-    operation_id="getRunHistoryPng",
     summary="Get the epsilon history of a run as PNG",
     **chart_route_docs(PictureKind.PNG),
 )
@@ -47,7 +45,6 @@ async def get_run_history_png(run_id: str, request: Request, call: ContextDep, f
 
 @routes.get(
     "/accounts/{account_id}/history.svg",
-    operation_id="getAccountHistorySvg",
     summary="Get the epsilon history of an account as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
@@ -59,7 +56,6 @@ async def get_account_history_svg(account_id: str, request: Request, call: Conte
 
 @routes.get(
     "/accounts/{account_id}/history.png",
-    operation_id="getAccountHistoryPng",
     summary="Get the epsilon history of an account as PNG",
     **chart_route_docs(PictureKind.PNG),
 )

@@ -18,14 +18,12 @@ from app.api.schemas.common import EmptyBody
 from app.service.audit import checkpoints
 from app.service.signatures import require_signer
 
-routes = router()
+routes = router("checkpoints")
 
 
 @routes.get(
     "/signing-key",
-    operation_id="getSigningKey",
     summary="Get the public signing key",
-    tags=["checkpoints"],
     response_model=SigningKey,
     responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
@@ -37,9 +35,7 @@ def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Re
 
 @routes.post(
     "/checkpoints",
-    operation_id="createCheckpoint",
     summary="Create a checkpoint",
-    tags=["checkpoints"],
     status_code=201,
     response_model=Checkpoint,
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
@@ -54,9 +50,7 @@ def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key
 
 @routes.get(
     "/checkpoints",
-    operation_id="listCheckpoints",
     summary="List checkpoints",
-    tags=["checkpoints"],
     response_model=CheckpointPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )

@@ -12,14 +12,12 @@ from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Exp
 from app.service import experiments
 from app.service.experiments import ExperimentRecord
 
-routes = router()
+routes = router("experiments")
 
 
 @routes.post(
     "/experiments",
-    operation_id="createExperiment",
     summary="Create an experiment",
-    tags=["experiments"],
     status_code=201,
     response_model=CreatedExperiment,
     responses=responses(
@@ -41,9 +39,7 @@ def create_experiment(
 
 @routes.post(
     "/experiments/{experiment_id}/charge",
-    operation_id="chargeExperiment",
     summary="Charge an approved experiment",
-    tags=["experiments"],
     status_code=201,
     response_model=CreatedExperiment,
     responses=responses(
@@ -60,9 +56,7 @@ def charge_experiment(experiment_id: str, request: Request, call: ContextDep, ke
 
 @routes.get(
     "/experiments",
-    operation_id="listExperiments",
     summary="List experiments",
-    tags=["experiments"],
     response_model=ExperimentPage,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -84,9 +78,7 @@ def list_experiments(
 
 @routes.get(
     "/experiments/{experiment_id}",
-    operation_id="getExperiment",
     summary="Get an experiment",
-    tags=["experiments"],
     response_model=Experiment,
     responses=cacheable_responses(*READ_ERRORS),
 )

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Request
 from pydantic import ConfigDict, Field
 
 from app.api.problems import responses
-from app.api.route import PlacementsDep
+from app.api.route import PlacementsDep, operation_id
 from app.api.schemas.common import Output
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.integrity import IntegrityMonitor
 from app.service.timekeeping import wrong_clock
 
-routes = APIRouter(tags=["health"])
+routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)
 
 
 class Health(Output):
@@ -64,7 +64,7 @@ class Readiness(Output):
     ] = None
 
 
-@routes.get("/healthz", operation_id="getLiveness", summary="Get the liveness")
+@routes.get("/healthz", summary="Get the liveness")
 def get_liveness() -> Health:
     """Succeed while the process runs, regardless of the database."""
     return Health()
@@ -72,7 +72,6 @@ def get_liveness() -> Health:
 
 @routes.get(
     "/readyz",
-    operation_id="getReadiness",
     summary="Get the readiness",
     responses=responses("ledger_unavailable"),
     response_model_exclude_none=True,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app.api.problems import responses
-from app.api.route import PlacementsDep, anonymous_limiter
+from app.api.route import PlacementsDep, anonymous_limiter, operation_id
 from app.ledger.errors import AuthenticationError
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.monitoring.exposition import exposition
@@ -20,12 +20,11 @@ _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests f
 epsilon_ledger_decisions_total{outcome="admitted"} 1204.0
 """
 
-routes = APIRouter(tags=["health"])
+routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)
 
 
 @routes.get(
     "/metrics",
-    operation_id="getMetrics",
     summary="Get the Prometheus metrics",
     response_class=PlainTextResponse,
     responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},

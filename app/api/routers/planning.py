@@ -48,18 +48,15 @@ class PlanRoute(AuthenticatedRoute):
         content = await request.body()
         if len(content) <= MOST_READ_HERE:
             return await super().answer(request, handle)
-        assert self.operation_id is not None, "every operation has a name"
-        return _json(await _calculated(request, Job(answer_plan, (self.operation_id, content))))
+        return _json(await _calculated(request, Job(answer_plan, (self.unique_id, content))))
 
 
-routes = router(PlanRoute)
+routes = router("accounting", PlanRoute)
 
 
 @routes.post(
     "/accounting/epsilon",
-    operation_id="computeEpsilon",
     summary="Compute the epsilon of a plan",
-    tags=["accounting"],
     response_model=EpsilonEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -70,9 +67,7 @@ async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
 
 @routes.post(
     "/accounting/delta",
-    operation_id="computeDelta",
     summary="Compute the delta of a plan",
-    tags=["accounting"],
     response_model=DeltaEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -83,9 +78,7 @@ async def compute_delta(request: Request, body: ComputeDelta) -> Response:
 
 @routes.post(
     "/accounting/trajectory",
-    operation_id="computeEpsilonTrajectory",
     summary="Compute the epsilon trajectory of a plan",
-    tags=["accounting"],
     response_model=EpsilonTrajectory,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -96,9 +89,7 @@ async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTraje
 
 @routes.post(
     "/accounting/noise-multiplier",
-    operation_id="findNoiseMultiplier",
     summary="Find the minimum noise multiplier",
-    tags=["accounting"],
     response_model=NoiseMultiplierEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -109,9 +100,7 @@ async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> 
 
 @routes.post(
     "/accounting/steps",
-    operation_id="findMaxSteps",
     summary="Find the maximum number of steps",
-    tags=["accounting"],
     response_model=MaxStepsEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -122,9 +111,7 @@ async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
 
 @routes.post(
     "/accounting/sampling-probability",
-    operation_id="findSamplingProbability",
     summary="Find the maximum sampling probability",
-    tags=["accounting"],
     response_model=SamplingProbabilityEstimate,
     responses=responses(*SENDING, *COSTING_ERRORS),
 )
@@ -135,9 +122,7 @@ async def find_sampling_probability(request: Request, body: FindSamplingProbabil
 
 @routes.post(
     "/accounting/laplace",
-    operation_id="computeLaplaceCost",
     summary="Compute the cost of Laplace noise",
-    tags=["accounting"],
     response_model=LaplaceCost,
     responses=responses(*SENDING),
 )
@@ -148,7 +133,7 @@ async def compute_laplace_cost(body: ComputeLaplaceCost) -> Response:
 
 async def _planned(request: Request, body: Body) -> Response:
     """Run the plan's job in a worker process; a thread builds it from the body."""
-    plan = PLANS[request.scope["route"].operation_id]
+    plan = PLANS[request.scope["route"].unique_id]
     calculation = await asyncio.to_thread(plan.calculation, body)
     return _json(plan.answer(await _calculated(request, calculation), body).model_dump_json())
 

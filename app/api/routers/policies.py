@@ -14,7 +14,7 @@ from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest
 from app.service.idempotency import CREATED
 
-routes = router()
+routes = router("policies")
 
 IfMatch = Annotated[
     str | None,
@@ -28,9 +28,7 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
 
 @routes.get(
     "/policy",
-    operation_id="getOrganisationPolicy",
     summary="Get the policy of the organisation",
-    tags=["policies"],
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -42,9 +40,7 @@ def get_organisation_policy(request: Request, call: ContextDep) -> Response:
 
 @routes.put(
     "/policy",
-    operation_id="replaceOrganisationPolicy",
     summary="Replace the policy of the organisation",
-    tags=["policies"],
     response_model=AccountPolicy,
     responses=_CHANGING,
 )
@@ -58,9 +54,7 @@ def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match:
 
 @routes.get(
     "/accounts/{account_id}/policy",
-    operation_id="getAccountPolicy",
     summary="Get the policy of an account",
-    tags=["policies"],
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -75,9 +69,7 @@ def get_account_policy(account_id: str, request: Request, call: ContextDep) -> R
 
 @routes.put(
     "/accounts/{account_id}/policy",
-    operation_id="replaceAccountPolicy",
     summary="Replace the policy of an account",
-    tags=["policies"],
     response_model=AccountPolicy,
     responses=_CHANGING,
 )

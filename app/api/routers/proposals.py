@@ -29,7 +29,6 @@ IfMatch = Annotated[
 
 @routes.get(
     "/accounts/{account_id}/limit",
-    operation_id="getAccountLimit",
     summary="Get the limit of an account",
     tags=["limits"],
     response_model=AccountLimit,
@@ -43,7 +42,6 @@ def get_account_limit(account_id: str, request: Request, call: ContextDep) -> Re
 
 @routes.post(
     "/accounts/{account_id}/limit",
-    operation_id="changeAccountLimit",
     summary="Lower a limit or propose to raise it",
     tags=["limits"],
     response_model=AccountLimit,
@@ -81,7 +79,6 @@ def change_account_limit(
 
 @routes.post(
     "/accounts/{account_id}/quarantine/lift",
-    operation_id="liftQuarantine",
     summary="Propose to lift a quarantine",
     tags=["quarantines"],
     status_code=201,
@@ -108,7 +105,6 @@ def lift_quarantine(
 
 @routes.get(
     "/proposals",
-    operation_id="listProposals",
     summary="List proposals",
     tags=["proposals"],
     response_model=ProposalPage,
@@ -137,7 +133,6 @@ def list_proposals(
 
 @routes.get(
     "/proposals/{proposal_id}",
-    operation_id="getProposal",
     summary="Get a proposal",
     tags=["proposals"],
     response_model=Proposal,
@@ -150,7 +145,6 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
 
 @routes.post(
     "/proposals/{proposal_id}/approve",
-    operation_id="approveProposal",
     summary="Approve a proposal",
     tags=["proposals"],
     responses=responses(
@@ -174,7 +168,6 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | 
 
 @routes.post(
     "/proposals/{proposal_id}/reject",
-    operation_id="rejectProposal",
     summary="Reject or withdraw a proposal",
     tags=["proposals"],
     responses=responses(*WRITE_ERRORS, "not_found", "proposal_closed"),

@@ -29,7 +29,6 @@ _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quaranti
 
 @routes.post(
     "/runs/{run_id}/pause",
-    operation_id="pauseRun",
     summary="Pause a run",
     tags=["runs"],
     responses=responses(*_CHANGING),
@@ -41,7 +40,6 @@ def pause_run(run_id: str, call: ContextDep) -> Run:
 
 @routes.post(
     "/runs/{run_id}/resume",
-    operation_id="resumeRun",
     summary="Resume a run",
     tags=["runs"],
     responses=responses(*_CHANGING),
@@ -53,7 +51,6 @@ def resume_run(run_id: str, call: ContextDep) -> Run:
 
 @routes.post(
     "/runs/{run_id}/complete",
-    operation_id="completeRun",
     summary="Complete a run",
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
@@ -65,7 +62,6 @@ def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> R
 
 @routes.post(
     "/runs/{run_id}/abort",
-    operation_id="abortRun",
     summary="Abort a run",
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
@@ -80,7 +76,6 @@ def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
 
 @routes.post(
     "/runs/{run_id}/attempts",
-    operation_id="createAttempt",
     summary="Create an attempt",
     tags=["runs"],
     status_code=201,
@@ -108,7 +103,6 @@ def create_attempt(
 
 @routes.post(
     "/runs/{run_id}/reservations",
-    operation_id="createReservation",
     summary="Create a reservation",
     tags=["reservations"],
     status_code=201,
@@ -140,7 +134,6 @@ def create_reservation(
 
 @routes.get(
     "/reservations/{reservation_id}",
-    operation_id="getReservation",
     summary="Get a reservation",
     tags=["reservations"],
     response_model=Reservation,
@@ -153,7 +146,6 @@ def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> 
 
 @routes.post(
     "/reservations/{reservation_id}/commit",
-    operation_id="commitReservation",
     summary="Commit a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING),
@@ -165,7 +157,6 @@ def commit_reservation(reservation_id: str, body: CommitReservation, call: Conte
 
 @routes.post(
     "/reservations/{reservation_id}/void",
-    operation_id="voidReservation",
     summary="Void a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_state_conflict"),
@@ -177,7 +168,6 @@ def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
 
 @routes.post(
     "/reservations/{reservation_id}/renew",
-    operation_id="renewReservation",
     summary="Renew a reservation",
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_state_conflict"),

@@ -15,14 +15,12 @@ from app.ledger.runs import RunStatus
 from app.service.queries import run_history, runs
 from app.service.runs import register
 
-routes = router()
+routes = router("runs")
 
 
 @routes.post(
     "/runs",
-    operation_id="createRun",
     summary="Create a run",
-    tags=["runs"],
     status_code=201,
     response_model=Run,
     responses=responses(
@@ -46,9 +44,7 @@ def create_run(body: CreateRun, request: Request, call: ContextDep, key: Idempot
 
 @routes.get(
     "/runs",
-    operation_id="listRuns",
     summary="List runs",
-    tags=["runs"],
     response_model=RunPage,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -71,9 +67,7 @@ def list_runs(
 
 @routes.get(
     "/runs/{run_id}",
-    operation_id="getRun",
     summary="Get a run",
-    tags=["runs"],
     response_model=Run,
     responses=cacheable_responses(*READ_ERRORS),
 )
@@ -84,9 +78,7 @@ def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
 
 @routes.get(
     "/runs/{run_id}/history",
-    operation_id="getRunHistory",
     summary="Get the epsilon history of a run",
-    tags=["runs"],
     response_model=RunHistory,
     responses=cacheable_responses(*READ_ERRORS),
 )

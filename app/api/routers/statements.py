@@ -26,7 +26,6 @@ _AS_PAGE: Final[dict[str, Any]] = {
 
 @routes.get(
     "/runs/{run_id}/statement",
-    operation_id="getRunStatement",
     summary="Get the signed statement of a run",
     **_AS_JSON,
 )
@@ -37,7 +36,6 @@ def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Respo
 
 @routes.get(
     "/runs/{run_id}/statement.html",
-    operation_id="getRunStatementHtml",
     summary="Get the statement of a run as HTML",
     **_AS_PAGE,
 )
@@ -48,7 +46,6 @@ def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> 
 
 @routes.get(
     "/populations/{population_id}/statement",
-    operation_id="getPopulationStatement",
     summary="Get the signed statement of a population",
     **_AS_JSON,
 )
@@ -59,7 +56,6 @@ def get_population_statement(population_id: str, call: ContextDep, signer: Signe
 
 @routes.get(
     "/populations/{population_id}/statement.html",
-    operation_id="getPopulationStatementHtml",
     summary="Get the statement of a population as HTML",
     **_AS_PAGE,
 )

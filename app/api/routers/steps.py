@@ -10,7 +10,7 @@ from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
 from app.api.schemas.steps import REFUSED_EXAMPLE, AuthorizeSteps, StepAuthorization, admitted_members, refusal_members
 from app.ledger.errors import AttemptSupersededError
 
-routes = router()
+routes = router("runs")
 
 _STEP_RESPONSES = responses(
     *WRITE_ERRORS,
@@ -31,9 +31,7 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
 
 @routes.post(
     "/runs/{run_id}/steps",
-    operation_id="authorizeSteps",
     summary="Authorize training steps",
-    tags=["runs"],
     response_model=StepAuthorization,
     responses=_STEP_RESPONSES,
 )

@@ -20,7 +20,7 @@ from app.api.schemas.common import Body
 from app.persistence.repositories.alerts import DeliveryStatus
 from app.service.alerts import webhooks
 
-routes = router()
+routes = router("webhooks")
 
 _CHANGING = (*WRITE_ERRORS, "not_found")
 _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
@@ -28,9 +28,7 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
 
 @routes.post(
     "/webhooks",
-    operation_id="createWebhook",
     summary="Create a webhook",
-    tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_state_conflict"),
@@ -53,9 +51,7 @@ def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key:
 
 @routes.get(
     "/webhooks",
-    operation_id="listWebhooks",
     summary="List webhooks",
-    tags=["webhooks"],
     response_model=WebhookPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
@@ -68,9 +64,7 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
 
 @routes.get(
     "/webhooks/{webhook_id}",
-    operation_id="getWebhook",
     summary="Get a webhook",
-    tags=["webhooks"],
     response_model=Webhook,
     responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
 )
@@ -81,9 +75,7 @@ def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response
 
 @routes.post(
     "/webhooks/{webhook_id}/disable",
-    operation_id="disableWebhook",
     summary="Disable a webhook",
-    tags=["webhooks"],
     responses=responses(*_CHANGING),
 )
 def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
@@ -93,9 +85,7 @@ def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
 
 @routes.post(
     "/webhooks/{webhook_id}/rotate",
-    operation_id="rotateWebhookSecret",
     summary="Rotate the secret of a webhook",
-    tags=["webhooks"],
     status_code=201,
     response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_state_conflict"),
@@ -125,9 +115,7 @@ def rotate_webhook_secret(
 
 @routes.post(
     "/webhooks/{webhook_id}/test",
-    operation_id="sendTestEvent",
     summary="Send a test event",
-    tags=["webhooks"],
     status_code=201,
     response_model=Delivery,
     responses=responses(*_MAKING),
@@ -146,9 +134,7 @@ def send_test_event(webhook_id: str, request: Request, call: ContextDep, key: Id
 
 @routes.get(
     "/deliveries",
-    operation_id="listDeliveries",
     summary="List deliveries",
-    tags=["webhooks"],
     response_model=DeliveryPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
@@ -172,9 +158,7 @@ def list_deliveries(
 
 @routes.post(
     "/deliveries/{delivery_id}/retry",
-    operation_id="retryDelivery",
     summary="Retry a delivery",
-    tags=["webhooks"],
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def retry_delivery(delivery_id: str, call: ContextDep) -> Delivery:
