@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from app.api import problems, request_metrics, security_headers
+from app.api import middleware, problems
 from app.api.fast_path import StepFastPathMiddleware
-from app.api.head_requests import HeadRequests
 from app.api.openapi import describe
-from app.api.request_ids import RequestIds
 from app.api.routers import (
     accounts,
     alerts,
@@ -151,9 +149,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
     install_error_pages(app)
-    app.add_middleware(HeadRequests)
     app.add_middleware(StepFastPathMiddleware, keys=app.state.keys, rates=app.state.rates, placements=placements)
-    app.add_middleware(RequestIds)
     app.state.session_hours = settings.session_hours
     app.state.oidc_session_minutes = settings.oidc_session_minutes
     app.state.public_url = settings.public_url
@@ -165,8 +161,7 @@ def create_app(settings: Settings) -> FastAPI:
         # `include_router` would copy each route for this application.
         app.router.routes.extend(module.routes.routes)
     describe(app)
-    security_headers.install(app)
-    request_metrics.install(app)
+    middleware.install(app)
     return app
 
 

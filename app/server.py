@@ -79,7 +79,7 @@ def serve(host: str, port: int, workers: int) -> None:
         log_config=log_config(settings.log_format, settings.log_level, requests=settings.log_requests),
         log_level=settings.log_level,
         server_header=False,  # do not disclose the software
-        access_log=False,  # it logs full paths; app/api/request_metrics.py logs requests instead
+        access_log=False,  # it logs full paths; app/api/middleware.py logs requests instead
         timeout_worker_healthcheck=STARTING_SECONDS,
     )
     config.limits = Limits(

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.accounting.errors import AccountingError
+from app.api.middleware import TEMPLATE
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
-from app.api.request_metrics import TEMPLATE
 from app.api.route import IDEMPOTENCY_KEY, build_context
 from app.api.routers.steps import authorize_steps
 from app.api.schemas.steps import AuthorizeSteps

@@ -15,8 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
+from app.api.middleware import request_id_of
 from app.api.problems import PROBLEM_JSON, problem_response
-from app.api.request_ids import request_id_of
 from app.api.session_cookies import credential_of
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
-from app.api.request_ids import request_id_of
 from app.api.route import StrictJsonRequest, address_of, authenticate_request, placement_of, rates_of
 from app.api.session_cookies import COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie, require_own_page, require_token
 from app.dashboard.page_context import error_page, login_page

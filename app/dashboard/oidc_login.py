@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
-from app.api.request_ids import request_id_of
 from app.api.route import address_of, placement_of, rates_of
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie
 from app.dashboard.login import Next, own_path

@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
+from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
-from app.api.request_ids import request_id_of
 from app.api.route import authenticate_request, build_context, placement_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
 from app.api.validation_errors import truncate_echo

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.api.security_headers import PUBLIC
+from app.api.middleware import PUBLIC
 from app.service.queries import run_history
 from tests.api.conftest import House
 from tests.api.operations import OPERATIONS, Operation

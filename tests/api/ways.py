@@ -25,7 +25,7 @@ def serving_both(folder: Path, database_url: str) -> Iterator[House]:
         app = ledger.http.app
         assert isinstance(app, FastAPI)
         plain = router()
-        plain.post("/plain/{run_id}/steps")(steps.authorize_steps)
+        plain.post("/plain/{run_id}/steps", operation_id="plainSteps")(steps.authorize_steps)
         app.include_router(plain)
         yield furnish(ledger)
 
