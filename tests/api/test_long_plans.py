@@ -75,4 +75,4 @@ def test_reading_counts_as_work() -> None:
 
 
 def test_every_operation_of_the_planner_is_known() -> None:
-    assert {getattr(each, "operation_id", None) for each in routes.routes} == set(PLANS)
+    assert {getattr(each, "unique_id", None) for each in routes.routes} == set(PLANS)
