@@ -351,7 +351,7 @@ def _weights(text: str | None) -> FilterWeights | None:
     if text is None:
         return None
     stored = json.loads(text)
-    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["createReservation"])
+    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
 
 
 _CONTENTS: Final[Contents] = {

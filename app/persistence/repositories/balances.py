@@ -135,7 +135,7 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     """Convert frozen weights to JSON values."""
     if weights is None:
         return None
-    return {"indices": weights.indices, "deltas": weights.deltas, "createReservation": weights.reserve}
+    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
 def read_since(text: str) -> Since:

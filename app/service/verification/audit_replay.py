@@ -254,8 +254,4 @@ def _limit(facts: Mapping[str, float] | None) -> Limit | None:
 
 
 def _weights(facts: Mapping[str, Any] | None) -> FilterWeights | None:
-    return (
-        None
-        if facts is None
-        else FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["createReservation"])
-    )
+    return None if facts is None else FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["reserve"])
