@@ -5,6 +5,7 @@ from functools import singledispatch
 from math import exp, expm1, inf, log, log1p
 
 from numpy import euler_gamma
+from scipy.special import digamma
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
@@ -87,8 +88,6 @@ def _(event: Exponential, size: int) -> DpEvent:
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
     # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
-    from scipy.special import digamma  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
-
     harmonic = float(digamma(size + 1)) + euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
 

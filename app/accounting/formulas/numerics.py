@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import roots_legendre
 
 TINY: Final = float(np.finfo(np.float64).tiny)
 
@@ -150,8 +151,6 @@ def root(of: Callable[[float], float], low: float, high: float, xtol: float = 1e
 @lru_cache(maxsize=64)
 def _unit_nodes(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute and cache the n Gauss-Legendre nodes in [-1, 1] and their weights."""
-    from scipy.special import roots_legendre  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
-
     # numpy's own routine takes ten times as long for hundreds of nodes.
     nodes, weights = roots_legendre(n)
     return nodes, weights

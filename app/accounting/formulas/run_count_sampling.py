@@ -2,6 +2,8 @@
 
 from math import exp, expm1, log1p
 
+from scipy.special import betainc, betaincc, gammainc, gammaln
+
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma
 
@@ -38,8 +40,6 @@ def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
             f"A number of runs is drawn for a mean in [1, {MAX_MEAN:g}] and a shape in [{MIN_SHAPE}, {MAX_SHAPE:g}] or "
             f"null; these are {mean:g} and {shape}."
         )
-    from scipy.special import gammainc  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
-
     assert 0 < uniform < 1, "both ends are excluded"
     if mean == 1 and shape is not None:
         return 1
@@ -67,8 +67,6 @@ def _tail(runs: int, shape: float, log_inverse_gamma: float) -> float:
     continued by I(x; a, h) = I(x; a, h + 1) - x^a (1 - x)^h Gamma(a + h) / (Gamma(a) Gamma(h + 1)) (DLMF 8.17.4,
     8.17.21).
     """
-    from scipy.special import betainc, betaincc, gammaln  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
-
     a, gamma = runs + 1, exp(-log_inverse_gamma)
     h = shape if abs(shape) >= LEAST_SHAPE else 1e-9
     kept = -expm1(-h * log_inverse_gamma)

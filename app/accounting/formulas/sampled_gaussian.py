@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
 
@@ -192,8 +193,6 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
     few = int(np.searchsorted(b, LOG_NEGLIGIBLE / mechanism.log_at_bend + 1))
     if few:
         a, b = a[:few], b[:few]
-        from scipy.special import log_ndtr  # noqa: PLC0415 - it takes 0.1 s to load, and no start needs it
-
         # It equals a q P(x > bend - 1) + (1 - a q) P(x > bend).
         log_shifted = float(log_ndtr((1 - mechanism.bend) / mechanism.s))
         ratio = float(log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
