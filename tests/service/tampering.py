@@ -123,14 +123,14 @@ def swell_weights(tx: Connection, path: str) -> None:
 def swap_weights(tx: Connection, path: str, index: float) -> None:
     """Put the whole of the weights at one place of the grid."""
     weights = json.loads(account(tx, path).filter_weights)
-    changed = {"indices": [index], "deltas": weights["deltas"][:1], "createReservation": weights["createReservation"]}
+    changed = {"indices": [index], "deltas": weights["deltas"][:1], "reserve": weights["reserve"]}
     set_account(tx, path, filter_weights=json.dumps(changed))
 
 
 def thin_reserve(tx: Connection, path: str) -> None:
     """Keep less of delta for mechanisms with a delta of their own."""
     weights = json.loads(account(tx, path).filter_weights)
-    set_account(tx, path, filter_weights=json.dumps(weights | {"createReservation": weights["createReservation"] / 2}))
+    set_account(tx, path, filter_weights=json.dumps(weights | {"reserve": weights["reserve"] / 2}))
 
 
 def renoise(tx: Connection, old: str, new: str) -> None:

@@ -65,13 +65,13 @@ def live(ledger: Ledger, runs: list[str], chance: random.Random, steps: int) -> 
     for _ in range(steps):
         run, event = chance.choice(runs), chance.choice(EVENTS)
         count = chance.choice([1, 3, 20, 150])
-        match chance.choice(["steps", "steps", "report", "createReservation", "use", "end", "lapse"]):
+        match chance.choice(["steps", "steps", "report", "reserve", "use", "end", "lapse"]):
             case "steps":
                 asked = {"event": event, "count": count, "on_exceed": chance.choice(["refuse", "truncate"])}
                 reply = ledger.post(f"/v1/runs/{run}/steps", asked)
             case "report":
                 reply = ledger.post(f"/v1/runs/{run}/steps", {"event": event, "count": 1, "mode": "report"})
-            case "createReservation":
+            case "reserve":
                 reply = ledger.post(
                     f"/v1/runs/{run}/reservations",
                     {"plan": [{"event": event, "count": count}, {"event": EVENTS[0], "count": 2}]},

@@ -91,7 +91,7 @@ DAMAGES: dict[str, Damage] = {
     "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
     "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
     "its weights": lambda tx: set_account(
-        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "createReservation": 0}'
+        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
     ),
     "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
