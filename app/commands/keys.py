@@ -92,15 +92,15 @@ def revoke_key(
     if not reason.strip():
         raise typer.BadParameter("give a reason", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
-        call = _context_of_key(placements, key_id)
-        key = api_keys.revoke_key(call, key_id, reason, include_successors=include_successors)
-    print_result(as_json=as_json, text=f"{key.id} was {_describe_state(key, call.now)}.", facts=_key_fields(key))
+        context = _context_of_key(placements, key_id)
+        key = api_keys.revoke_key(context, key_id, reason, include_successors=include_successors)
+    print_result(as_json=as_json, text=f"{key.id} was {_describe_state(key, context.now)}.", facts=_key_fields(key))
 
 
-def _all_keys(call: RequestContext) -> Iterator[KeyRecord]:
+def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
     """Iterate over all keys, page by page."""
     after: str | None = None
-    while page := api_keys.list_keys(call, after=after, limit=PAGE):
+    while page := api_keys.list_keys(context, after=after, limit=PAGE):
         yield from page
         after = page[-1].id
 

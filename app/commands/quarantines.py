@@ -44,8 +44,8 @@ def lift_quarantine(
     if not reason.strip():
         raise typer.BadParameter("give a reason", param_hint="--reason")
     with open_ledger(migrated=False) as placements:
-        call = _context(placements, organisation)
-        waiting = quarantines.find_open(call, account)
+        context = _context(placements, organisation)
+        waiting = quarantines.find_open(context, account)
         if waiting is None:
             made: list[Proposal] = []
 
@@ -53,10 +53,10 @@ def lift_quarantine(
                 made.append(proposal)
                 return proposal.id
 
-            quarantines.propose_lift(call, account, reason, IdempotentRequest(None, ""), keep)
+            quarantines.propose_lift(context, account, reason, IdempotentRequest(None, ""), keep)
             proposal = made[-1]
         else:
-            proposal = proposals.approve(call, waiting.id, reason)
+            proposal = proposals.approve(context, waiting.id, reason)
     facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}
     proposed = f"Proposed as {proposal.id}. Another person approves it, on the page Approvals or with their key."
     print_result(as_json=as_json, text="The quarantine is lifted." if waiting else proposed, facts=facts)

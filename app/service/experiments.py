@@ -82,7 +82,7 @@ class ExperimentRecord:
 
 
 def create_experiment(
-    call: RequestContext,
+    context: RequestContext,
     parent: str,
     terms: AccountSpec,
     identity: IdempotentRequest,
@@ -93,10 +93,10 @@ def create_experiment(
     The default limit is the parent's, which must be a budget and not composed in parallel. Errors are those of
     `create_budget`.
     """
-    call.require_permission(Permission.RUN_MANAGE)
+    context.require_permission(Permission.RUN_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
-        above = find_parent(tx, call, parent)
+        above = find_parent(tx, context, parent)
         if above.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
         if above.account.partitions_per_unit is not None:
@@ -105,14 +105,14 @@ def create_experiment(
                 "its disjoint parts. Create it under one of them."
             )
         limit = terms.limit or above.account.limit
-        view = open_budget(tx, call, above, replace(terms, limit=limit), ready)
-        return render(_read(tx, call, _add(tx, call, view.record.account.id, ChargingMode.EACH_RUN)))
+        view = open_budget(tx, context, above, replace(terms, limit=limit), ready)
+        return render(_read(tx, context, _add(tx, context, view.record.account.id, ChargingMode.EACH_RUN)))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def create_sweep(
-    call: RequestContext,
+    context: RequestContext,
     sweep: Sweep,
     identity: IdempotentRequest,
     render: Callable[[ExperimentRecord, int | None], str],
@@ -125,38 +125,38 @@ def create_sweep(
 
     Errors are those of `register_run` and `decide`.
     """
-    call.require_permission(Permission.RUN_MANAGE)
-    call.require_permission(Permission.STEP_AUTHORIZE)
+    context.require_permission(Permission.RUN_MANAGE)
+    context.require_permission(Permission.STEP_AUTHORIZE)
     event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
     declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         before = tx.begin_nested()
-        run_id = insert_run(tx, call, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
+        run_id = insert_run(tx, context, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
-        experiment = _add(tx, call, run_id, ChargingMode.REPEAT_AND_SELECT)
-        work = load_for(tx, call, run_id)
-        if work.run(call.organisation_id, run_id).status is RunStatus.PENDING:
+        experiment = _add(tx, context, run_id, ChargingMode.REPEAT_AND_SELECT)
+        work = load_for(tx, context, run_id)
+        if work.run(context.organisation_id, run_id).status is RunStatus.PENDING:
             # A caller who knew the number before the charge could discard sweeps until it suits them.
             before.commit()
-            return render(_read(tx, call, experiment), None)
-        refused = _charge(work, call, run_id, ready)
+            return render(_read(tx, context, experiment), None)
+        refused = _charge(work, context, run_id, ready)
         if refused is not None:
             before.rollback()
-            budget = find_parent(tx, call, sweep.budgets[0]).account.id
+            budget = find_parent(tx, context, sweep.budgets[0]).account.id
             facts = json.loads(refused.refusal_details or "{}")
             audited = refusal_event(AuditAction.EXPERIMENT_REFUSED, budget, 1, refused.binding_account_id, facts)
-            call.record(tx, audited)
+            context.record(tx, audited)
             return refuse(refused)
         before.commit()
-        return render(_read(tx, call, experiment), _draw(event))
+        return render(_read(tx, context, experiment), _draw(event))
 
-    return run_idempotent(call, _of_the_caller(call, identity), create)
+    return run_idempotent(context, _of_the_caller(context, identity), create)
 
 
 def charge_sweep(
-    call: RequestContext,
+    context: RequestContext,
     experiment_id: str,
     identity: IdempotentRequest,
     render: Callable[[ExperimentRecord, int], str],
@@ -169,14 +169,14 @@ def charge_sweep(
         RunStateConflictError: it still waits, has ended, or its run has taken a step.
         Also those of `decide`.
     """
-    call.require_permission(Permission.STEP_AUTHORIZE)
+    context.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
-        found = _found(tx, call, experiment_id)
+        found = _found(tx, context, experiment_id)
         if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
             raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
-        work = load_for(tx, call, found.account_id)
-        run = work.run(call.organisation_id, found.account_id)
+        work = load_for(tx, context, found.account_id)
+        run = work.run(context.organisation_id, found.account_id)
         if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
             raise RunStateConflictError(
                 "The sweep was charged before, and its number of trials was returned once. Create another experiment "
@@ -184,47 +184,47 @@ def charge_sweep(
                 run_status=str(run.status),
             )
         require_active(run)
-        refused = _charge(work, call, run.account_id, ready)
-        return refuse(refused) if refused else render(_read(tx, call, found), _draw(run.event))
+        refused = _charge(work, context, run.account_id, ready)
+        return refuse(refused) if refused else render(_read(tx, context, found), _draw(run.event))
 
-    return run_idempotent(call, _of_the_caller(call, identity), create)
+    return run_idempotent(context, _of_the_caller(context, identity), create)
 
 
-def get_experiment(call: RequestContext, experiment_id: str) -> ExperimentRecord:
+def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRecord:
     """Get an experiment."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return _read(tx, call, _found(tx, call, experiment_id))
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return _read(tx, context, _found(tx, context, experiment_id))
 
 
 def list_experiments(
-    call: RequestContext, *, beneath: str | None, after: str | None, limit: int
+    context: RequestContext, *, beneath: str | None, after: str | None, limit: int
 ) -> list[ExperimentRecord]:
     """List experiments in the caller's scope, or under one account, by creation time."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        within = [] if call.principal.scope is None else [call.principal.scope]
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        within = [] if context.principal.scope is None else [context.principal.scope]
         if beneath is not None:
-            within.append(find_parent(tx, call, beneath).account.id)
-        found = experiments.page(tx, call.organisation_id, beneath=within, after=after, limit=limit)
-        return read_all(tx, call, found)
+            within.append(find_parent(tx, context, beneath).account.id)
+        found = experiments.page(tx, context.organisation_id, beneath=within, after=after, limit=limit)
+        return read_all(tx, context, found)
 
 
-def _add(tx: Connection, call: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:
-    newest = experiments.newest_id(tx, call.organisation_id)
+def _add(tx: Connection, context: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:
+    newest = experiments.newest_id(tx, context.organisation_id)
     experiment = Experiment(
-        new_id("exp", call.now, newest), account_id, charged, call.principal.actor, created_at=call.now
+        new_id("exp", context.now, newest), account_id, charged, context.principal.actor, created_at=context.now
     )
-    experiments.add(tx, call.organisation_id, experiment)
-    call.record(tx, AuditEvent(AuditAction.EXPERIMENT_CREATED, experiment.id, after=experiment.facts()))
+    experiments.add(tx, context.organisation_id, experiment)
+    context.record(tx, AuditEvent(AuditAction.EXPERIMENT_CREATED, experiment.id, after=experiment.facts()))
     return experiment
 
 
-def _found(tx: Connection, call: RequestContext, experiment_id: str) -> Experiment:
-    found = experiments.find(tx, call.organisation_id, experiment_id)
+def _found(tx: Connection, context: RequestContext, experiment_id: str) -> Experiment:
+    found = experiments.find(tx, context.organisation_id, experiment_id)
     if found is None:
         raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
-    require_reach(tx, call, found.account_id)
+    require_reach(tx, context, found.account_id)
     return found
 
 
@@ -233,37 +233,37 @@ def _draw(event: RepeatAndSelect) -> int:
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
 
 
-def _of_the_caller(call: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
+def _of_the_caller(context: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
     """Bind the fingerprint to the caller, so that no one else learns the number."""
-    whose = hashlib.sha256(f"{identity.fingerprint} {call.principal.actor}".encode()).hexdigest()
+    whose = hashlib.sha256(f"{identity.fingerprint} {context.principal.actor}".encode()).hexdigest()
     return replace(identity, fingerprint=whose)
 
 
-def _charge(work: UnitOfWork, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
+def _charge(work: UnitOfWork, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
     """Charge a sweep's run and complete it; return a refusal, if any."""
     request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
-    decision = decide(work, StepCommand(call, request, ready, charges_sweep=True)).decision
+    decision = decide(work, StepCommand(context, request, ready, charges_sweep=True)).decision
     if decision.outcome is DecisionOutcome.REFUSED:
         save(work)
         return decision
-    charged = work.run(call.organisation_id, run_id)
-    work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))
+    charged = work.run(context.organisation_id, run_id)
+    work.move(context.organisation_id, replace(charged, status=RunStatus.COMPLETED))
     save(work)
-    call.record(
+    context.record(
         work.tx,
         AuditEvent(AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}),
     )
     return None
 
 
-def _read(tx: Connection, call: RequestContext, experiment: Experiment) -> ExperimentRecord:
-    [record] = read_all(tx, call, [experiment])
+def _read(tx: Connection, context: RequestContext, experiment: Experiment) -> ExperimentRecord:
+    [record] = read_all(tx, context, [experiment])
     return record
 
 
-def read_all(tx: Connection, call: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
+def read_all(tx: Connection, context: RequestContext, found: Sequence[Experiment]) -> list[ExperimentRecord]:
     """Read experiments with their costs, in a constant number of statements."""
-    whose = call.organisation_id
+    whose = context.organisation_id
     paying = [each.account_id for each in found if each.charging_mode is ChargingMode.REPEAT_AND_SELECT]
     paths = locks.paths(tx, whose, paying)
     wanted = {each.account_id for each in found} | {at for path in paths.values() for at in path}

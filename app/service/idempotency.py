@@ -70,7 +70,7 @@ def require_no_key(identity: IdempotentRequest, if_lost: str) -> None:
 
 
 def run_idempotent(
-    call: RequestContext,
+    context: RequestContext,
     identity: IdempotentRequest,
     create: Callable[[Connection, PrecomputedCosts], str | ResponseOverride],
 ) -> StoredResponse:
@@ -79,7 +79,7 @@ def run_idempotent(
     Both happen in one transaction; the creations of an organisation are serialized.
 
     Args:
-        call: context.
+        context: of the request.
         identity: of the request.
         create: creates it and returns the response body.
 
@@ -88,39 +88,39 @@ def run_idempotent(
     """
 
     def work(ready: PrecomputedCosts) -> StoredResponse:
-        with call.db.write(call.organisation_id) as tx:
+        with context.db.write(context.organisation_id) as tx:
             if identity.key is not None:
-                idempotent_responses.lock_keys(tx, call.organisation_id, [identity.key])
-            organisations.lock(tx, call.organisation_id)
-            earlier = _earlier(tx, call, identity)
+                idempotent_responses.lock_keys(tx, context.organisation_id, [identity.key])
+            organisations.lock(tx, context.organisation_id)
+            earlier = _earlier(tx, context, identity)
             if earlier is not None:
                 return StoredResponse(earlier.body, replayed=True, status=earlier.status)
             made = create(tx, ready)
             answer = made if isinstance(made, ResponseOverride) else ResponseOverride(made, CREATED)
             if identity.key is not None:
-                reply = idempotent_responses.Reply(_within_reach(call, identity), answer.body, answer.status)
-                idempotent_responses.add(tx, call.organisation_id, identity.key, reply, call.now)
+                reply = idempotent_responses.Reply(_within_reach(context, identity), answer.body, answer.status)
+                idempotent_responses.add(tx, context.organisation_id, identity.key, reply, context.now)
         return StoredResponse(answer.body, replayed=False, status=answer.status)
 
-    return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: work(ready)))
+    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: work(ready)))
 
 
-def _earlier(tx: Connection, call: RequestContext, identity: IdempotentRequest) -> idempotent_responses.Reply | None:
+def _earlier(tx: Connection, context: RequestContext, identity: IdempotentRequest) -> idempotent_responses.Reply | None:
     """Find the response stored for the key and the same request."""
     if identity.key is None:
         return None
-    if decisions.find_by_key(tx, call.organisation_id, identity.key) is not None:
+    if decisions.find_by_key(tx, context.organisation_id, identity.key) is not None:
         raise key_reused_error(identity.key)
-    earlier = idempotent_responses.find(tx, call.organisation_id, identity.key)
+    earlier = idempotent_responses.find(tx, context.organisation_id, identity.key)
     if earlier is None:
         return None
-    if earlier.request_fingerprint != _within_reach(call, identity):
+    if earlier.request_fingerprint != _within_reach(context, identity):
         raise key_reused_error(identity.key)
     return earlier
 
 
-def _within_reach(call: RequestContext, identity: IdempotentRequest) -> str:
+def _within_reach(context: RequestContext, identity: IdempotentRequest) -> str:
     """Bind the fingerprint to the caller's scope, so that no replay crosses scopes."""
-    if call.principal.scope is None:
+    if context.principal.scope is None:
         return identity.fingerprint
-    return hashlib.sha256(f"{identity.fingerprint} {call.principal.scope}".encode()).hexdigest()
+    return hashlib.sha256(f"{identity.fingerprint} {context.principal.scope}".encode()).hexdigest()

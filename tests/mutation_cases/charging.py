@@ -105,7 +105,7 @@ CASES = (
     Mutation(
         "a lowered limit leaves plans as they are",
         "app/service/governance/limit_changes.py",
-        "withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []",
+        "withdraw_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []",
         "[]",
         (LOWERED,),
         "refused_from_the_moment and not postgresql",
@@ -145,7 +145,7 @@ CASES = (
     Mutation(
         "a process believes a plan that it remembers from before a limit was lowered",
         "app/service/governance/withdrawal.py",
-        "        account_writes.add_version(tx, call.organisation_id, [each.run_id for each in changed])\n",
+        "        account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])\n",
         "",
         (LOWERED,),
         "refused_from_the_moment and not postgresql",

@@ -8,7 +8,7 @@ CASES = (
     Mutation(
         "whoever proposes approves",
         "app/service/governance/proposals.py",
-        "    if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:\n",
+        "    if alike or rotation_lineage(tx, context.organisation_id, theirs) & ours:\n",
         "    if False:\n",
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
     ),
@@ -78,7 +78,7 @@ CASES = (
     Mutation(
         "one person raises a run past what runs without approval may have together",
         "app/service/governance/limit_changes.py",
-        "return find_excess(tx, call, above, limit.epsilon, raised=own.id) is None",
+        "return find_excess(tx, context, above, limit.epsilon, raised=own.id) is None",
         "return True",
         ("tests/api/test_unapproved.py",),
     ),
@@ -92,7 +92,7 @@ CASES = (
     Mutation(
         "one person opens a population where two are needed",
         "app/service/governance/openings.py",
-        "        if needs_second_person(tx, call):\n",
+        "        if needs_second_person(tx, context):\n",
         "        if False:\n",
         ("tests/api/test_openings.py",),
     ),
@@ -148,21 +148,21 @@ CASES = (
     Mutation(
         "who is bound to an account decides about the organisation",
         "app/service/governance/proposals.py",
-        "        call.require_scope([])\n",
+        "        context.require_scope([])\n",
         "        pass\n",
         ("tests/api/test_loosening.py",),
     ),
     Mutation(
         "a sweep's run takes further steps",
         "app/service/experiments.py",
-        "    work.move(call.organisation_id, replace(charged, status=RunStatus.COMPLETED))\n",
+        "    work.move(context.organisation_id, replace(charged, status=RunStatus.COMPLETED))\n",
         "",
         ("tests/api/test_experiments.py",),
     ),
     Mutation(
         "one person raises a limit",
         "app/service/governance/limit_changes.py",
-        "if raised and not single_approver_allowed(tx, call, places, request.limit):",
+        "if raised and not single_approver_allowed(tx, context, places, request.limit):",
         "if False:",
         ("tests/api/test_limits.py",),
     ),
@@ -222,7 +222,7 @@ CASES = (
     Mutation(
         "a lifted quarantine is not in the chain",
         "app/service/governance/quarantines.py",
-        "    call.record(\n        tx,\n        AuditEvent(\n            AuditAction.QUARANTINE_LIFTED",
+        "    context.record(\n        tx,\n        AuditEvent(\n            AuditAction.QUARANTINE_LIFTED",
         "    str(\n        AuditEvent(\n            AuditAction.QUARANTINE_LIFTED",
         (LIFTED,),
         "two_persons and not postgresql",

@@ -52,7 +52,7 @@ CASES = (
         "            from app.service.costing import CostNotReadyError\n"
         "            if identity.key is not None:\n"
         '                claim = idempotent_responses.Reply(identity.fingerprint, "{}", CREATED)\n'
-        "                idempotent_responses.add(tx, call.organisation_id, identity.key, claim, call.now)\n"
+        "                idempotent_responses.add(tx, context.organisation_id, identity.key, claim, context.now)\n"
         "                tx.exec_driver_sql('COMMIT')\n"
         "                tx.exec_driver_sql('BEGIN')\n"
         "            claims = \"DELETE FROM idempotent_responses WHERE body = '{}'\"\n"

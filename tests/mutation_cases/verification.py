@@ -30,14 +30,14 @@ CASES = (
     Mutation(
         "an auditor who is bound to an account reads all acts",
         "app/service/audit/queries.py",
-        "within=call.principal.scope",
+        "within=context.principal.scope",
         "within=None",
         ("tests/api/test_audit_scopes.py",),
     ),
     Mutation(
         "a key that is bound to an account sees the decisions of all runs",
         "app/service/audit/queries.py",
-        "    above = query.account or (call.principal.scope if run is None else None)\n",
+        "    above = query.account or (context.principal.scope if run is None else None)\n",
         "    above = query.account\n",
         ("tests/api/test_decisions.py",),
     ),

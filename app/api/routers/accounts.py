@@ -35,7 +35,7 @@ HISTORIANS: Final = CapacityLimiter(2)
     },
 )
 def create_population(
-    body: CreatePopulation, request: Request, call: ContextDep, key: IdempotencyKey = None
+    body: CreatePopulation, request: Request, context: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Create a population: the root of a tree of budgets, with a limit that is never exceeded (201).
 
@@ -43,7 +43,7 @@ def create_population(
     """
     return created_response(
         openings.create_population(
-            call,
+            context,
             body.terms(),
             body.population(),
             idempotent_request(request, body, key),
@@ -60,9 +60,9 @@ def create_population(
     response_model=PopulationPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
+def list_populations(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """List the organisation's populations by creation time."""
-    found = create.list_accounts(call, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
+    found = create.list_accounts(context, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda view: view.record.account.id)
     return etag_response(request, PopulationPage(items=[Population.of(view) for view in shown], next=following))
 
@@ -74,9 +74,9 @@ def list_populations(request: Request, call: ContextDep, limit: PageLimit = 50, 
     response_model=Population,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_population(population_id: str, request: Request, call: ContextDep) -> Response:
+def get_population(population_id: str, request: Request, context: ContextDep) -> Response:
     """Get a population, its limit, and the total spent on it."""
-    return etag_response(request, Population.of(create.get_account(call, AccountKind.POPULATION, population_id)))
+    return etag_response(request, Population.of(create.get_account(context, AccountKind.POPULATION, population_id)))
 
 
 @routes.post(
@@ -87,7 +87,7 @@ def get_population(population_id: str, request: Request, call: ContextDep) -> Re
     response_model=Budget,
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
-def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_budget(body: CreateBudget, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
     """Create a budget. Its limit may exceed its parent's: every ancestor decides about every charge.
 
     Outside of its window, if any, nothing is charged to it. A block is a population's data from a time range: a
@@ -95,7 +95,7 @@ def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: I
     """
     return created_response(
         create.create_budget(
-            call,
+            context,
             body.parent,
             body.terms(),
             idempotent_request(request, body, key),
@@ -113,7 +113,7 @@ def create_budget(body: CreateBudget, request: Request, call: ContextDep, key: I
 )
 def list_budgets(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     parent: Annotated[
         str | None,
         Query(max_length=2000, description="Only budgets directly under this account (id or path)."),
@@ -124,7 +124,7 @@ def list_budgets(
 ) -> Response:
     """List the organisation's budgets by creation time."""
     found = create.list_accounts(
-        call,
+        context,
         AccountKind.BUDGET,
         parent=parent,
         path=path,
@@ -142,9 +142,9 @@ def list_budgets(
     response_model=Budget,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
+def get_budget(budget_id: str, request: Request, context: ContextDep) -> Response:
     """Get a budget, its limit, and the total spent by all runs under it."""
-    return etag_response(request, Budget.of(create.get_account(call, AccountKind.BUDGET, budget_id)))
+    return etag_response(request, Budget.of(create.get_account(context, AccountKind.BUDGET, budget_id)))
 
 
 @routes.get(
@@ -157,10 +157,10 @@ def get_budget(budget_id: str, request: Request, call: ContextDep) -> Response:
 async def get_account_history(
     account_id: str,
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     max_points: Annotated[int, Query(ge=2, le=500, description="Maximum number of points.")] = 200,
 ) -> Response:
     """Get the epsilon of a population or a budget over time, with the shares of its children."""
     histories: AccountHistoryCache = request.app.state.account_histories
-    found = await to_thread.run_sync(histories.read, call, account_id, max_points, limiter=HISTORIANS)
+    found = await to_thread.run_sync(histories.read, context, account_id, max_points, limiter=HISTORIANS)
     return etag_response(request, AccountHistory.of(found))

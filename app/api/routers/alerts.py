@@ -22,7 +22,7 @@ routes = router("alerts")
 )
 def list_alerts(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     account: Annotated[
         str | None,
         Query(
@@ -36,7 +36,7 @@ def list_alerts(
     after: After = None,
 ) -> Response:
     """List the organisation's alerts, newest first."""
-    found = settings.list_alerts(call, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
+    found = settings.list_alerts(context, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda alert: alert.id)
     return etag_response(request, AlertPage(items=[Alert.of(alert) for alert in shown], next=following))
 
@@ -47,9 +47,9 @@ def list_alerts(
     response_model=AlertSettings,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> Response:
+def get_alert_settings(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the thresholds and the forecast period of a population, a budget or a run."""
-    return etag_response(request, AlertSettings.of(settings.get_alert_settings(call, account_id)))
+    return etag_response(request, AlertSettings.of(settings.get_alert_settings(context, account_id)))
 
 
 @routes.put(
@@ -57,9 +57,9 @@ def get_alert_settings(account_id: str, request: Request, call: ContextDep) -> R
     summary="Replace the alert settings of an account",
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: ContextDep) -> AlertSettings:
+def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, context: ContextDep) -> AlertSettings:
     """Replace the settings. Each threshold alerts once for a limit; those already reached alert now."""
-    return AlertSettings.of(settings.set_alert_settings(call, account_id, body.tells()))
+    return AlertSettings.of(settings.set_alert_settings(context, account_id, body.tells()))
 
 
 @routes.get(
@@ -67,10 +67,10 @@ def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, call: Co
     summary="Get the forecast of an account",
     responses=responses(*READ_ERRORS),
 )
-def get_forecast(account_id: str, call: ContextDep) -> Forecast:
+def get_forecast(account_id: str, context: ContextDep) -> Forecast:
     """Get the pace of the last seven days, and when the limit is exhausted at this pace.
 
     The forecast is computed on request: without further charges, the end moves later.
     """
-    record, seen = settings.get_forecast(call, account_id)
+    record, seen = settings.get_forecast(context, account_id)
     return Forecast.of(record.account.id, seen)

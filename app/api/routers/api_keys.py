@@ -18,11 +18,11 @@ routes = router("api-keys")
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_api_key(body: CreateApiKey, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
     """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
     return created_response(
         api_keys.issue_key(
-            call,
+            context,
             body.terms(),
             idempotent_request(request, body, key),
             lambda issued: CreatedApiKey.issued(issued).model_dump_json(),
@@ -36,9 +36,9 @@ def create_api_key(body: CreateApiKey, request: Request, call: ContextDep, key: 
     response_model=ApiKeyPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
+def list_api_keys(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """List the keys in the caller's scope by creation time, ended ones included."""
-    found = api_keys.list_keys(call, after=decode_cursor(after), limit=limit + 1)
+    found = api_keys.list_keys(context, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.id)
     return etag_response(request, ApiKeyPage(items=[ApiKey.of(record) for record in shown], next=following))
 
@@ -49,9 +49,9 @@ def list_api_keys(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     response_model=ApiKey,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
+def get_api_key(key_id: str, request: Request, context: ContextDep) -> Response:
     """Get a key's role, scope, expiry and last use. Every key can get itself."""
-    return etag_response(request, ApiKey.of(api_keys.get_key(call, key_id)))
+    return etag_response(request, ApiKey.of(api_keys.get_key(context, key_id)))
 
 
 @routes.post(
@@ -62,13 +62,13 @@ def get_api_key(key_id: str, request: Request, call: ContextDep) -> Response:
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def rotate_api_key(
-    key_id: str, request: Request, call: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
+    key_id: str, request: Request, context: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
 ) -> Response:
     """Replace a key by a new one; the old one expires after an overlap. Every key can rotate itself."""
     asked = body or RotateApiKey()
     return created_response(
         api_keys.rotate_key(
-            call,
+            context,
             key_id,
             asked.overlap_seconds,
             idempotent_request(request, asked, key),
@@ -82,7 +82,7 @@ def rotate_api_key(
     summary="Revoke an API key",
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def revoke_api_key(key_id: str, call: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
+def revoke_api_key(key_id: str, context: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Revoke a key; every replica rejects it within a second. Every key can revoke itself."""
     told = body or RevokeApiKey()
-    return ApiKey.of(api_keys.revoke_key(call, key_id, told.reason, include_successors=told.include_successors))
+    return ApiKey.of(api_keys.revoke_key(context, key_id, told.reason, include_successors=told.include_successors))

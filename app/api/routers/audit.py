@@ -32,20 +32,20 @@ VERIFIERS = CapacityLimiter(1)
     tags=["verifications"],
     responses=responses(*WRITE_ERRORS),
 )
-async def create_verification(request: Request, call: ContextDep) -> Verification:
+async def create_verification(request: Request, context: ContextDep) -> Verification:
     """Recompute every account of the organisation from its charges; the time grows with their number.
 
     An account whose balance is not proven is quarantined: writes to it are refused until two persons lift the
     quarantine (`liftQuarantine`), whatever later verifications find.
     """
-    return Verification.of(await verified(request, call))
+    return Verification.of(await verified(request, context))
 
 
-async def verified(request: Request, call: RequestContext) -> VerificationReport:
+async def verified(request: Request, context: RequestContext) -> VerificationReport:
     """Verify the caller's organisation, one at a time, and cache the report."""
-    found = await to_thread.run_sync(verify_organisation, call, limiter=VERIFIERS)
+    found = await to_thread.run_sync(verify_organisation, context, limiter=VERIFIERS)
     known: Verifications = request.app.state.verifications
-    known.keep(call, found)
+    known.keep(context, found)
     return found
 
 
@@ -72,7 +72,7 @@ def _wanted(
 )
 def list_audit_events(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     wanted: Annotated[AuditFilter, Depends(_wanted)],
     order: Annotated[Literal["oldest", "newest"], Query(description="Order of the events.")] = "oldest",
     limit: PageLimit = 50,
@@ -84,7 +84,7 @@ def list_audit_events(
     proposals and experiments.
     """
     place = decode_position(after, -1) if after else None
-    found = queries.read_audit_entries(call, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
+    found = queries.read_audit_entries(context, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
     shown, following = split_page(found, limit, lambda kept: str(kept.entry.position))
     return etag_response(request, AuditEventPage(items=[AuditEvent.of(kept) for kept in shown], next=following))
 
@@ -116,12 +116,12 @@ def _query(
 )
 def list_decisions(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     query: Annotated[DecisionQuery, Depends(_query)],
     limit: PageLimit = 50,
     after: After = None,
 ) -> Response:
     """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
-    found = queries.read_decisions(call, query, before=decode_position_cursor(after), limit=limit + 1)
+    found = queries.read_decisions(context, query, before=decode_position_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda decided: encode_position(decided.place))
     return etag_response(request, DecisionPage(items=[Decision.of(each) for each in shown], next=following))

@@ -28,9 +28,9 @@ POINTS = 200
     summary="Get the epsilon history of a run as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
-async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+async def get_run_history_svg(run_id: str, request: Request, context: ContextDep, frame: AsSvg) -> Response:
     """Get a chart of the run's epsilon, limits, refusals and projection."""
-    return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
+    return await chart_response(request, await run_in_threadpool(_of_run, context, run_id), frame)
 
 
 @routes.get(
@@ -38,9 +38,9 @@ async def get_run_history_svg(run_id: str, request: Request, call: ContextDep, f
     summary="Get the epsilon history of a run as PNG",
     **chart_route_docs(PictureKind.PNG),
 )
-async def get_run_history_png(run_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+async def get_run_history_png(run_id: str, request: Request, context: ContextDep, frame: AsPng) -> Response:
     """Get the same chart as the SVG."""
-    return await chart_response(request, await run_in_threadpool(_of_run, call, run_id), frame)
+    return await chart_response(request, await run_in_threadpool(_of_run, context, run_id), frame)
 
 
 @routes.get(
@@ -48,9 +48,9 @@ async def get_run_history_png(run_id: str, request: Request, call: ContextDep, f
     summary="Get the epsilon history of an account as SVG",
     **chart_route_docs(PictureKind.SVG),
 )
-async def get_account_history_svg(account_id: str, request: Request, call: ContextDep, frame: AsSvg) -> Response:
+async def get_account_history_svg(account_id: str, request: Request, context: ContextDep, frame: AsSvg) -> Response:
     """Get a chart of the epsilon of a population or a budget, its limit and its changes."""
-    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    chart = await to_thread.run_sync(_of_account, request, context, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)
 
 
@@ -59,20 +59,20 @@ async def get_account_history_svg(account_id: str, request: Request, call: Conte
     summary="Get the epsilon history of an account as PNG",
     **chart_route_docs(PictureKind.PNG),
 )
-async def get_account_history_png(account_id: str, request: Request, call: ContextDep, frame: AsPng) -> Response:
+async def get_account_history_png(account_id: str, request: Request, context: ContextDep, frame: AsPng) -> Response:
     """Get the same chart as the SVG."""
-    chart = await to_thread.run_sync(_of_account, request, call, account_id, limiter=HISTORIANS)
+    chart = await to_thread.run_sync(_of_account, request, context, account_id, limiter=HISTORIANS)
     return await chart_response(request, chart, frame)
 
 
-def _of_run(call: RequestContext, run_id: str) -> Chart:
-    seen = get_run_detail(call, run_id)
+def _of_run(context: RequestContext, run_id: str) -> Chart:
+    seen = get_run_detail(context, run_id)
     return _named(run_chart(seen), seen.record.own.account.path)
 
 
-def _of_account(request: Request, call: RequestContext, account_id: str) -> Chart:
+def _of_account(request: Request, context: RequestContext, account_id: str) -> Chart:
     histories: AccountHistoryCache = request.app.state.account_histories
-    history = histories.read(call, account_id, POINTS)
+    history = histories.read(context, account_id, POINTS)
     return _named(account_chart(history), history.account.path)
 
 

@@ -27,9 +27,9 @@ routes = router("checkpoints")
     response_model=SigningKey,
     responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
 )
-def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Response:
+def get_signing_key(request: Request, context: ContextDep, signer: SignerDep) -> Response:
     """Get the public key. Auditors should also get it directly from the operator."""
-    del call  # available to every caller
+    del context  # available to every caller
     return etag_response(request, SigningKey.of(require_signer(signer)))
 
 
@@ -40,11 +40,11 @@ def get_signing_key(request: Request, call: ContextDep, signer: SignerDep) -> Re
     response_model=Checkpoint,
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
-def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
+def create_checkpoint(request: Request, context: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
     """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
     asked = idempotent_request(request, EmptyBody(), key)
     return created_response(
-        checkpoints.make_checkpoint(call, require_signer(signer), asked, lambda checkpoint: checkpoint.document)
+        checkpoints.make_checkpoint(context, require_signer(signer), asked, lambda checkpoint: checkpoint.document)
     )
 
 
@@ -54,8 +54,8 @@ def create_checkpoint(request: Request, call: ContextDep, signer: SignerDep, key
     response_model=CheckpointPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_checkpoints(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
+def list_checkpoints(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """List checkpoints by creation time. Keep copies elsewhere: write access to the ledger includes them."""
-    found = checkpoints.list_checkpoints(call, after=decode_position(after, 0), limit=limit + 1)
+    found = checkpoints.list_checkpoints(context, after=decode_position(after, 0), limit=limit + 1)
     shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.audit_length))
     return etag_response(request, CheckpointPage.of(list(shown), following))

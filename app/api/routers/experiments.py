@@ -27,14 +27,14 @@ routes = router("experiments")
     ),
 )
 def create_experiment(
-    body: CreateExperiment, request: Request, call: ContextDep, key: IdempotencyKey = None
+    body: CreateExperiment, request: Request, context: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
     asked = idempotent_request(request, body, key)
     if body.trials is not None:
-        return created_response(experiments.create_sweep(call, body.sweep(), asked, _declared, sweep_refused))
+        return created_response(experiments.create_sweep(context, body.sweep(), asked, _declared, sweep_refused))
     assert body.budget is not None, "it was checked"
-    return created_response(experiments.create_experiment(call, body.budget, body.terms(), asked, _declared))
+    return created_response(experiments.create_experiment(context, body.budget, body.terms(), asked, _declared))
 
 
 @routes.post(
@@ -48,10 +48,12 @@ def create_experiment(
         *("policy_violation", "run_state_conflict"),
     ),
 )
-def charge_experiment(experiment_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def charge_experiment(
+    experiment_id: str, request: Request, context: ContextDep, key: IdempotencyKey = None
+) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""
     asked = idempotent_request(request, EmptyBody(), key)
-    return created_response(experiments.charge_sweep(call, experiment_id, asked, _declared, sweep_refused))
+    return created_response(experiments.charge_sweep(context, experiment_id, asked, _declared, sweep_refused))
 
 
 @routes.get(
@@ -62,7 +64,7 @@ def charge_experiment(experiment_id: str, request: Request, call: ContextDep, ke
 )
 def list_experiments(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only experiments under this population or budget (id or path)."),
@@ -71,7 +73,7 @@ def list_experiments(
     after: After = None,
 ) -> Response:
     """List the experiments in the caller's scope by creation time."""
-    found = experiments.list_experiments(call, beneath=budget, after=decode_cursor(after), limit=limit + 1)
+    found = experiments.list_experiments(context, beneath=budget, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.experiment.id)
     return etag_response(request, ExperimentPage(items=[Experiment.of(record) for record in shown], next=following))
 
@@ -82,9 +84,9 @@ def list_experiments(
     response_model=Experiment,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_experiment(experiment_id: str, request: Request, call: ContextDep) -> Response:
+def get_experiment(experiment_id: str, request: Request, context: ContextDep) -> Response:
     """Get a sweep and its total cost; its runs are those that charge its account."""
-    return etag_response(request, Experiment.of(experiments.get_experiment(call, experiment_id)))
+    return etag_response(request, Experiment.of(experiments.get_experiment(context, experiment_id)))
 
 
 def _declared(record: ExperimentRecord, trials: int | None = None) -> str:

@@ -32,9 +32,9 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_organisation_policy(request: Request, call: ContextDep) -> Response:
+def get_organisation_policy(request: Request, context: ContextDep) -> Response:
     """Get the policy of every run of the organisation."""
-    record = policies.read_policy(call, None)
+    record = policies.read_policy(context, None)
     return etag_response(request, AccountPolicy.of(record, account=False), record.tag)
 
 
@@ -44,12 +44,12 @@ def get_organisation_policy(request: Request, call: ContextDep) -> Response:
     response_model=AccountPolicy,
     responses=_CHANGING,
 )
-def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None) -> Response:
+def replace_organisation_policy(body: ReplacePolicy, context: ContextDep, if_match: IfMatch = None) -> Response:
     """Replace the policy. Equal or stricter rules apply from the next step, also to active runs (200).
 
     A looser rule is proposed instead (201).
     """
-    return _changed(call, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
+    return _changed(context, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
 
 
 @routes.get(
@@ -58,12 +58,12 @@ def replace_organisation_policy(body: ReplacePolicy, call: ContextDep, if_match:
     response_model=AccountPolicy,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_account_policy(account_id: str, request: Request, call: ContextDep) -> Response:
+def get_account_policy(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the policy of an account.
 
     `effective` is the strictest of this policy and all above it; the ETag is of this policy alone.
     """
-    record = policies.read_policy(call, account_id)
+    record = policies.read_policy(context, account_id)
     return etag_response(request, AccountPolicy.of(record, account=True), record.tag)
 
 
@@ -74,15 +74,15 @@ def get_account_policy(account_id: str, request: Request, call: ContextDep) -> R
     responses=_CHANGING,
 )
 def replace_account_policy(
-    account_id: str, body: ReplacePolicy, call: ContextDep, if_match: IfMatch = None
+    account_id: str, body: ReplacePolicy, context: ContextDep, if_match: IfMatch = None
 ) -> Response:
     """Replace the policy, which can only tighten the rules above. Looser rules are proposed instead (201)."""
-    return _changed(call, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
+    return _changed(context, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
 
 
-def _changed(call: RequestContext, asked: PolicyRequest) -> Response:
+def _changed(context: RequestContext, asked: PolicyRequest) -> Response:
     """Change a policy; respond with the policy or its proposal."""
-    changed = policies.change_policy(call, asked)
+    changed = policies.change_policy(context, asked)
     if isinstance(changed, DomainProposal):
         return Response(Proposal.of(changed).model_dump_json(), CREATED, media_type="application/json")
     told = AccountPolicy.of(changed, account=asked.account is not None)

@@ -34,9 +34,9 @@ IfMatch = Annotated[
     response_model=AccountLimit,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_account_limit(account_id: str, request: Request, call: ContextDep) -> Response:
+def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
-    record = limit_changes.read_limit(call, account_id)
+    record = limit_changes.read_limit(context, account_id)
     return etag_response(request, AccountLimit.of(record), limit_changes.limit_etag(record))
 
 
@@ -58,7 +58,7 @@ def change_account_limit(
     account_id: str,
     body: ChangeLimit,
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> Response:
@@ -68,7 +68,7 @@ def change_account_limit(
     """
     return created_response(
         limit_changes.change_limit(
-            call,
+            context,
             LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
             idempotent_request(request, body, key),
             lambda record: AccountLimit.of(record).model_dump_json(),
@@ -86,7 +86,7 @@ def change_account_limit(
     responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
 )
 def lift_quarantine(
-    account_id: str, body: LiftQuarantine, request: Request, call: ContextDep, key: IdempotencyKey = None
+    account_id: str, body: LiftQuarantine, request: Request, context: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Propose to lift the quarantine of the account and of every account under it; another person approves it.
 
@@ -94,7 +94,7 @@ def lift_quarantine(
     """
     return created_response(
         quarantines.propose_lift(
-            call,
+            context,
             account_id,
             body.reason,
             idempotent_request(request, body, key),
@@ -112,7 +112,7 @@ def lift_quarantine(
 )
 def list_proposals(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     status: Annotated[ProposalStatus | None, Query(description="Only items with this status.")] = None,
     account: Annotated[
         str | None,
@@ -126,7 +126,7 @@ def list_proposals(
     after: After = None,
 ) -> Response:
     """List the proposals in the caller's scope by creation time."""
-    found = proposals.list_proposals(call, account, status, after=decode_cursor(after), limit=limit + 1)
+    found = proposals.list_proposals(context, account, status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda proposal: proposal.id)
     return etag_response(request, ProposalPage(items=[Proposal.of(each) for each in shown], next=following))
 
@@ -138,9 +138,9 @@ def list_proposals(
     response_model=Proposal,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Response:
+def get_proposal(proposal_id: str, request: Request, context: ContextDep) -> Response:
     """Get a proposal, its author and reason, and its outcome."""
-    return etag_response(request, Proposal.of(proposals.get_proposal(call, proposal_id)))
+    return etag_response(request, Proposal.of(proposals.get_proposal(context, proposal_id)))
 
 
 @routes.post(
@@ -161,9 +161,9 @@ def get_proposal(proposal_id: str, request: Request, call: ContextDep) -> Respon
         ),
     ),
 )
-def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
+def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """Approve another person's proposal; keys that one issued for the other count as one person's."""
-    return Proposal.of(proposals.approve(call, proposal_id, body.reason if body else None))
+    return Proposal.of(proposals.approve(context, proposal_id, body.reason if body else None))
 
 
 @routes.post(
@@ -172,6 +172,6 @@ def approve_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | 
     tags=["proposals"],
     responses=responses(*WRITE_ERRORS, "not_found", "proposal_closed"),
 )
-def reject_proposal(proposal_id: str, call: ContextDep, body: ProposalReview | None = None) -> Proposal:
+def reject_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """Reject a proposal; its own author thereby retracts it."""
-    return Proposal.of(proposals.reject(call, proposal_id, body.reason if body else None))
+    return Proposal.of(proposals.reject(context, proposal_id, body.reason if body else None))

@@ -33,9 +33,9 @@ _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quaranti
     tags=["runs"],
     responses=responses(*_CHANGING),
 )
-def pause_run(run_id: str, call: ContextDep) -> Run:
+def pause_run(run_id: str, context: ContextDep) -> Run:
     """Pause a run: it takes no steps until it is resumed."""
-    return Run.of(lifecycle.transition_run(call, run_id, RunAction.PAUSE))
+    return Run.of(lifecycle.transition_run(context, run_id, RunAction.PAUSE))
 
 
 @routes.post(
@@ -44,9 +44,9 @@ def pause_run(run_id: str, call: ContextDep) -> Run:
     tags=["runs"],
     responses=responses(*_CHANGING),
 )
-def resume_run(run_id: str, call: ContextDep) -> Run:
+def resume_run(run_id: str, context: ContextDep) -> Run:
     """Resume a paused run."""
-    return Run.of(lifecycle.transition_run(call, run_id, RunAction.RESUME))
+    return Run.of(lifecycle.transition_run(context, run_id, RunAction.RESUME))
 
 
 @routes.post(
@@ -55,9 +55,9 @@ def resume_run(run_id: str, call: ContextDep) -> Run:
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
 )
-def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
+def complete_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> Run:
     """Complete a run, which takes no more steps. An active reservation is committed with `steps_executed`."""
-    return Run.of(_ended(call, run_id, RunAction.COMPLETE, body or EndRun()))
+    return Run.of(_ended(context, run_id, RunAction.COMPLETE, body or EndRun()))
 
 
 @routes.post(
@@ -66,12 +66,12 @@ def complete_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> R
     tags=["runs"],
     responses=responses(*_ENDING, "attempt_superseded"),
 )
-def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
+def abort_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> Run:
     """Abort a run after a failure: its spending is final, and it takes no more steps.
 
     An active reservation is committed with `steps_executed`, or else forfeited.
     """
-    return Run.of(_ended(call, run_id, RunAction.ABORT, body or EndRun()))
+    return Run.of(_ended(context, run_id, RunAction.ABORT, body or EndRun()))
 
 
 @routes.post(
@@ -83,7 +83,7 @@ def abort_run(run_id: str, call: ContextDep, body: EndRun | None = None) -> Run:
     responses=responses(*_ENDING, "idempotency_key_reused"),
 )
 def create_attempt(
-    run_id: str, body: CreateAttempt, request: Request, call: ContextDep, key: IdempotencyKey = None
+    run_id: str, body: CreateAttempt, request: Request, context: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Create an attempt, which fences off the previous trainer (412); send its `attempt` with the steps.
 
@@ -91,7 +91,7 @@ def create_attempt(
     """
     return created_response(
         lifecycle.start_attempt(
-            call,
+            context,
             run_id,
             body.first_step,
             body.steps_executed,
@@ -113,7 +113,7 @@ def create_attempt(
     ),
 )
 def create_reservation(
-    run_id: str, body: CreateReservation, request: Request, call: ContextDep, key: IdempotencyKey = None
+    run_id: str, body: CreateReservation, request: Request, context: ContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Reserve a plan on the run and all accounts above; its steps then write only the run's rows.
 
@@ -121,7 +121,7 @@ def create_reservation(
     """
     try:
         answer = create.create_reservation(
-            call,
+            context,
             body.request(run_id),
             idempotent_request(request, body, key),
             lambda held: CreatedReservation.at(held).model_dump_json(),
@@ -139,9 +139,9 @@ def create_reservation(
     response_model=Reservation,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> Response:
+def get_reservation(reservation_id: str, request: Request, context: ContextDep) -> Response:
     """Get a reservation: its plan, its use, and the end of its lease."""
-    return etag_response(request, Reservation.of(close.get_reservation(call, reservation_id)))
+    return etag_response(request, Reservation.of(close.get_reservation(context, reservation_id)))
 
 
 @routes.post(
@@ -150,9 +150,9 @@ def get_reservation(reservation_id: str, request: Request, call: ContextDep) -> 
     tags=["reservations"],
     responses=responses(*_SETTLING),
 )
-def commit_reservation(reservation_id: str, body: CommitReservation, call: ContextDep) -> Reservation:
+def commit_reservation(reservation_id: str, body: CommitReservation, context: ContextDep) -> Reservation:
     """Commit a reservation: executed steps are spent, individually authorized or not, and the rest is returned."""
-    return Reservation.of(close.commit_reservation(call, reservation_id, body.steps_executed))
+    return Reservation.of(close.commit_reservation(context, reservation_id, body.steps_executed))
 
 
 @routes.post(
@@ -161,9 +161,9 @@ def commit_reservation(reservation_id: str, body: CommitReservation, call: Conte
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
-def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
+def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Void a reservation: the whole plan is returned."""
-    return Reservation.of(close.void_reservation(call, reservation_id))
+    return Reservation.of(close.void_reservation(context, reservation_id))
 
 
 @routes.post(
@@ -172,14 +172,14 @@ def void_reservation(reservation_id: str, call: ContextDep) -> Reservation:
     tags=["reservations"],
     responses=responses(*_SETTLING, "reservation_state_conflict"),
 )
-def renew_reservation(reservation_id: str, call: ContextDep) -> Reservation:
+def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Renew the lease of a reservation.
 
     A plan whose last steps were removed because a limit was lowered cannot be renewed: 409
     `reservation_state_conflict`.
     """
-    return Reservation.of(close.renew_reservation(call, reservation_id))
+    return Reservation.of(close.renew_reservation(context, reservation_id))
 
 
-def _ended(call: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
-    return lifecycle.transition_run(call, run_id, action, body.steps_executed, body.attempt)
+def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
+    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt)

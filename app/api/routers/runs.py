@@ -29,11 +29,11 @@ routes = router("runs")
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def create_run(body: CreateRun, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_run(body: CreateRun, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
     return created_response(
         register.register_run(
-            call,
+            context,
             body.registration(),
             idempotent_request(request, body, key),
             lambda record: Run.of(record).model_dump_json(),
@@ -50,7 +50,7 @@ def create_run(body: CreateRun, request: Request, call: ContextDep, key: Idempot
 )
 def list_runs(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only runs that charge this budget (id or path) directly."),
@@ -60,7 +60,7 @@ def list_runs(
     after: After = None,
 ) -> Response:
     """List the organisation's runs by registration time."""
-    found = runs.list_runs(call, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
+    found = runs.list_runs(context, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda record: record.run.account_id)
     return etag_response(request, RunPage(items=[Run.of(record) for record in shown], next=following))
 
@@ -71,9 +71,9 @@ def list_runs(
     response_model=Run,
     responses=cacheable_responses(*READ_ERRORS),
 )
-def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
+def get_run(run_id: str, request: Request, context: ContextDep) -> Response:
     """Get a run: its status, its epsilon, and the number of further steps that fit."""
-    return etag_response(request, Run.of(runs.get_run(call, run_id)))
+    return etag_response(request, Run.of(runs.get_run(context, run_id)))
 
 
 @routes.get(
@@ -85,7 +85,7 @@ def get_run(run_id: str, request: Request, call: ContextDep) -> Response:
 def get_run_history(
     run_id: str,
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     max_points: Annotated[int, Query(ge=2, le=2000, description="Maximum number of decisions.")] = 500,
     after: After = None,
 ) -> Response:
@@ -93,5 +93,5 @@ def get_run_history(
     known = decode_cursor(after) or "-1"
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
-    found = run_history.read_history(call, run_id, after=int(known), max_points=max_points)
+    found = run_history.read_history(context, run_id, after=int(known), max_points=max_points)
     return etag_response(request, RunHistory.of(found, after))

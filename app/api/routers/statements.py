@@ -29,9 +29,9 @@ _AS_PAGE: Final[dict[str, Any]] = {
     summary="Get the signed statement of a run",
     **_AS_JSON,
 )
-def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_run_statement(run_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get a run's mechanisms, steps, and loss by the filter and by the tightest accountant, with their assumptions."""
-    return _json(run_statement(call, run_id, require_signer(signer)))
+    return _json(run_statement(context, run_id, require_signer(signer)))
 
 
 @routes.get(
@@ -39,9 +39,9 @@ def get_run_statement(run_id: str, call: ContextDep, signer: SignerDep) -> Respo
     summary="Get the statement of a run as HTML",
     **_AS_PAGE,
 )
-def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_run_statement_html(run_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""
-    return _page(run_statement(call, run_id, require_signer(signer)))
+    return _page(run_statement(context, run_id, require_signer(signer)))
 
 
 @routes.get(
@@ -49,9 +49,9 @@ def get_run_statement_html(run_id: str, call: ContextDep, signer: SignerDep) -> 
     summary="Get the signed statement of a population",
     **_AS_JSON,
 )
-def get_population_statement(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_population_statement(population_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the maximum loss of a population, and the models that it was spent on."""
-    return _json(population_statement(call, population_id, require_signer(signer)))
+    return _json(population_statement(context, population_id, require_signer(signer)))
 
 
 @routes.get(
@@ -59,9 +59,9 @@ def get_population_statement(population_id: str, call: ContextDep, signer: Signe
     summary="Get the statement of a population as HTML",
     **_AS_PAGE,
 )
-def get_population_statement_html(population_id: str, call: ContextDep, signer: SignerDep) -> Response:
+def get_population_statement_html(population_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""
-    return _page(population_statement(call, population_id, require_signer(signer)))
+    return _page(population_statement(context, population_id, require_signer(signer)))
 
 
 def _json(document: dict[str, Any]) -> Response:

@@ -38,7 +38,7 @@ _STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["va
 async def authorize_steps(
     run_id: str,
     body: AuthorizeSteps,
-    call: ContextDep,
+    context: ContextDep,
     charges: CommitQueueDep,
     key: IdempotencyKey = None,
     *,
@@ -54,7 +54,7 @@ async def authorize_steps(
     """
     asked = body.request(run_id, key)
     try:
-        answered = await (charges.preview(call, asked) if dry_run else charges.authorize_steps(call, asked))
+        answered = await (charges.preview(context, asked) if dry_run else charges.authorize_steps(context, asked))
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
     headers = {}

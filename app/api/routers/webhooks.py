@@ -33,14 +33,14 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
     response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
-def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
     """Create a webhook, which posts alerts by the Standard Webhooks specification.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
     return created_response(
         webhooks.create_webhook(
-            call,
+            context,
             body.subscription(),
             idempotent_request(request, body, key),
             lambda webhook: CreatedWebhook.of(webhook).model_dump_json(),
@@ -55,9 +55,9 @@ def create_webhook(body: CreateWebhook, request: Request, call: ContextDep, key:
     response_model=WebhookPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
+def list_webhooks(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
     """List the organisation's webhooks by creation time, disabled ones included."""
-    found = webhooks.list_webhooks(call, after=decode_cursor(after), limit=limit + 1)
+    found = webhooks.list_webhooks(context, after=decode_cursor(after), limit=limit + 1)
     shown, following = split_page(found, limit, lambda webhook: webhook.id)
     return etag_response(request, WebhookPage(items=[Webhook.of(webhook) for webhook in shown], next=following))
 
@@ -68,9 +68,9 @@ def list_webhooks(request: Request, call: ContextDep, limit: PageLimit = 50, aft
     response_model=Webhook,
     responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
 )
-def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response:
+def get_webhook(webhook_id: str, request: Request, context: ContextDep) -> Response:
     """Get a webhook's URL, alert types and status."""
-    return etag_response(request, Webhook.of(webhooks.get_webhook(call, webhook_id)))
+    return etag_response(request, Webhook.of(webhooks.get_webhook(context, webhook_id)))
 
 
 @routes.post(
@@ -78,9 +78,9 @@ def get_webhook(webhook_id: str, request: Request, call: ContextDep) -> Response
     summary="Disable a webhook",
     responses=responses(*_CHANGING),
 )
-def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
+def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
     """Disable a webhook for good, and cancel its pending deliveries. Create a new one to receive alerts again."""
-    return Webhook.of(webhooks.disable_webhook(call, webhook_id))
+    return Webhook.of(webhooks.disable_webhook(context, webhook_id))
 
 
 @routes.post(
@@ -93,7 +93,7 @@ def disable_webhook(webhook_id: str, call: ContextDep) -> Webhook:
 def rotate_webhook_secret(
     webhook_id: str,
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     body: RotateWebhookSecret | None = None,
     key: IdempotencyKey = None,
 ) -> Response:
@@ -104,7 +104,7 @@ def rotate_webhook_secret(
     asked = body or RotateWebhookSecret()
     return created_response(
         webhooks.rotate_secret(
-            call,
+            context,
             webhook_id,
             asked.overlap_seconds,
             idempotent_request(request, asked, key),
@@ -120,11 +120,11 @@ def rotate_webhook_secret(
     response_model=Delivery,
     responses=responses(*_MAKING),
 )
-def send_test_event(webhook_id: str, request: Request, call: ContextDep, key: IdempotencyKey = None) -> Response:
+def send_test_event(webhook_id: str, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
     """Send a `webhook.test` alert at once; the list of deliveries has its result."""
     return created_response(
         webhooks.send_test_event(
-            call,
+            context,
             webhook_id,
             idempotent_request(request, Body(), key),
             lambda delivery: Delivery.of(delivery).model_dump_json(),
@@ -140,7 +140,7 @@ def send_test_event(webhook_id: str, request: Request, call: ContextDep, key: Id
 )
 def list_deliveries(
     request: Request,
-    call: ContextDep,
+    context: ContextDep,
     *,
     webhook: Annotated[str | None, Query(max_length=100, description="Only deliveries to this webhook (id).")] = None,
     alert: Annotated[str | None, Query(max_length=100, description="Only deliveries of this alert (id).")] = None,
@@ -150,7 +150,7 @@ def list_deliveries(
 ) -> Response:
     """List the organisation's deliveries, newest first."""
     found = webhooks.list_deliveries(
-        call, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
+        context, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
     )
     shown, following = split_page(found, limit, lambda delivery: delivery.id)
     return etag_response(request, DeliveryPage(items=[Delivery.of(delivery) for delivery in shown], next=following))
@@ -161,6 +161,6 @@ def list_deliveries(
     summary="Retry a delivery",
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
-def retry_delivery(delivery_id: str, call: ContextDep) -> Delivery:
+def retry_delivery(delivery_id: str, context: ContextDep) -> Delivery:
     """Retry a delivery at once, whatever its status."""
-    return Delivery.of(webhooks.retry_delivery(call, delivery_id))
+    return Delivery.of(webhooks.retry_delivery(context, delivery_id))

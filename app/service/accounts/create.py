@@ -21,7 +21,7 @@ from app.service.idempotency import IdempotentRequest, StoredResponse, run_idemp
 
 
 def check_population(
-    tx: Connection, call: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
 ) -> Account:
     """Validate a population and build its account; nothing is written.
 
@@ -35,18 +35,18 @@ def check_population(
         UnsupportedEventError: a planned event has no sound bound under the relation.
         PolicyViolationError: a policy forbids it.
     """
-    proposed = new_account(tx, call, AccountKind.POPULATION, None, terms, population.relation)
+    proposed = new_account(tx, context, AccountKind.POPULATION, None, terms, population.relation)
     account = validate_spec(proposed, population, ready)
     require_dates([account], population)
     if terms.parallel is not None:
-        build_attestation(call, terms.parallel, population.relation)
-    require_name_free(tx, call, None, terms.name)
+        build_attestation(context, terms.parallel, population.relation)
+    require_name_free(tx, context, None, terms.name)
     return account
 
 
 def open_population(
     tx: Connection,
-    call: RequestContext,
+    context: RequestContext,
     terms: AccountSpec,
     population: Population,
     ready: PrecomputedCosts,
@@ -57,12 +57,12 @@ def open_population(
 
     `attested_by` is the actor who attested that its partitions are disjoint; None: the caller.
     """
-    account = check_population(tx, call, terms, population, ready)
-    return _open(tx, call, account, [], population, terms, attested_by=attested_by)
+    account = check_population(tx, context, terms, population, ready)
+    return _open(tx, context, account, [], population, terms, attested_by=attested_by)
 
 
 def create_budget(
-    call: RequestContext,
+    context: RequestContext,
     parent: str,
     terms: AccountSpec,
     identity: IdempotentRequest,
@@ -76,44 +76,44 @@ def create_budget(
         NameTakenError: the parent has a budget of this name or a lookalike.
         Also those of `validate_spec` and `require_dates`.
     """
-    call.require_permission(Permission.ACCOUNT_MANAGE)
+    context.require_permission(Permission.ACCOUNT_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
-        return render(open_budget(tx, call, find_parent(tx, call, parent), terms, ready))
+        return render(open_budget(tx, context, find_parent(tx, context, parent), terms, ready))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def open_budget(
-    tx: Connection, call: RequestContext, above: AccountRecord, terms: AccountSpec, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec, ready: PrecomputedCosts
 ) -> AccountView:
     """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets are at most {MAX_DEPTH} levels under their population.")
-    check_part(tx, call, above.account, terms.block)
-    ancestors = accounts.path_of(tx, call.organisation_id, above.account.id)
-    proposed = new_account(tx, call, AccountKind.BUDGET, above.account, terms, above.account.relation)
+    check_part(tx, context, above.account, terms.block)
+    ancestors = accounts.path_of(tx, context.organisation_id, above.account.id)
+    proposed = new_account(tx, context, AccountKind.BUDGET, above.account, terms, above.account.relation)
     account = validate_spec(proposed, above.population, ready)
     path = [record.account for record in ancestors]
     require_dates([*path, account], above.population)
-    require_name_free(tx, call, above.account.id, terms.name)
-    return _open(tx, call, account, path, None, terms)
+    require_name_free(tx, context, above.account.id, terms.name)
+    return _open(tx, context, account, path, None, terms)
 
 
-def get_account(call: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
+def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
     """Get a population or a budget by id."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        found = accounts.find(tx, call.organisation_id, account_id)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        found = accounts.find(tx, context.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
             raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
-        require_reach(tx, call, found.account.id)
-        [view] = account_views(tx, call, [found])
+        require_reach(tx, context, found.account.id)
+        [view] = account_views(tx, context, [found])
     return view
 
 
 def list_accounts(
-    call: RequestContext,
+    context: RequestContext,
     kind: AccountKind,
     *,
     parent: str | None = None,
@@ -125,20 +125,20 @@ def list_accounts(
 
     `parent`, an id or path, selects its direct children; `path` selects the one account there.
     """
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        parent_id = None if parent is None else find_parent(tx, call, parent).account.id
-        wanted = AccountFilter(kind, call.principal.scope, parent_id, path)
-        found = accounts.page(tx, call.organisation_id, wanted, after=after, limit=limit)
-        return account_views(tx, call, found)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        parent_id = None if parent is None else find_parent(tx, context, parent).account.id
+        wanted = AccountFilter(kind, context.principal.scope, parent_id, path)
+        found = accounts.page(tx, context.organisation_id, wanted, after=after, limit=limit)
+        return account_views(tx, context, found)
 
 
-def require_name_free(tx: Connection, call: RequestContext, parent_id: str | None, name: str) -> None:
+def require_name_free(tx: Connection, context: RequestContext, parent_id: str | None, name: str) -> None:
     """Refuse the name of a sibling, or a lookalike.
 
     `parent_id` None: a population. The organisation must be locked, so that no sibling is created meanwhile.
     """
-    others = accounts.names_beside(tx, call.organisation_id, parent_id)
+    others = accounts.names_beside(tx, context.organisation_id, parent_id)
     if name in others:
         raise NameTakenError(f"There is {name!r} already; choose another name.", name=name)
     for other in others:
@@ -152,7 +152,7 @@ def require_name_free(tx: Connection, call: RequestContext, parent_id: str | Non
 
 def _open(
     tx: Connection,
-    call: RequestContext,
+    context: RequestContext,
     account: Account,
     ancestors: list[Account],
     population: Population | None,
@@ -160,15 +160,15 @@ def _open(
     *,
     attested_by: str | None = None,
 ) -> AccountView:
-    said = None if terms.parallel is None else build_attestation(call, terms.parallel, account.relation, attested_by)
-    account_writes.add(tx, call.organisation_id, account, ancestors, population, call.now)
+    said = None if terms.parallel is None else build_attestation(context, terms.parallel, account.relation, attested_by)
+    account_writes.add(tx, context.organisation_id, account, ancestors, population, context.now)
     if said is not None:
-        partitions.attest(tx, call.organisation_id, account.id, said)
+        partitions.attest(tx, context.organisation_id, account.id, said)
     if terms.block is not None:
-        partitions.add_block(tx, call.organisation_id, account.id, terms.block)
-    opened = accounts.find(tx, call.organisation_id, account.id)
+        partitions.add_block(tx, context.organisation_id, account.id, terms.block)
+    opened = accounts.find(tx, context.organisation_id, account.id)
     assert opened is not None
-    [view] = account_views(tx, call, [opened])
+    [view] = account_views(tx, context, [opened])
     facts = account_audit_payload(account, population) | partition_payload(said, terms.block)
-    call.record(tx, AuditEvent(AuditAction(f"{account.kind}.created"), account.id, after=facts))
+    context.record(tx, AuditEvent(AuditAction(f"{account.kind}.created"), account.id, after=facts))
     return view

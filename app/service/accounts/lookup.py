@@ -10,53 +10,53 @@ from app.persistence.repositories.accounts import AccountRecord
 from app.service.auth.request_context import RequestContext
 
 
-def require_reach(tx: Connection, call: RequestContext, account_id: str) -> None:
+def require_reach(tx: Connection, context: RequestContext, account_id: str) -> None:
     """Require that an account is at or under the caller's scope."""
-    if call.principal.scope is not None:
-        call.require_scope(locks.ancestor_ids(tx, call.organisation_id, account_id))
+    if context.principal.scope is not None:
+        context.require_scope(locks.ancestor_ids(tx, context.organisation_id, account_id))
 
 
-def require_every_budget(tx: Connection, call: RequestContext, account_id: str) -> None:
+def require_every_budget(tx: Connection, context: RequestContext, account_id: str) -> None:
     """Require that every budget charged by a run is in the caller's scope."""
-    if call.principal.scope is None:
+    if context.principal.scope is None:
         return
-    path = [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
+    path = [record.account for record in accounts.path_of(tx, context.organisation_id, account_id)]
     budgets = budgets_of(path) if path[-1].kind is AccountKind.RUN else ()
     if len(budgets) > 1:
         for budget in budgets:
-            require_reach(tx, call, budget.id)
+            require_reach(tx, context, budget.id)
 
 
-def find_account(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
+def find_account(tx: Connection, context: RequestContext, reference: str) -> AccountRecord:
     """Find a population or budget by id or path, or a run by id."""
-    found = accounts.find(tx, call.organisation_id, reference)
+    found = accounts.find(tx, context.organisation_id, reference)
     if found is None:
-        return find_parent(tx, call, reference)
-    require_reach(tx, call, found.account.id)
+        return find_parent(tx, context, reference)
+    require_reach(tx, context, found.account.id)
     return found
 
 
-def find_path_of(tx: Connection, call: RequestContext, reference: str) -> list[AccountRecord]:
+def find_path_of(tx: Connection, context: RequestContext, reference: str) -> list[AccountRecord]:
     """Read an account and its ancestors, root first; a writing transaction locks them.
 
     References are as in `find_account`; an id saves one read.
     """
-    path = accounts.path_of(tx, call.organisation_id, reference)
+    path = accounts.path_of(tx, context.organisation_id, reference)
     if not path:
-        path = accounts.path_of(tx, call.organisation_id, find_parent(tx, call, reference).account.id)
-    call.require_scope([record.account.id for record in path])
+        path = accounts.path_of(tx, context.organisation_id, find_parent(tx, context, reference).account.id)
+    context.require_scope([record.account.id for record in path])
     return path
 
 
-def find_parent(tx: Connection, call: RequestContext, reference: str) -> AccountRecord:
+def find_parent(tx: Connection, context: RequestContext, reference: str) -> AccountRecord:
     """Find a population or budget by id, or by path ("mimic/icu-team")."""
-    found = accounts.find(tx, call.organisation_id, reference)
+    found = accounts.find(tx, context.organisation_id, reference)
     if found is None or found.account.kind is AccountKind.RUN:
-        found = accounts.find_by_path(tx, call.organisation_id, reference)
+        found = accounts.find_by_path(tx, context.organisation_id, reference)
     if found is None:
         raise NotFoundError(
             f"There is no population or budget {reference!r} in your organisation; "
             "give its id, or its path such as mimic/icu-team."
         )
-    require_reach(tx, call, found.account.id)
+    require_reach(tx, context, found.account.id)
     return found

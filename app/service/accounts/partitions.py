@@ -60,7 +60,7 @@ def budget_payload(budgets: Sequence[str]) -> dict[str, object]:
 
 
 def build_attestation(
-    call: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
+    context: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
 ) -> Attestation:
     """Build the attestation of an account composed in parallel.
 
@@ -84,10 +84,10 @@ def build_attestation(
         raise InvalidInputError(
             f"`replacement_assumption` applies to the relation replace_one only; this one is {relation}."
         )
-    return Attestation(said.attestation, said.replacement_assumption, by or call.principal.actor, call.now)
+    return Attestation(said.attestation, said.replacement_assumption, by or context.principal.actor, context.now)
 
 
-def check_part(tx: Connection, call: RequestContext, parent: Account, block: Block | None) -> None:
+def check_part(tx: Connection, context: RequestContext, parent: Account, block: Block | None) -> None:
     """Check that a parent has room for a budget and its block.
 
     Raises:
@@ -101,12 +101,12 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
                 "spending of its children adds up. Create the block under a parallel population or budget."
             )
         return
-    siblings = [record.account for record in accounts.children(tx, call.organisation_id, [parent.id])]
+    siblings = [record.account for record in accounts.children(tx, context.organisation_id, [parent.id])]
     if len(siblings) >= MAX_PARTITIONS:
         raise InvalidInputError(f"{parent.path} has {MAX_PARTITIONS} parts already, the most that an account may have.")
     if block is None:
         return
-    taken = partitions.blocks_of(tx, call.organisation_id, [sibling.id for sibling in siblings])
+    taken = partitions.blocks_of(tx, context.organisation_id, [sibling.id for sibling in siblings])
     for sibling in siblings:
         other = taken.get(sibling.id)
         if other is not None and other.data_from < block.data_to and block.data_from < other.data_to:
@@ -116,17 +116,17 @@ def check_part(tx: Connection, call: RequestContext, parent: Account, block: Blo
             )
 
 
-def account_views(tx: Connection, call: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
+def account_views(tx: Connection, context: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
     """Add population, attestation and block to accounts; the order is kept."""
     roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
     missing = {each.account.population_id for each in records} - roots.keys()
     if missing:
-        found = accounts.find_many(tx, CostCache(), call.organisation_id, sorted(missing))
+        found = accounts.find_many(tx, CostCache(), context.organisation_id, sorted(missing))
         roots |= {each.account.id: each.account for each in found}
     composed = [each.account.id for each in records if each.account.partitions_per_unit is not None]
-    said = partitions.attested(tx, call.organisation_id, composed) if composed else {}
+    said = partitions.attested(tx, context.organisation_id, composed) if composed else {}
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
-    blocks = partitions.blocks_of(tx, call.organisation_id, lower) if lower else {}
+    blocks = partitions.blocks_of(tx, context.organisation_id, lower) if lower else {}
     return [
         AccountView(each, roots[each.account.population_id], said.get(each.account.id), blocks.get(each.account.id))
         for each in records

@@ -43,7 +43,7 @@ class AccountSpec:
 
 def new_account(
     tx: Connection,
-    call: RequestContext,
+    context: RequestContext,
     kind: AccountKind,
     parent: Account | None,
     terms: AccountSpec,
@@ -56,7 +56,7 @@ def new_account(
     `depth` is that of the deepest ancestor, if that is not the parent.
     """
     prefix = ID_PREFIXES[kind]
-    account_id = new_id(prefix, call.now, accounts.newest_id(tx, call.organisation_id, prefix))
+    account_id = new_id(prefix, context.now, accounts.newest_id(tx, context.organisation_id, prefix))
     grid_version = parent.grid_version if parent else GRID_VERSION  # one charge is added to every curve of a path
     return Account(
         id=account_id,
@@ -77,7 +77,7 @@ def new_account(
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
         parts_lose_units=terms.parallel is not None and terms.parallel.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=terms.window,
-        house_policy=None if parent else organisations.policy(tx, call.organisation_id)[0],
+        house_policy=None if parent else organisations.policy(tx, context.organisation_id)[0],
     )
 
 

@@ -48,7 +48,7 @@ class Subscription:
 
 
 def create_webhook(
-    call: RequestContext,
+    context: RequestContext,
     wanted: Subscription,
     identity: IdempotentRequest,
     render: Callable[[Webhook], str],
@@ -58,7 +58,7 @@ def create_webhook(
     """Create a webhook.
 
     Args:
-        call: context.
+        context: of the request.
         wanted: subscription.
         identity: of the request; its response contains the secret and is not stored.
         render: builds the response body, the only one with the secret.
@@ -69,71 +69,71 @@ def create_webhook(
         NotFoundError: the account does not exist.
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "disable the webhook whose secret is lost and create another one")
     check_url(wanted.url, allow_private=allow_private)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        if len(webhooks.active(tx, call.organisation_id)) >= MOST_WEBHOOKS:
+        if len(webhooks.active(tx, context.organisation_id)) >= MOST_WEBHOOKS:
             raise WebhookStateConflictError(
                 f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
             )
         made = Webhook(
-            id=new_id("whk", call.now, webhooks.newest_id(tx, call.organisation_id)),
+            id=new_id("whk", context.now, webhooks.newest_id(tx, context.organisation_id)),
             url=wanted.url,
             types=tuple(map(str, wanted.types)),
-            account_id=wanted.account and find_account(tx, call, wanted.account).account.id,
+            account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
             secret=new_secret(),
-            created_at=call.now,
+            created_at=context.now,
         )
-        webhooks.add(tx, call.organisation_id, made)
-        call.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
+        webhooks.add(tx, context.organisation_id, made)
+        context.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
         return render(made)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def get_webhook(call: RequestContext, webhook_id: str) -> Webhook:
+def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     """Get a webhook.
 
     Raises:
         NotFoundError: the webhook does not exist.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
-        return _found(tx, call, webhook_id)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
+        return _found(tx, context, webhook_id)
 
 
-def list_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[Webhook]:
+def list_webhooks(context: RequestContext, *, after: str | None, limit: int) -> list[Webhook]:
     """List webhooks by creation time, after the id `after`."""
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
-        return list(webhooks.page(tx, call.organisation_id, after=after, limit=limit))
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
+        return list(webhooks.page(tx, context.organisation_id, after=after, limit=limit))
 
 
-def disable_webhook(call: RequestContext, webhook_id: str) -> Webhook:
+def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     """Disable a webhook; a disabled one is returned unchanged.
 
     Raises:
         NotFoundError: the webhook does not exist.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def write() -> Webhook:
-        with call.db.write(call.organisation_id) as tx:
-            organisations.lock(tx, call.organisation_id)
-            before = _found(tx, call, webhook_id)
+        with context.db.write(context.organisation_id) as tx:
+            organisations.lock(tx, context.organisation_id)
+            before = _found(tx, context, webhook_id)
             if before.disabled_at is not None:
                 return before
-            why = f"It was disabled by {call.principal.actor}."
-            disable(tx, call.organisation_id, before, call.actor, why, call.now)
-            return _found(tx, call, webhook_id)
+            why = f"It was disabled by {context.principal.actor}."
+            disable(tx, context.organisation_id, before, context.actor, why, context.now)
+            return _found(tx, context, webhook_id)
 
-    return call.db.retried(write)
+    return context.db.retried(write)
 
 
 def rotate_secret(
-    call: RequestContext,
+    context: RequestContext,
     webhook_id: str,
     overlap_seconds: int,
     identity: IdempotentRequest,
@@ -148,23 +148,23 @@ def rotate_secret(
         WebhookStateConflictError: it is disabled.
         InvalidInputError: the request has an idempotency key.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "ask again, for another one still")
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        before = _enabled(tx, call, webhook_id)
-        until = call.now + timedelta(seconds=overlap_seconds)
+        before = _enabled(tx, context, webhook_id)
+        until = context.now + timedelta(seconds=overlap_seconds)
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
-        webhooks.save_secrets(tx, call.organisation_id, rotated)
+        webhooks.save_secrets(tx, context.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
-        call.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
+        context.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
         return render(rotated)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def send_test_event(
-    call: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
+    context: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
 ) -> StoredResponse:
     """Send a test event to a webhook at once; the response is its delivery.
 
@@ -172,20 +172,20 @@ def send_test_event(
         NotFoundError: the webhook does not exist.
         WebhookStateConflictError: it is disabled.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        _enabled(tx, call, webhook_id)
-        delivery_id = alerts.add_test(tx, call.organisation_id, make_test_alert(webhook_id, call.now), webhook_id)
-        made = deliveries.find(tx, call.organisation_id, delivery_id)
+        _enabled(tx, context, webhook_id)
+        delivery_id = alerts.add_test(tx, context.organisation_id, make_test_alert(webhook_id, context.now), webhook_id)
+        made = deliveries.find(tx, context.organisation_id, delivery_id)
         assert made is not None
         return render(made)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def list_deliveries(
-    call: RequestContext,
+    context: RequestContext,
     *,
     webhook: str | None,
     alert: str | None,
@@ -194,48 +194,48 @@ def list_deliveries(
     limit: int,
 ) -> list[Delivery]:
     """List deliveries, newest first, before the id `before`."""
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
         return deliveries.page(
-            tx, call.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
+            tx, context.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
         )
 
 
-def retry_delivery(call: RequestContext, delivery_id: str) -> Delivery:
+def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
     """Retry a delivery at once, whatever its status, and return it as pending.
 
     Raises:
         NotFoundError: the delivery does not exist.
         WebhookStateConflictError: its webhook is disabled.
     """
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def write() -> Delivery:
-        with call.db.write(call.organisation_id) as tx:
-            found = _delivery(tx, call, delivery_id)
-            _enabled(tx, call, found.webhook_id)
-            deliveries.send_again(tx, call.organisation_id, delivery_id, call.now)
-            return _delivery(tx, call, delivery_id)
+        with context.db.write(context.organisation_id) as tx:
+            found = _delivery(tx, context, delivery_id)
+            _enabled(tx, context, found.webhook_id)
+            deliveries.send_again(tx, context.organisation_id, delivery_id, context.now)
+            return _delivery(tx, context, delivery_id)
 
-    return call.db.retried(write)
+    return context.db.retried(write)
 
 
-def _delivery(tx: Connection, call: RequestContext, delivery_id: str) -> Delivery:
-    found = deliveries.find(tx, call.organisation_id, delivery_id)
+def _delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:
+    found = deliveries.find(tx, context.organisation_id, delivery_id)
     if found is None:
         raise NotFoundError(f"There is no delivery {delivery_id!r} in your organisation.")
     return found
 
 
-def _found(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
-    found = webhooks.find(tx, call.organisation_id, webhook_id)
+def _found(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
+    found = webhooks.find(tx, context.organisation_id, webhook_id)
     if found is None:
         raise NotFoundError(f"There is no webhook {webhook_id!r} in your organisation.")
     return found
 
 
-def _enabled(tx: Connection, call: RequestContext, webhook_id: str) -> Webhook:
-    found = _found(tx, call, webhook_id)
+def _enabled(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
+    found = _found(tx, context, webhook_id)
     if found.disabled_reason is not None:
         raise WebhookStateConflictError(f"The webhook is disabled. {found.disabled_reason} Make a new one.")
     return found

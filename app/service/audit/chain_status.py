@@ -26,14 +26,16 @@ class ChainHealth:
     paths: dict[str, str]
 
 
-def read_health(call: RequestContext) -> ChainHealth:
+def read_health(context: RequestContext) -> ChainHealth:
     """Get the state of the audit log."""
-    call.require_organisation_scope(Permission.AUDIT_READ)
-    with call.db.read(call.organisation_id) as tx:
-        length, head = audit_entries.head(tx, call.organisation_id)
-        last = checkpoints.latest(tx, call.organisation_id)
-        stopped = {account_id: why for (_, account_id), why in raw_rows.quarantined(tx, call.organisation_id).items()}
-        found = account_paths.paths_of(tx, call.organisation_id, stopped.keys())
+    context.require_organisation_scope(Permission.AUDIT_READ)
+    with context.db.read(context.organisation_id) as tx:
+        length, head = audit_entries.head(tx, context.organisation_id)
+        last = checkpoints.latest(tx, context.organisation_id)
+        stopped = {
+            account_id: why for (_, account_id), why in raw_rows.quarantined(tx, context.organisation_id).items()
+        }
+        found = account_paths.paths_of(tx, context.organisation_id, stopped.keys())
     return ChainHealth(
         length=length,
         head=head.hex(),

@@ -38,22 +38,22 @@ _logger = logging.getLogger(__name__)
 
 
 def make_checkpoint(
-    call: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
+    context: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
 ) -> StoredResponse:
     """Create a checkpoint; `render` builds the response body."""
-    call.require_organisation_scope(Permission.AUDIT_READ)
+    context.require_organisation_scope(Permission.AUDIT_READ)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        return render(sign(tx, call.organisation_id, signer, call.actor, call.now))
+        return render(sign(tx, context.organisation_id, signer, context.actor, context.now))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def list_checkpoints(call: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
+def list_checkpoints(context: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
     """List checkpoints in order of creation, after a length of the audit log."""
-    call.require_organisation_scope(Permission.AUDIT_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return checkpoints.page(tx, call.organisation_id, after=after, limit=limit)
+    context.require_organisation_scope(Permission.AUDIT_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return checkpoints.page(tx, context.organisation_id, after=after, limit=limit)
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:

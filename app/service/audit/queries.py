@@ -38,32 +38,34 @@ class DecisionQuery:
 
 
 def read_decisions(
-    call: RequestContext, query: DecisionQuery, *, before: DecisionCursor | None, limit: int
+    context: RequestContext, query: DecisionQuery, *, before: DecisionCursor | None, limit: int
 ) -> list[DecisionWithPath]:
     """List the decisions within the caller's scope, the newest first.
 
     Raises:
         InvalidInputError: `until` is before `since`.
     """
-    call.require_permission(Permission.LEDGER_READ)
+    context.require_permission(Permission.LEDGER_READ)
     _check_time(query.since, query.until)
-    with call.db.read(call.organisation_id) as tx:
-        return decision_queries.page(tx, call.organisation_id, _reachable(tx, call, query), before=before, limit=limit)
+    with context.db.read(context.organisation_id) as tx:
+        return decision_queries.page(
+            tx, context.organisation_id, _reachable(tx, context, query), before=before, limit=limit
+        )
 
 
-def read_decision(call: RequestContext, run_id: str, position: int) -> DecisionWithPath:
+def read_decision(context: RequestContext, run_id: str, position: int) -> DecisionWithPath:
     """Get a decision with its steps."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        run = find_path(tx, call, run_id)[-1].account
-        found = decisions.at_positions(tx, call.organisation_id, run.id, [position], EVENTS_ROOM)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        run = find_path(tx, context, run_id)[-1].account
+        found = decisions.at_positions(tx, context.organisation_id, run.id, [position], EVENTS_ROOM)
     if not found:
         raise NotFoundError(f"The run {run_id} has no decision {position}.")
     return DecisionWithPath(found[0], run.path)
 
 
 def read_audit_entries(
-    call: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
+    context: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
 ) -> list[StoredAuditEntry]:
     """List the audit events within the caller's scope; `after` counts in the list's order.
 
@@ -73,22 +75,22 @@ def read_audit_entries(
     Raises:
         InvalidInputError: `until` is before `since`.
     """
-    call.require_permission(Permission.AUDIT_READ)
+    context.require_permission(Permission.AUDIT_READ)
     _check_time(wanted.since, wanted.until)
-    reachable = replace(wanted, within=call.principal.scope)
-    with call.db.read(call.organisation_id) as tx:
+    reachable = replace(wanted, within=context.principal.scope)
+    with context.db.read(context.organisation_id) as tx:
         if newest_first:
-            return audit_entries.page_backwards(tx, call.organisation_id, reachable, before=after, limit=limit)
+            return audit_entries.page_backwards(tx, context.organisation_id, reachable, before=after, limit=limit)
         return audit_entries.page(
-            tx, call.organisation_id, reachable, after=-1 if after is None else after, limit=limit
+            tx, context.organisation_id, reachable, after=-1 if after is None else after, limit=limit
         )
 
 
-def name_accounts(call: RequestContext, ids: Collection[str]) -> dict[str, str]:
+def name_accounts(context: RequestContext, ids: Collection[str]) -> dict[str, str]:
     """Get the paths of the accounts among ids from readable audit events."""
-    call.require_permission(Permission.AUDIT_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return account_paths.paths_of(tx, call.organisation_id, ids)
+    context.require_permission(Permission.AUDIT_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return account_paths.paths_of(tx, context.organisation_id, ids)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:
@@ -99,12 +101,12 @@ def _check_time(since: datetime | None, until: datetime | None) -> None:
         )
 
 
-def _reachable(tx: Connection, call: RequestContext, query: DecisionQuery) -> decision_queries.DecisionFilter:
+def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) -> decision_queries.DecisionFilter:
     """Build the filter of a query, restricted to the caller's scope."""
-    run = None if query.run is None else find_path(tx, call, query.run)[-1].account
+    run = None if query.run is None else find_path(tx, context, query.run)[-1].account
     # find_path and find_account check the scope of a named run or account.
-    above = query.account or (call.principal.scope if run is None else None)
-    account = None if above is None else find_account(tx, call, above).account
+    above = query.account or (context.principal.scope if run is None else None)
+    account = None if above is None else find_account(tx, context, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:
         run, account = account, None
     return decision_queries.DecisionFilter(

@@ -75,23 +75,23 @@ NOT_COVERED: Final = (
 )
 
 
-def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str, Any]:
+def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[str, Any]:
     """Issue a signed statement of a run's privacy loss.
 
     Raises:
         AccountQuarantinedError: an account of its path is quarantined.
     """
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        path = find_path(tx, call, run_id)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        path = find_path(tx, context, run_id)
         _require_proven(path)
-        run = runs.get(tx, call.organisation_id, run_id)
-        events, kinds, steps = charge_totals.charged_events(tx, call.organisation_id, run_id, MOST_EVENTS)
+        run = runs.get(tx, context.organisation_id, run_id)
+        events, kinds, steps = charge_totals.charged_events(tx, context.organisation_id, run_id, MOST_EVENTS)
         own = path[-1]
         touched = [record.account for record in path]
         governing = governing_of(touched)
         payload = {
-            **_head(call, "run_statement"),
+            **_head(context, "run_statement"),
             "run": {
                 "id": run_id,
                 "name": own.account.name,
@@ -108,51 +108,51 @@ def run_statement(call: RequestContext, run_id: str, signer: Signer) -> dict[str
             ],
             "mechanisms_in_all": kinds,
             "steps": steps,
-            "decisions": charge_totals.outcomes(tx, call.organisation_id, run_id),
+            "decisions": charge_totals.outcomes(tx, context.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon),
             "accounts": [_account(account) for account in touched if account.limit is not None],
-            "experiments": _experiments(tx, call, run_id, {tally.fingerprint for tally in events}),
-            "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, call)},
+            "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
+            "chain": {"decisions": run.decisions, "head": run.chain_head.hex(), **_chain(tx, context)},
         }
         used = [tally.fingerprint for tally in events]
         payload["versions"] |= {
             "grid": own.account.grid_version,
-            "formulas": charge_totals.formula_versions(tx, call.organisation_id, used),
+            "formulas": charge_totals.formula_versions(tx, context.organisation_id, used),
         }
     return signer.signed(payload)
 
 
-def population_statement(call: RequestContext, population_id: str, signer: Signer) -> dict[str, Any]:
+def population_statement(context: RequestContext, population_id: str, signer: Signer) -> dict[str, Any]:
     """Issue a signed statement of the total privacy loss of a population.
 
     Raises:
         AccountQuarantinedError: the population is quarantined.
     """
-    record = get_account(call, AccountKind.POPULATION, population_id).record
-    with call.db.read(call.organisation_id) as tx:
-        [record] = accounts.path_of(tx, call.organisation_id, record.account.id)
+    record = get_account(context, AccountKind.POPULATION, population_id).record
+    with context.db.read(context.organisation_id) as tx:
+        [record] = accounts.path_of(tx, context.organisation_id, record.account.id)
         _require_proven([record])
-        ids, count = charge_totals.runs_beneath(tx, call.organisation_id, population_id, MOST_RUNS)
+        ids, count = charge_totals.runs_beneath(tx, context.organisation_id, population_id, MOST_RUNS)
         payload = {
-            **_head(call, "population_statement"),
+            **_head(context, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
             "protected": _protected([record]),
             "loss": _loss(record.account, record.account, record.account.epsilon()),
-            "runs": _trained(tx, call, ids),
+            "runs": _trained(tx, context, ids),
             "runs_in_all": count,
-            "chain": _chain(tx, call),
+            "chain": _chain(tx, context),
         }
         payload["versions"] |= {"grid": record.account.grid_version}
     return signer.signed(payload)
 
 
-def _head(call: RequestContext, kind: str) -> dict[str, Any]:
+def _head(context: RequestContext, kind: str) -> dict[str, Any]:
     return {
         "type": kind,
         "format": FORMAT,
-        "organisation": call.organisation_id,
-        "issued_at": call.now.isoformat(),
-        "issued_to": call.principal.actor,
+        "organisation": context.organisation_id,
+        "issued_at": context.now.isoformat(),
+        "issued_to": context.principal.actor,
         "covered": list(COVERED),
         "not_covered": list(NOT_COVERED),
         "versions": {"service": VERSION},
@@ -214,9 +214,11 @@ def _account(account: Account) -> dict[str, Any]:
     }
 
 
-def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Collection[str]) -> list[dict[str, Any]]:
+def _experiments(
+    tx: Connection, context: RequestContext, run_id: str, charged: Collection[str]
+) -> list[dict[str, Any]]:
     """Describe a run's experiments; a model chosen among runs costs as much as they do together."""
-    found = experiments.above(tx, call.organisation_id, run_id)
+    found = experiments.above(tx, context.organisation_id, run_id)
     return [
         {
             "id": record.experiment.id,
@@ -228,7 +230,7 @@ def _experiments(tx: Connection, call: RequestContext, run_id: str, charged: Col
             "delta": record.reading.delta,
             "epsilon_limit": record.reading.epsilon_limit,
         }
-        for record in read_all(tx, call, found)
+        for record in read_all(tx, context, found)
     ]
 
 
@@ -237,10 +239,10 @@ def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
     return record.run is None or (record.run.event is not None and fingerprint(record.run.event) in charged)
 
 
-def _trained(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+def _trained(tx: Connection, context: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Describe runs with their cost, in a constant number of statements."""
-    states = {run.account_id: run for run in runs.get_many(tx, call.organisation_id, run_ids)}
-    paths = find_paths(tx, call, run_ids)
+    states = {run.account_id: run for run in runs.get_many(tx, context.organisation_id, run_ids)}
+    paths = find_paths(tx, context, run_ids)
     return [
         _trained_one(states[run_id], [record.account for record in path])
         for run_id, path in zip(run_ids, paths, strict=True)
@@ -260,8 +262,8 @@ def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
     }
 
 
-def _chain(tx: Connection, call: RequestContext) -> dict[str, Any]:
-    count, head = audit_entries.head(tx, call.organisation_id)
+def _chain(tx: Connection, context: RequestContext) -> dict[str, Any]:
+    count, head = audit_entries.head(tx, context.organisation_id)
     return {"audit_length": count, "audit_head": head.hex()}
 
 

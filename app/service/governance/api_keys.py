@@ -61,8 +61,8 @@ def create_key(
                 )
             whole = terms
             if terms.scope is not None:
-                call = cli_context(db, organisation_id, now)
-                whole = replace(terms, scope=find_account(tx, call, terms.scope).account.id)
+                context = cli_context(db, organisation_id, now)
+                whole = replace(terms, scope=find_account(tx, context, terms.scope).account.id)
             issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
             while is_taken(issued.id):
                 issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
@@ -73,29 +73,31 @@ def create_key(
 
 
 def issue_key(
-    call: RequestContext, terms: KeyTerms, identity: IdempotentRequest, render: Callable[[IssuedKey], str]
+    context: RequestContext, terms: KeyTerms, identity: IdempotentRequest, render: Callable[[IssuedKey], str]
 ) -> StoredResponse:
     """Issue a key; its response, with the secret, is not stored.
 
     The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
     """
-    call.require_permission(Permission.KEY_MANAGE)
+    context.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
-    _require_future(terms, call.now)
+    _require_future(terms, context.now)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
-        scope = None if terms.scope is None else find_account(tx, call, terms.scope).account.id
-        _require_lendable(tx, call, terms.role, scope)
-        _require_no_longer(tx, call, terms.expires_at)
-        issued = generate_key(call.organisation_id, replace(terms, scope=scope), call.principal.actor, call.now)
-        add_key(tx, issued, call.actor, call.now)
+        scope = None if terms.scope is None else find_account(tx, context, terms.scope).account.id
+        _require_lendable(tx, context, terms.role, scope)
+        _require_no_longer(tx, context, terms.expires_at)
+        issued = generate_key(
+            context.organisation_id, replace(terms, scope=scope), context.principal.actor, context.now
+        )
+        add_key(tx, issued, context.actor, context.now)
         return render(issued)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def rotate_key(
-    call: RequestContext,
+    context: RequestContext,
     key_id: str,
     overlap_seconds: int,
     identity: IdempotentRequest,
@@ -108,60 +110,62 @@ def rotate_key(
     Raises:
         InvalidInputError: the key is revoked or expired, or the request has an idempotency key.
     """
-    if call.principal.actor != key_id:
-        call.require_permission(Permission.KEY_MANAGE)
+    if context.principal.actor != key_id:
+        context.require_permission(Permission.KEY_MANAGE)
     require_no_key(identity, _IF_LOST)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
-        old = _found(tx, call, key_id)
-        trouble = old.trouble(call.now)
+        old = _found(tx, context, key_id)
+        trouble = old.trouble(context.now)
         if trouble is not None:
             raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
-        if call.principal.actor != key_id:
-            _require_lendable(tx, call, Role(old.role), old.scope)
-        ends = call.now + timedelta(seconds=overlap_seconds)
+        if context.principal.actor != key_id:
+            _require_lendable(tx, context, Role(old.role), old.scope)
+        ends = context.now + timedelta(seconds=overlap_seconds)
         ends = ends if old.expires_at is None else min(ends, old.expires_at)
         terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
-        issued = generate_key(call.organisation_id, terms, call.principal.actor, call.now)
-        add_key(tx, issued, call.actor, call.now)
+        issued = generate_key(context.organisation_id, terms, context.principal.actor, context.now)
+        add_key(tx, issued, context.actor, context.now)
         api_keys.change(tx, old, expires_at=ends)
         after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
-        call.record(tx, AuditEvent(AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after))
+        context.record(tx, AuditEvent(AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after))
         return render(issued)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def revoke_key(call: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False) -> KeyRecord:
+def revoke_key(
+    context: RequestContext, key_id: str, reason: str | None, *, include_successors: bool = False
+) -> KeyRecord:
     """Revoke a key on every replica within a second.
 
     Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. A revoked key stays as it is.
     `include_successors` also revokes rotated successors, which a thief may have created.
     """
-    if call.principal.actor != key_id:
-        call.require_permission(Permission.KEY_MANAGE)
+    if context.principal.actor != key_id:
+        context.require_permission(Permission.KEY_MANAGE)
 
     def revoke() -> KeyRecord:
-        with call.db.write(call.organisation_id) as tx:
-            organisations.lock(tx, call.organisation_id)
-            old = _found(tx, call, key_id)
-            if call.principal.actor != key_id:
-                _require_lendable(tx, call, Role(old.role), old.scope)
+        with context.db.write(context.organisation_id) as tx:
+            organisations.lock(tx, context.organisation_id)
+            old = _found(tx, context, key_id)
+            if context.principal.actor != key_id:
+                _require_lendable(tx, context, Role(old.role), old.scope)
             for heir in (
-                sorted(rotation_lineage(tx, call.organisation_id, {key_id}) - {key_id}) if include_successors else ()
+                sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}) if include_successors else ()
             ):
-                _revoke(tx, call, _found(tx, call, heir), reason)
-            return _revoke(tx, call, old, reason)
+                _revoke(tx, context, _found(tx, context, heir), reason)
+            return _revoke(tx, context, old, reason)
 
-    return call.db.retried(revoke)
+    return context.db.retried(revoke)
 
 
-def _revoke(tx: Connection, call: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
+def _revoke(tx: Connection, context: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
     if old.revoked_at is not None:
         return old
-    api_keys.change(tx, old, revoked_at=call.now)
-    now = replace(old, revoked_at=call.now)
-    call.record(
+    api_keys.change(tx, old, revoked_at=context.now)
+    now = replace(old, revoked_at=context.now)
+    context.record(
         tx, AuditEvent(AuditAction.API_KEY_REVOKED, old.id, key_audit_payload(old), key_audit_payload(now), reason)
     )
     return now
@@ -180,27 +184,27 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     return found
 
 
-def get_key(call: RequestContext, key_id: str) -> KeyRecord:
+def get_key(context: RequestContext, key_id: str) -> KeyRecord:
     """Get a key; needs KEY_MANAGE, or is the key itself."""
-    if call.principal.actor != key_id:
-        call.require_permission(Permission.KEY_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
-        found = _found(tx, call, key_id)
-        if call.principal.actor != key_id:
-            _require_in_reach(tx, call, found.scope)
+    if context.principal.actor != key_id:
+        context.require_permission(Permission.KEY_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
+        found = _found(tx, context, key_id)
+        if context.principal.actor != key_id:
+            _require_in_reach(tx, context, found.scope)
         return found
 
 
-def list_keys(call: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
+def list_keys(context: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
     """List the keys in the caller's scope by creation time."""
-    call.require_permission(Permission.KEY_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
-        return api_keys.page(tx, call.organisation_id, scope=call.principal.scope, after=after, limit=limit)
+    context.require_permission(Permission.KEY_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
+        return api_keys.page(tx, context.organisation_id, scope=context.principal.scope, after=after, limit=limit)
 
 
-def _found(tx: Connection, call: RequestContext, key_id: str) -> KeyRecord:
+def _found(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:
     found = api_keys.find(tx, key_id)
-    if found is None or found.organisation_id != call.organisation_id:
+    if found is None or found.organisation_id != context.organisation_id:
         raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
     return found
 
@@ -210,9 +214,9 @@ def _require_future(terms: KeyTerms, now: datetime) -> None:
         raise InvalidInputError("`expires_at` is in the past.")
 
 
-def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetime | None) -> None:
+def _require_no_longer(tx: Connection, context: RequestContext, expires_at: datetime | None) -> None:
     """Refuse an expiry after that of the caller's own key."""
-    own = api_keys.find(tx, call.principal.actor)
+    own = api_keys.find(tx, context.principal.actor)
     ends = None if own is None else own.expires_at
     if ends is not None and (expires_at is None or expires_at > ends):
         raise InvalidInputError(
@@ -221,20 +225,20 @@ def _require_no_longer(tx: Connection, call: RequestContext, expires_at: datetim
         )
 
 
-def _require_lendable(tx: Connection, call: RequestContext, role: Role, scope: str | None) -> None:
-    lendable = ISSUES[call.principal.role]
+def _require_lendable(tx: Connection, context: RequestContext, role: Role, scope: str | None) -> None:
+    lendable = ISSUES[context.principal.role]
     if role not in lendable:
         named = ", ".join(sorted(lendable))
         raise InsufficientScopeError(
-            f"The role {call.principal.role} issues and revokes keys of {named}; not of {role}.",
+            f"The role {context.principal.role} issues and revokes keys of {named}; not of {role}.",
             required_permission=str(Permission.KEY_MANAGE),
         )
-    _require_in_reach(tx, call, scope)
+    _require_in_reach(tx, context, scope)
 
 
-def _require_in_reach(tx: Connection, call: RequestContext, scope: str | None) -> None:
+def _require_in_reach(tx: Connection, context: RequestContext, scope: str | None) -> None:
     if scope is None:
-        call.require_scope([])
+        context.require_scope([])
     else:
-        require_reach(tx, call, scope)
-        require_every_budget(tx, call, scope)
+        require_reach(tx, context, scope)
+        require_every_budget(tx, context, scope)

@@ -48,11 +48,11 @@ class LimitRequest:
     tag: str | None
 
 
-def read_limit(call: RequestContext, account: str) -> AccountRecord:
+def read_limit(context: RequestContext, account: str) -> AccountRecord:
     """Get an account with its own limit."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return _with_limit(find_account(tx, call, account))
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return _with_limit(find_account(tx, context, account))
 
 
 def limit_etag(record: AccountRecord) -> str:
@@ -61,7 +61,7 @@ def limit_etag(record: AccountRecord) -> str:
 
 
 def change_limit(
-    call: RequestContext,
+    context: RequestContext,
     request: LimitRequest,
     identity: IdempotentRequest,
     changed: Callable[[AccountRecord], str],
@@ -78,10 +78,10 @@ def change_limit(
         PolicyViolationError: a policy forbids the limit.
         Also those of `validate_spec`.
     """
-    call.require_permission(Permission.LIMIT_PROPOSE)
+    context.require_permission(Permission.LIMIT_PROPOSE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
-        path = find_path_of(tx, call, request.account)
+        path = find_path_of(tx, context, request.account)
         record = _with_limit(path[-1])
         require_if_match("limit", limit_etag(record), request.tag, limit_revision=record.account.limit_revision)
         limit = record.account.limit
@@ -91,24 +91,24 @@ def change_limit(
         _limited(path, request.limit, ready)
         _require_allowed(path, request.limit)
         raised, places = is_raised(limit, request.limit), [each.account for each in path]
-        if raised and not single_approver_allowed(tx, call, places, request.limit):
-            return ResponseOverride(proposed(_propose(tx, call, record, request)), CREATED)
-        call.require_permission(Permission.ACCOUNT_MANAGE)
+        if raised and not single_approver_allowed(tx, context, places, request.limit):
+            return ResponseOverride(proposed(_propose(tx, context, record, request)), CREATED)
+        context.require_permission(Permission.ACCOUNT_MANAGE)
         if raised:
-            require_every_budget(tx, call, record.account.id)
-        return ResponseOverride(changed(apply_limit(tx, call, path, request.limit, request.reason, ready)), OK)
+            require_every_budget(tx, context, record.account.id)
+        return ResponseOverride(changed(apply_limit(tx, context, path, request.limit, request.reason, ready)), OK)
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def approve_limit(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Apply a proposed limit; the transaction has locked the organisation.
 
     Raises:
         PreconditionFailedError: the limit has changed since the proposal.
         PolicyViolationError: a policy forbids the limit.
     """
-    path = accounts.path_of(tx, call.organisation_id, proposal.subject)
+    path = accounts.path_of(tx, context.organisation_id, proposal.subject)
     account = path[-1].account
     facts = proposal.proposed
     if account.limit_revision != facts["revision"]:
@@ -118,12 +118,12 @@ def approve_limit(tx: Connection, call: RequestContext, proposal: Proposal, read
         )
     limit = Limit(**facts["limit"])
     _require_allowed(path, limit)
-    apply_limit(tx, call, path, limit, proposal.reason, ready)
+    apply_limit(tx, context, path, limit, proposal.reason, ready)
 
 
 def apply_limit(
     tx: Connection,
-    call: RequestContext,
+    context: RequestContext,
     path: Sequence[AccountRecord],
     limit: Limit,
     reason: str,
@@ -134,17 +134,17 @@ def apply_limit(
     The transaction has locked the organisation, then the path, which ends with the account before the change.
     """
     record, after = path[-1], _limited(path, limit, ready)
-    account_writes.set_limit(tx, call.organisation_id, after, call.now)
-    now = replace(record, account=after, updated_at=call.now)
+    account_writes.set_limit(tx, context.organisation_id, after, context.now)
+    now = replace(record, account=after, updated_at=context.now)
     assert record.account.limit is not None, "only a limit can be changed"
-    withdrawn = withdraw_plans(tx, call, after, ready) if is_lowered(record.account.limit, limit) else []
+    withdrawn = withdraw_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []
     facts = limit_payload(now) | ({"withdrawn": withdrawn} if withdrawn else {})
-    call.record(
+    context.record(
         tx, AuditEvent(AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
     )
     thresholds = record.tells.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
-    alerts.add(tx, call.organisation_id, threshold_alerts(after, crossed, call.now))
+    alerts.add(tx, context.organisation_id, threshold_alerts(after, crossed, context.now))
     return now
 
 
@@ -159,11 +159,11 @@ def limit_payload(record: AccountRecord) -> dict[str, object]:
     }
 
 
-def _propose(tx: Connection, call: RequestContext, record: AccountRecord, request: LimitRequest) -> Proposal:
+def _propose(tx: Connection, context: RequestContext, record: AccountRecord, request: LimitRequest) -> Proposal:
     account = record.account
-    require_none_open(tx, call, account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
+    require_none_open(tx, context, account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
     facts = {"limit": asdict(request.limit), "revision": account.limit_revision}
-    return propose(tx, call, ProposalKind.LIMIT, account.id, facts, request.reason, before=limit_payload(record))
+    return propose(tx, context, ProposalKind.LIMIT, account.id, facts, request.reason, before=limit_payload(record))
 
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, ready: PrecomputedCosts) -> Account:
@@ -188,7 +188,7 @@ def _require_allowed(path: Sequence[AccountRecord], limit: Limit) -> None:
         require_run(sources, Size(limit.epsilon, limit.delta), limited=True, planned=True)
 
 
-def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence[Account], limit: Limit) -> bool:
+def single_approver_allowed(tx: Connection, context: RequestContext, path: Sequence[Account], limit: Limit) -> bool:
     """Check whether the caller may raise a limit alone.
 
     The policy must accept a single approver, and the caller must be allowed to approve. A run must also need no
@@ -197,14 +197,14 @@ def single_approver_allowed(tx: Connection, call: RequestContext, path: Sequence
     *above, own = path
     if (
         effective(sources_of(path)).approvers_to_raise_limit != 1
-        or Permission.PROPOSAL_APPROVE not in PERMISSIONS[call.principal.role]
+        or Permission.PROPOSAL_APPROVE not in PERMISSIONS[context.principal.role]
     ):
         return False
     if own.kind is not AccountKind.RUN:
         return True
     if needs_approval(path, Size(limit.epsilon, limit.delta)):
         return False
-    return find_excess(tx, call, above, limit.epsilon, raised=own.id) is None
+    return find_excess(tx, context, above, limit.epsilon, raised=own.id) is None
 
 
 def _with_limit(record: AccountRecord) -> AccountRecord:

@@ -32,7 +32,7 @@ MOST_WAITING: Final = 1000
 
 
 def create_population(
-    call: RequestContext,
+    context: RequestContext,
     terms: AccountSpec,
     population: Population,
     identity: IdempotentRequest,
@@ -46,40 +46,40 @@ def create_population(
     Raises:
         As `check_population`; also NameTakenError: a proposed population has a lookalike of the name.
     """
-    call.require_organisation_scope(Permission.ACCOUNT_MANAGE)
+    context.require_organisation_scope(Permission.ACCOUNT_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
-        if needs_second_person(tx, call):
-            return ResponseOverride(proposed(propose_population(tx, call, terms, population, ready)), PROPOSED)
-        return opened(open_population(tx, call, terms, population, ready))
+        if needs_second_person(tx, context):
+            return ResponseOverride(proposed(propose_population(tx, context, terms, population, ready)), PROPOSED)
+        return opened(open_population(tx, context, terms, population, ready))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def needs_second_person(tx: Connection, call: RequestContext) -> bool:
+def needs_second_person(tx: Connection, context: RequestContext) -> bool:
     """Check whether the organisation's policy requires a second person for populations."""
-    policy = organisations.policy(tx, call.organisation_id)[0] or EMPTY_POLICY
+    policy = organisations.policy(tx, context.organisation_id)[0] or EMPTY_POLICY
     return effective((PolicySource(ORGANISATION, policy),)).approvers_to_create_population != 1
 
 
 def propose_population(
-    tx: Connection, call: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
 ) -> Proposal:
     """Propose a population; arguments and errors as `check_population`.
 
     Raises:
         NameTakenError: also if a population is proposed with this name or a lookalike.
     """
-    check_population(tx, call, terms, population, ready)
-    for waiting in open_proposals(tx, call, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
+    check_population(tx, context, terms, population, ready)
+    for waiting in open_proposals(tx, context, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
         other = waiting.proposed["name"]
         if look_alike(terms.name, other):
             raise NameTakenError(f"{waiting.id} proposes {other!r} already; decide it first.", name=other)
     told = f"The population {terms.name}: another person has to approve it."
-    return propose(tx, call, ProposalKind.POPULATION, None, population_payload(terms, population), told)
+    return propose(tx, context, ProposalKind.POPULATION, None, population_payload(terms, population), told)
 
 
-def approve_population(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_population(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Create a proposed population; the transaction has locked the organisation.
 
     Raises:
@@ -87,7 +87,7 @@ def approve_population(tx: Connection, call: RequestContext, proposal: Proposal,
         PolicyViolationError: a policy forbids it by now.
     """
     terms, population = parse_population_payload(proposal.proposed)
-    open_population(tx, call, terms, population, ready, attested_by=proposal.proposed_by)
+    open_population(tx, context, terms, population, ready, attested_by=proposal.proposed_by)
 
 
 def population_payload(terms: AccountSpec, population: Population) -> dict[str, Any]:

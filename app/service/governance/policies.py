@@ -75,14 +75,14 @@ class PolicyRequest:
     tag: str | None
 
 
-def read_policy(call: RequestContext, account: str | None) -> PolicyRecord:
+def read_policy(context: RequestContext, account: str | None) -> PolicyRecord:
     """Get the policy of an account or, for None, the organisation."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return find_policy(tx, call, None if account is None else find_parent(tx, call, account).account.id)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return find_policy(tx, context, None if account is None else find_parent(tx, context, account).account.id)
 
 
-def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord | Proposal:
+def change_policy(context: RequestContext, request: PolicyRequest) -> PolicyRecord | Proposal:
     """Replace a policy, or propose the new one if it loosens a rule.
 
     An equal policy is neither written nor recorded. A repeated request of the caller returns the same proposal.
@@ -93,24 +93,24 @@ def change_policy(call: RequestContext, request: PolicyRequest) -> PolicyRecord 
         InvalidInputError: another looser policy is proposed already, or a rule is only valid for the organisation.
     """
     if request.account is None:
-        call.require_organisation_scope(Permission.POLICY_MANAGE)
+        context.require_organisation_scope(Permission.POLICY_MANAGE)
     else:
-        call.require_permission(Permission.POLICY_MANAGE)
+        context.require_permission(Permission.POLICY_MANAGE)
         _require_of_accounts(request.policy)
 
     def change() -> PolicyRecord | Proposal:
-        with call.db.write(call.organisation_id) as tx:
-            organisations.lock(tx, call.organisation_id)
-            account = None if request.account is None else find_parent(tx, call, request.account).account.id
-            before = find_policy(tx, call, account)
+        with context.db.write(context.organisation_id) as tx:
+            organisations.lock(tx, context.organisation_id)
+            account = None if request.account is None else find_parent(tx, context, request.account).account.id
+            before = find_policy(tx, context, account)
             require_if_match("policy", before.tag, request.tag, policy_revision=before.revision)
             if before.policy == request.policy:
                 return before
             if before.loosened(request.policy):
-                return _propose(tx, call, before, request)
-            return _apply(tx, call, before, request.policy, request.reason)
+                return _propose(tx, context, before, request)
+            return _apply(tx, context, before, request.policy, request.reason)
 
-    return call.db.retried(change)
+    return context.db.retried(change)
 
 
 def _require_of_accounts(policy: Policy) -> None:
@@ -121,7 +121,7 @@ def _require_of_accounts(policy: Policy) -> None:
         )
 
 
-def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_policy(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Apply a proposed policy; the transaction has locked the organisation.
 
     Raises:
@@ -129,49 +129,51 @@ def approve_policy(tx: Connection, call: RequestContext, proposal: Proposal, rea
     """
     del ready
     account, facts = proposal.account_id, proposal.proposed
-    before = find_policy(tx, call, account)
+    before = find_policy(tx, context, account)
     if before.revision != facts["revision"]:
         raise PreconditionFailedError(
             "The policy was changed since this was proposed; reject the proposal, and let it be proposed anew.",
             policy_revision=before.revision,
         )
-    _apply(tx, call, before, policy_of(facts["policy"]), proposal.reason)
+    _apply(tx, context, before, policy_of(facts["policy"]), proposal.reason)
 
 
-def _propose(tx: Connection, call: RequestContext, before: PolicyRecord, request: PolicyRequest) -> Proposal:
+def _propose(tx: Connection, context: RequestContext, before: PolicyRecord, request: PolicyRequest) -> Proposal:
     account = None if before.of_organisation else before.subject
     facts = {"policy": facts_of(request.policy), "revision": before.revision}
-    for waiting in open_proposals(tx, call, account, {ProposalKind.POLICY}, limit=1):
-        if (waiting.payload, waiting.proposed_by) == (canonical(facts), call.principal.actor):
+    for waiting in open_proposals(tx, context, account, {ProposalKind.POLICY}, limit=1):
+        if (waiting.payload, waiting.proposed_by) == (canonical(facts), context.principal.actor):
             return waiting
-    require_none_open(tx, call, account, {ProposalKind.POLICY})
+    require_none_open(tx, context, account, {ProposalKind.POLICY})
     was = {"policy": facts_of(before.policy), "revision": before.revision}
-    return propose(tx, call, ProposalKind.POLICY, account, facts, request.reason, before=was)
+    return propose(tx, context, ProposalKind.POLICY, account, facts, request.reason, before=was)
 
 
-def _apply(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
+def _apply(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy, reason: str) -> PolicyRecord:
     """Write a policy and its audit event; the organisation is locked."""
-    after = _set_organisation_policy(tx, call, policy) if before.of_organisation else _set(tx, call, before, policy)
+    after = (
+        _set_organisation_policy(tx, context, policy) if before.of_organisation else _set(tx, context, before, policy)
+    )
     was, now = ({"policy": facts_of(each.policy), "revision": each.revision} for each in (before, after))
-    call.record(tx, AuditEvent(AuditAction.POLICY_REPLACED, after.subject, was, now, reason))
+    context.record(tx, AuditEvent(AuditAction.POLICY_REPLACED, after.subject, was, now, reason))
     return after
 
 
-def find_policy(tx: Connection, call: RequestContext, account_id: str | None) -> PolicyRecord:
+def find_policy(tx: Connection, context: RequestContext, account_id: str | None) -> PolicyRecord:
     """Get the policy of an account or, for None, the organisation."""
-    return _organisation_policy(tx, call) if account_id is None else _of_account(_path(tx, call, account_id))
+    return _organisation_policy(tx, context) if account_id is None else _of_account(_path(tx, context, account_id))
 
 
-def _organisation_policy(tx: Connection, call: RequestContext) -> PolicyRecord:
-    policy, revision = organisations.policy(tx, call.organisation_id)
+def _organisation_policy(tx: Connection, context: RequestContext) -> PolicyRecord:
+    policy, revision = organisations.policy(tx, context.organisation_id)
     said = policy or EMPTY_POLICY
     holds = effective((PolicySource(ORGANISATION, said),))
     warnings = warnings_about(said, holds, EMPTY_POLICY)
-    return PolicyRecord(call.organisation_id, ORGANISATION, said, holds, revision, warnings)
+    return PolicyRecord(context.organisation_id, ORGANISATION, said, holds, revision, warnings)
 
 
-def _path(tx: Connection, call: RequestContext, account_id: str) -> list[Account]:
-    return [record.account for record in accounts.path_of(tx, call.organisation_id, account_id)]
+def _path(tx: Connection, context: RequestContext, account_id: str) -> list[Account]:
+    return [record.account for record in accounts.path_of(tx, context.organisation_id, account_id)]
 
 
 def _of_account(path: list[Account]) -> PolicyRecord:
@@ -183,18 +185,18 @@ def _of_account(path: list[Account]) -> PolicyRecord:
     return PolicyRecord(own.id, own.path, said, holds, own.policy_revision, warnings)
 
 
-def _set(tx: Connection, call: RequestContext, before: PolicyRecord, policy: Policy) -> PolicyRecord:
-    *above, own = _path(tx, call, before.subject)
+def _set(tx: Connection, context: RequestContext, before: PolicyRecord, policy: Policy) -> PolicyRecord:
+    *above, own = _path(tx, context, before.subject)
     changed = replace(own, policy=policy, policy_revision=own.policy_revision + 1, version=own.version + 1)
-    account_writes.set_policy(tx, call.organisation_id, changed, call.now)
+    account_writes.set_policy(tx, context.organisation_id, changed, context.now)
     return _of_account([*above, changed])
 
 
-def _set_organisation_policy(tx: Connection, call: RequestContext, policy: Policy) -> PolicyRecord:
+def _set_organisation_policy(tx: Connection, context: RequestContext, policy: Policy) -> PolicyRecord:
     """Write the organisation's policy, copied to each population for the step path."""
-    revision = organisations.policy(tx, call.organisation_id)[1] + 1
-    organisations.set_policy(tx, call.organisation_id, policy, revision)
-    for population in accounts.populations_of(tx, call.organisation_id):
+    revision = organisations.policy(tx, context.organisation_id)[1] + 1
+    organisations.set_policy(tx, context.organisation_id, policy, revision)
+    for population in accounts.populations_of(tx, context.organisation_id):
         changed = replace(population, house_policy=policy, version=population.version + 1)
-        account_writes.set_policy(tx, call.organisation_id, changed, call.now)
-    return _organisation_policy(tx, call)
+        account_writes.set_policy(tx, context.organisation_id, changed, context.now)
+    return _organisation_policy(tx, context)

@@ -49,25 +49,25 @@ _EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
 }
 
 
-def get_proposal(call: RequestContext, proposal_id: str) -> Proposal:
+def get_proposal(context: RequestContext, proposal_id: str) -> Proposal:
     """Get a proposal."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return _found(tx, call, proposal_id)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        return _found(tx, context, proposal_id)
 
 
 def list_proposals(
-    call: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
+    context: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
 ) -> list[Proposal]:
     """List proposals in the caller's scope by creation time."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        beneath = call.principal.scope if account is None else find_account(tx, call, account).account.id
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        beneath = context.principal.scope if account is None else find_account(tx, context, account).account.id
         wanted = ProposalFilter(beneath=beneath, status=status)
-        return proposals.page(tx, call.organisation_id, wanted, after=after, limit=limit)
+        return proposals.page(tx, context.organisation_id, wanted, after=after, limit=limit)
 
 
-def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
+def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
     """Approve and apply another person's proposal.
 
     Raises:
@@ -78,41 +78,41 @@ def approve(call: RequestContext, proposal_id: str, reason: str | None) -> Propo
         PolicyViolationError: a policy forbids it by now.
         AccountQuarantinedError: verification still finds discrepancies in a quarantined account.
     """
-    call.require_permission(Permission.PROPOSAL_APPROVE)
+    context.require_permission(Permission.PROPOSAL_APPROVE)
 
     def require_allowed(tx: Connection, proposal: Proposal) -> None:
-        _require_decidable(tx, call, proposal)
+        _require_decidable(tx, context, proposal)
 
     def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
-        _EFFECTS[proposal.kind].approve(tx, call, proposal, ready)
+        _EFFECTS[proposal.kind].approve(tx, context, proposal, ready)
 
-    with call.db.read(call.organisation_id) as tx:
-        proposal = _found(tx, call, proposal_id)
+    with context.db.read(context.organisation_id) as tx:
+        proposal = _found(tx, context, proposal_id)
         around = _EFFECTS[proposal.kind].around if proposal.status is ProposalStatus.OPEN else None
         if around is not None:
-            _require_decidable(tx, call, proposal)
-    with nullcontext() if around is None else around(call, proposal):
-        return _decide(call, proposal_id, _Change(ProposalStatus.APPROVED, require_allowed, work), reason)
+            _require_decidable(tx, context, proposal)
+    with nullcontext() if around is None else around(context, proposal):
+        return _decide(context, proposal_id, _Change(ProposalStatus.APPROVED, require_allowed, work), reason)
 
 
-def reject(call: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
+def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
     """Reject a proposal; needs PROPOSAL_APPROVE, or is the proposer.
 
     Raises:
         ProposalClosedError: it is not open.
     """
-    call.require_permission(Permission.LEDGER_READ)
+    context.require_permission(Permission.LEDGER_READ)
 
     def require_allowed(_: Connection, proposal: Proposal) -> None:
-        if proposal.proposed_by != call.principal.actor:
-            call.require_permission(Permission.PROPOSAL_APPROVE)
+        if proposal.proposed_by != context.principal.actor:
+            context.require_permission(Permission.PROPOSAL_APPROVE)
 
     def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
         end = _EFFECTS[proposal.kind].reject
         if end is not None:
-            end(tx, call, proposal)
+            end(tx, context, proposal)
 
-    return _decide(call, proposal_id, _Change(ProposalStatus.REJECTED, require_allowed, work), reason)
+    return _decide(context, proposal_id, _Change(ProposalStatus.REJECTED, require_allowed, work), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,69 +124,75 @@ class _Change:
     work: Callable[[Connection, Proposal, PrecomputedCosts], None]
 
 
-def _decide(call: RequestContext, proposal_id: str, change: _Change, reason: str | None) -> Proposal:
+def _decide(context: RequestContext, proposal_id: str, change: _Change, reason: str | None) -> Proposal:
     def decide(ready: PrecomputedCosts) -> Proposal:
-        with call.db.write(call.organisation_id) as tx:
-            organisations.lock(tx, call.organisation_id)
-            proposal = _found(tx, call, proposal_id)
+        with context.db.write(context.organisation_id) as tx:
+            organisations.lock(tx, context.organisation_id)
+            proposal = _found(tx, context, proposal_id)
             if proposal.status is not ProposalStatus.OPEN:
                 raise ProposalClosedError(
                     f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
                     proposal_status=str(proposal.status),
                 )
             change.require_allowed(tx, proposal)
-            own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == call.principal.actor
+            own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == context.principal.actor
             reached = ProposalStatus.WITHDRAWN if own else change.status
             decided = replace(
-                proposal, status=reached, decided_by=call.principal.actor, decided_at=call.now, decision_reason=reason
+                proposal,
+                status=reached,
+                decided_by=context.principal.actor,
+                decided_at=context.now,
+                decision_reason=reason,
             )
-            proposals.decide(tx, call.organisation_id, decided)
+            proposals.decide(tx, context.organisation_id, decided)
             before, after = ({"status": str(each.status)} for each in (proposal, decided))
-            call.record(tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason))
+            context.record(
+                tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason)
+            )
             change.work(tx, proposal, ready)
             return decided
 
-    return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: decide(ready)))
+    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: decide(ready)))
 
 
-def _found(tx: Connection, call: RequestContext, proposal_id: str) -> Proposal:
-    found = proposals.find(tx, call.organisation_id, proposal_id)
+def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
+    found = proposals.find(tx, context.organisation_id, proposal_id)
     if found is None:
         raise NotFoundError(f"There is no proposal {proposal_id!r} in your organisation.")
-    _require_reach(tx, call, found)
+    _require_reach(tx, context, found)
     return found
 
 
-def _require_reach(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
+def _require_reach(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Require that a proposal's account, or the organisation, is in the caller's scope."""
     if proposal.account_id is None:
-        call.require_scope([])
+        context.require_scope([])
     else:
-        require_reach(tx, call, proposal.account_id)
+        require_reach(tx, context, proposal.account_id)
 
 
-def approval_blocker(tx: Connection, call: RequestContext, proposal: Proposal) -> str | None:
+def approval_blocker(tx: Connection, context: RequestContext, proposal: Proposal) -> str | None:
     """Explain why the caller cannot approve, apart from their role."""
     try:
-        _require_decidable(tx, call, proposal)
+        _require_decidable(tx, context, proposal)
     except InsufficientScopeError as error:
         return error.detail
     return None
 
 
-def _require_decidable(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
+def _require_decidable(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Refuse an approver outside the scope, or one that may be the proposer.
 
     An issuer knows the secrets of the keys that it issues. So keys count as one person if one is the other's issuer or
     rotated successor, or if both have the same issuer.
     """
     if proposal.account_id is not None:
-        require_every_budget(tx, call, proposal.account_id)
-    approver, proposer = call.principal.actor, proposal.proposed_by
+        require_every_budget(tx, context, proposal.account_id)
+    approver, proposer = context.principal.actor, proposal.proposed_by
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     # The command line has no issuer, but cannot approve its own proposal either.
-    alike = approver == proposer or rotation_lineage(tx, call.organisation_id, ours) & theirs
-    if alike or rotation_lineage(tx, call.organisation_id, theirs) & ours:
+    alike = approver == proposer or rotation_lineage(tx, context.organisation_id, ours) & theirs
+    if alike or rotation_lineage(tx, context.organisation_id, theirs) & ours:
         raise InsufficientScopeError(
             "The proposer cannot approve their own proposal; another person must."
             if approver == proposer

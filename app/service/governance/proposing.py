@@ -18,7 +18,7 @@ from app.service.ids import new_id
 
 def propose(
     tx: Connection,
-    call: RequestContext,
+    context: RequestContext,
     kind: ProposalKind,
     account_id: str | None,
     facts: Mapping[str, Any],
@@ -31,26 +31,26 @@ def propose(
     The organisation must be locked. `before` is the state that the proposal would replace.
     """
     proposal = Proposal(
-        id=new_id("prp", call.now),
+        id=new_id("prp", context.now),
         kind=kind,
         account_id=account_id,
         payload=canonical(facts),
         status=ProposalStatus.OPEN,
         reason=reason,
-        proposed_by=call.principal.actor,
-        proposed_at=call.now,
+        proposed_by=context.principal.actor,
+        proposed_at=context.now,
     )
-    proposals.add(tx, call.organisation_id, proposal)
+    proposals.add(tx, context.organisation_id, proposal)
     after = dict(facts) | {"account": account_id}
-    call.record(tx, AuditEvent(AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason))
+    context.record(tx, AuditEvent(AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason))
     return proposal
 
 
 def require_none_open(
-    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
+    tx: Connection, context: RequestContext, account_id: str | None, kinds: Collection[ProposalKind]
 ) -> None:
     """Refuse a second open proposal of some kinds on one subject."""
-    for found in open_proposals(tx, call, account_id, kinds, limit=1):
+    for found in open_proposals(tx, context, account_id, kinds, limit=1):
         raise InvalidInputError(
             f"{found.id} waits for an approval here already; decide it first.",
             proposal=found.id,
@@ -58,8 +58,8 @@ def require_none_open(
 
 
 def open_proposals(
-    tx: Connection, call: RequestContext, account_id: str | None, kinds: Collection[ProposalKind], *, limit: int
+    tx: Connection, context: RequestContext, account_id: str | None, kinds: Collection[ProposalKind], *, limit: int
 ) -> list[Proposal]:
     """List open proposals on an account or, for None, the organisation."""
     wanted = ProposalFilter(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=ProposalStatus.OPEN)
-    return proposals.page(tx, call.organisation_id, wanted, after=None, limit=limit)
+    return proposals.page(tx, context.organisation_id, wanted, after=None, limit=limit)

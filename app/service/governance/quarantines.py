@@ -24,58 +24,58 @@ MOST_FAULTS: Final = 20
 """Maximum number of discrepancies in the error."""
 
 
-def list_quarantined(call: RequestContext, account: str | None = None) -> Mapping[str, str]:
+def list_quarantined(context: RequestContext, account: str | None = None) -> Mapping[str, str]:
     """Map quarantined accounts, in the organisation or under one account, to their reasons."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
         if account is None:
-            call.require_scope([])
-            return _quarantined(tx, call, None)
-        return _quarantined(tx, call, find_account(tx, call, account).account.id)
+            context.require_scope([])
+            return _quarantined(tx, context, None)
+        return _quarantined(tx, context, find_account(tx, context, account).account.id)
 
 
-def find_open(call: RequestContext, account: str) -> Proposal | None:
+def find_open(context: RequestContext, account: str) -> Proposal | None:
     """Find the open proposal to lift an account's quarantine."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        found = find_account(tx, call, account).account.id
-        return next(iter(open_proposals(tx, call, found, {ProposalKind.QUARANTINE}, limit=1)), None)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        found = find_account(tx, context, account).account.id
+        return next(iter(open_proposals(tx, context, found, {ProposalKind.QUARANTINE}, limit=1)), None)
 
 
 def propose_lift(
-    call: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
+    context: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
 ) -> StoredResponse:
     """Propose to lift all quarantines at or under an account.
 
     Raises:
         InvalidInputError: no account at or under it is quarantined, or a proposal is open.
     """
-    call.require_permission(Permission.LEDGER_VERIFY)
+    context.require_permission(Permission.LEDGER_VERIFY)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
-        record = find_account(tx, call, account)
-        found = _quarantined(tx, call, record.account.id)
+        record = find_account(tx, context, account)
+        found = _quarantined(tx, context, record.account.id)
         if not found:
             raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
-        require_none_open(tx, call, record.account.id, {ProposalKind.QUARANTINE})
+        require_none_open(tx, context, record.account.id, {ProposalKind.QUARANTINE})
         facts = {"quarantined": dict(found)}
-        return render(propose(tx, call, ProposalKind.QUARANTINE, record.account.id, facts, reason))
+        return render(propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 @contextmanager
-def verify_before_lift(call: RequestContext, proposal: Proposal) -> Iterator[None]:
+def verify_before_lift(context: RequestContext, proposal: Proposal) -> Iterator[None]:
     """Verify the organisation and hold the verification lock until the approval is written.
 
     Raises:
         AccountQuarantinedError: a discrepancy remains at or under the proposal's account, or in data shared by all
             accounts, such as a cost or the audit log.
     """
-    with verification_lock(call.db):
-        found = verify(call.db, call.organisation_id)
-        with call.db.read(call.organisation_id) as tx:
-            under = _under(tx, call, proposal.subject)
+    with verification_lock(context.db):
+        found = verify(context.db, context.organisation_id)
+        with context.db.read(context.organisation_id) as tx:
+            under = _under(tx, context, proposal.subject)
         faults = [each.detail for each in found.faults if each.account_id is None or each.account_id in under]
         if faults:
             raise AccountQuarantinedError(
@@ -87,14 +87,14 @@ def verify_before_lift(call: RequestContext, proposal: Proposal) -> Iterator[Non
         yield
 
 
-def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_lift(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Lift quarantines inside `verified`; the transaction has locked the organisation.
 
     Raises:
         PreconditionFailedError: no quarantine remains there, or one is newer than the proposal.
     """
     del ready
-    found = _quarantined(tx, call, proposal.subject)
+    found = _quarantined(tx, context, proposal.subject)
     if not found:
         raise PreconditionFailedError(
             "Nothing at or under this account is quarantined any more: the approval of another proposal lifted it. "
@@ -107,9 +107,9 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
             f"Since this was proposed, verification has found something else, the first: {new[0]} Reject the proposal, "
             "look at that too, and propose to lift both."
         )
-    raw_rows.set_quarantine(tx, call.organisation_id, dict.fromkeys(found), call.now)
-    after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": call.principal.actor}
-    call.record(
+    raw_rows.set_quarantine(tx, context.organisation_id, dict.fromkeys(found), context.now)
+    after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": context.principal.actor}
+    context.record(
         tx,
         AuditEvent(
             AuditAction.QUARANTINE_LIFTED, proposal.subject, {"quarantined": dict(found)}, after, proposal.reason
@@ -117,14 +117,14 @@ def approve_lift(tx: Connection, call: RequestContext, proposal: Proposal, ready
     )
 
 
-def _quarantined(tx: Connection, call: RequestContext, account_id: str | None) -> dict[str, str]:
-    found = {each: why for (_, each), why in raw_rows.quarantined(tx, call.organisation_id).items()}
+def _quarantined(tx: Connection, context: RequestContext, account_id: str | None) -> dict[str, str]:
+    found = {each: why for (_, each), why in raw_rows.quarantined(tx, context.organisation_id).items()}
     if account_id is None:
         return found
-    under = _under(tx, call, account_id)
+    under = _under(tx, context, account_id)
     return {each: why for each, why in found.items() if each in under}
 
 
-def _under(tx: Connection, call: RequestContext, account_id: str) -> set[str]:
+def _under(tx: Connection, context: RequestContext, account_id: str) -> set[str]:
     """Get the ids of an account and of all accounts under it."""
-    return {row.account_id for row in tx.execute(locks.descendant_ids(call.organisation_id, account_id))}
+    return {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, account_id))}

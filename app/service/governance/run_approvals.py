@@ -16,7 +16,7 @@ from app.service.costing import PrecomputedCosts
 from app.service.governance.run_policy_checks import require_still_allowed
 
 
-def approve_run(tx: Connection, call: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_run(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
     """Activate a pending run; the transaction has locked the organisation.
 
     Raises:
@@ -24,19 +24,19 @@ def approve_run(tx: Connection, call: RequestContext, proposal: Proposal, ready:
         PolicyViolationError: a policy forbids it by now.
     """
     del ready
-    _end_waiting(tx, call, proposal, RunStatus.ACTIVE, AuditAction.RUN_ACTIVATED)
+    _end_waiting(tx, context, proposal, RunStatus.ACTIVE, AuditAction.RUN_ACTIVATED)
 
 
-def reject_run(tx: Connection, call: RequestContext, proposal: Proposal) -> None:
+def reject_run(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Abort a pending run; one that a report has overdrawn meanwhile stays overdrawn."""
-    _end_waiting(tx, call, proposal, RunStatus.ABORTED, AuditAction.RUN_ABORTED)
+    _end_waiting(tx, context, proposal, RunStatus.ABORTED, AuditAction.RUN_ABORTED)
 
 
 def _end_waiting(
-    tx: Connection, call: RequestContext, proposal: Proposal, reached: RunStatus, action: AuditAction
+    tx: Connection, context: RequestContext, proposal: Proposal, reached: RunStatus, action: AuditAction
 ) -> None:
-    work = load_for(tx, call, proposal.subject)
-    run = work.run(call.organisation_id, proposal.subject)
+    work = load_for(tx, context, proposal.subject)
+    run = work.run(context.organisation_id, proposal.subject)
     if run.status is not RunStatus.PENDING:
         if reached is RunStatus.ABORTED:
             return
@@ -44,8 +44,8 @@ def _end_waiting(
             f"The run is {run.status}; it does not wait any more.", run_status=str(run.status)
         )
     if reached is RunStatus.ACTIVE:
-        path = work.path(call.organisation_id, proposal.subject)
+        path = work.path(context.organisation_id, proposal.subject)
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
-    save_transition(work, call, replace(run, status=reached))
-    call.record(tx, AuditEvent(action, run.account_id, {"status": str(run.status)}, {"status": str(reached)}))
+    save_transition(work, context, replace(run, status=reached))
+    context.record(tx, AuditEvent(action, run.account_id, {"status": str(run.status)}, {"status": str(reached)}))

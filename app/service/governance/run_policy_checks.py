@@ -65,7 +65,13 @@ def needs_approval(path: Sequence[Account], size: Size) -> bool:
 
 
 def propose_run(
-    tx: Connection, call: RequestContext, path: Sequence[Account], size: Size, excess: Excess | None, *, planned: bool
+    tx: Connection,
+    context: RequestContext,
+    path: Sequence[Account],
+    size: Size,
+    excess: Excess | None,
+    *,
+    planned: bool,
 ) -> None:
     """Propose a pending run; `excess` None: the run alone is too large."""
     own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
@@ -85,7 +91,7 @@ def propose_run(
             f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} without "
             f"approval have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
         )
-    propose(tx, call, ProposalKind.RUN, own.id, facts, told)
+    propose(tx, context, ProposalKind.RUN, own.id, facts, told)
 
 
 def _epsilon(number: float) -> str:

@@ -43,7 +43,7 @@ class Excess:
 
 
 def find_excess(
-    tx: Connection, call: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
+    tx: Connection, context: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
 ) -> Excess | None:
     """Find the first bound from the root that a run would exceed.
 
@@ -55,9 +55,9 @@ def find_excess(
         bound = _bound_at(account)
         if bound is None:
             continue
-        counted = find_unapproved(tx, call.organisation_id, account.id)
+        counted = find_unapproved(tx, context.organisation_id, account.id)
         found = [each for each in counted if each.id != raised]
-        others = _sum(_counted(tx, call, found))
+        others = _sum(_counted(tx, context, found))
         approved = raised is not None and len(found) == len(counted)
         if approved or _SUM.add(others, _exact(promised)) > _exact(bound):
             return Excess(account.path, bound, float(others), promised)
@@ -70,11 +70,11 @@ def _bound_at(account: Account) -> float | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _counted(tx: Connection, call: RequestContext, found: Sequence[Unapproved]) -> list[float]:
+def _counted(tx: Connection, context: RequestContext, found: Sequence[Unapproved]) -> list[float]:
     """Get the epsilon of runs, from balances only where decisions lack it."""
     counted = [each.counted(each.spent) for each in found if each.spent is not None]
     unsure = [each for each in found if each.spent is None]
-    records = accounts.read_many(tx, call.organisation_id, [each.id for each in unsure]) if unsure else []
+    records = accounts.read_many(tx, context.organisation_id, [each.id for each in unsure]) if unsure else []
     own = {record.account.id: record.account for record in records}
     for each in unsure:
         account = own[each.id]

@@ -15,7 +15,7 @@ from app.service.costing import PrecomputedCosts, cost_steps
 
 
 def withdraw_plans(
-    tx: Connection, call: RequestContext, limited: Account, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, limited: Account, ready: PrecomputedCosts
 ) -> list[dict[str, Any]]:
     """Cancel the steps of active plans that no longer fit a lowered limit.
 
@@ -25,41 +25,41 @@ def withdraw_plans(
     Returns:
         Audit payload: reservations with their cancelled steps by event fingerprint.
     """
-    active = reservations.active_under(tx, call.organisation_id, limited.id)
+    active = reservations.active_under(tx, context.organisation_id, limited.id)
     if not active:
         return []
-    locks.lock(tx, call.organisation_id, [run_id for run_id, _ in active])
+    locks.lock(tx, context.organisation_id, [run_id for run_id, _ in active])
     # Read under the locks: steps may have been taken out of the plans until now.
     order = {reservation_id: place for place, (_, reservation_id) in enumerate(active)}
-    found = reservations.get_many(tx, call.organisation_id, dict.fromkeys(order))
-    plans = _plans(tx, call, limited, sorted(found, key=lambda each: order[each.id]))
+    found = reservations.get_many(tx, context.organisation_id, dict.fromkeys(order))
+    plans = _plans(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
     events = {item.event for each in found for item in each.items}
-    priced = cost_steps(tx, call.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
+    priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
     curves = {each.step.event: each.curve for each in priced}
-    changed = withdrawn_plans(limited, _under(tx, call, limited, plans), plans, curves)
+    changed = withdrawn_plans(limited, _under(tx, context, limited, plans), plans, curves)
     if changed:
-        reservations.save_withdrawn(tx, call.organisation_id, changed)
-        account_writes.add_version(tx, call.organisation_id, [each.run_id for each in changed])
+        reservations.save_withdrawn(tx, context.organisation_id, changed)
+        account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])
     before = {each.id: each for each in found}
     return [_facts(before[each.id], each) for each in changed]
 
 
-def _plans(tx: Connection, call: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
+def _plans(tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
     """Get each plan with its path from the limited account down."""
-    paths = locks.paths(tx, call.organisation_id, [each.run_id for each in found])
-    under = {row.account_id for row in tx.execute(locks.descendant_ids(call.organisation_id, limited.id))}
+    paths = locks.paths(tx, context.organisation_id, [each.run_id for each in found])
+    under = {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, limited.id))}
     return [
-        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, call.lapsed_by))
+        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, context.lapsed_by))
         for each in found
     ]
 
 
-def _under(tx: Connection, call: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
+def _under(tx: Connection, context: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
     """Get the plans' accounts under the limited one, with all parallel siblings."""
     wanted = {at for plan in plans for at in plan.path} - {limited.id}
-    found = {each.account.id: each.account for each in accounts.read_many(tx, call.organisation_id, sorted(wanted))}
+    found = {each.account.id: each.account for each in accounts.read_many(tx, context.organisation_id, sorted(wanted))}
     parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]
-    for part in accounts.children(tx, call.organisation_id, parallel) if parallel else ():
+    for part in accounts.children(tx, context.organisation_id, parallel) if parallel else ():
         found.setdefault(part.account.id, part.account)
     return list(found.values())
 

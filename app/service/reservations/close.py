@@ -16,57 +16,57 @@ from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 
 
-def get_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+def get_reservation(context: RequestContext, reservation_id: str) -> Reservation:
     """Get a reservation."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        found = _found(tx, call.organisation_id, reservation_id)
-        require_reach(tx, call, found.run_id)
+    context.require_permission(Permission.LEDGER_READ)
+    with context.db.read(context.organisation_id) as tx:
+        found = _found(tx, context.organisation_id, reservation_id)
+        require_reach(tx, context, found.run_id)
         return found
 
 
-def commit_reservation(call: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
+def commit_reservation(context: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
     """Close a reservation with its number of executed steps.
 
     Raises:
         ReservationClosedError: it was closed differently, or its lease has expired.
         InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
     """
-    return _ended(call, reservation_id, lambda reservation: commit(reservation, steps_executed))
+    return _ended(context, reservation_id, lambda reservation: commit(reservation, steps_executed))
 
 
-def void_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+def void_reservation(context: RequestContext, reservation_id: str) -> Reservation:
     """Close an unused reservation.
 
     Raises:
         ReservationClosedError: it was closed differently, or its lease has expired.
         ReservationStateConflictError: steps were authorised under it.
     """
-    return _ended(call, reservation_id, void)
+    return _ended(context, reservation_id, void)
 
 
-def renew_reservation(call: RequestContext, reservation_id: str) -> Reservation:
+def renew_reservation(context: RequestContext, reservation_id: str) -> Reservation:
     """Restart the lease of a reservation.
 
     Raises:
         ReservationClosedError: it is closed, or its lease has expired.
     """
-    call.require_permission(Permission.STEP_AUTHORIZE)
+    context.require_permission(Permission.STEP_AUTHORIZE)
 
     def renew() -> Reservation:
-        with call.db.write(call.organisation_id) as tx:
-            found = _found(tx, call.organisation_id, reservation_id)
-            work = load_for(tx, call, found.run_id)
-            active = _as_it_stands(work, call.organisation_id, found)
-            renewed = extend(active, call.now, call.lapsed_by)
-            reservations.save_lease(tx, call.organisation_id, renewed)
+        with context.db.write(context.organisation_id) as tx:
+            found = _found(tx, context.organisation_id, reservation_id)
+            work = load_for(tx, context, found.run_id)
+            active = _as_it_stands(work, context.organisation_id, found)
+            renewed = extend(active, context.now, context.lapsed_by)
+            reservations.save_lease(tx, context.organisation_id, renewed)
             return renewed
 
-    return call.db.retried(renew)
+    return context.db.retried(renew)
 
 
 def end_with_the_run(
-    work: UnitOfWork, call: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
+    work: UnitOfWork, context: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
 ) -> None:
     """Close a run's active reservation before its end or its next attempt.
 
@@ -76,18 +76,20 @@ def end_with_the_run(
         ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.
         InvalidInputError: it is below the authorised or above the planned steps.
     """
-    active = work.reservations.get((call.organisation_id, run_id))
+    active = work.reservations.get((context.organisation_id, run_id))
     if active is None:
         # It may be closed already: by a step that a lowered limit refused (ADR 0026), or with this very number.
-        if steps_executed not in {None, reservations.last_attested(work.tx, call.organisation_id, run_id)}:
+        if steps_executed not in {None, reservations.last_attested(work.tx, context.organisation_id, run_id)}:
             raise ReservationStateConflictError(
                 "The run has no active reservation; leave out `steps_executed`; its steps were charged individually."
             )
         return
-    if has_lapsed(active, call.lapsed_by):
-        close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
+    if has_lapsed(active, context.lapsed_by):
+        close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
     elif steps_executed is not None:
-        close_reservation(work, call.organisation_id, active, commit(active, steps_executed), call.actor, call.now)
+        close_reservation(
+            work, context.organisation_id, active, commit(active, steps_executed), context.actor, context.now
+        )
     elif attested_only:
         raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
@@ -96,12 +98,12 @@ def end_with_the_run(
             steps_authorized=active.steps_used,
         )
     else:
-        close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
+        close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
 
 
-def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, steps_executed: int) -> None:
+def require_same_step_count(tx: Connection, context: RequestContext, run_id: str, steps_executed: int) -> None:
     """Require the step count with which a run's last reservation was committed."""
-    attested = reservations.last_attested(tx, call.organisation_id, run_id)
+    attested = reservations.last_attested(tx, context.organisation_id, run_id)
     if attested != steps_executed:
         told = "no word on its steps" if attested is None else f"{attested} steps executed"
         raise ReservationStateConflictError(
@@ -109,22 +111,22 @@ def require_same_step_count(tx: Connection, call: RequestContext, run_id: str, s
         )
 
 
-def _ended(call: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
-    call.require_permission(Permission.STEP_AUTHORIZE)
+def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
+    context.require_permission(Permission.STEP_AUTHORIZE)
 
     def close() -> Reservation:
-        with call.db.write(call.organisation_id) as tx:
-            found = _found(tx, call.organisation_id, reservation_id)
-            work = load_for(tx, call, found.run_id)
-            reservation = _as_it_stands(work, call.organisation_id, found)
-            lapsed = has_lapsed(reservation, call.lapsed_by)
+        with context.db.write(context.organisation_id) as tx:
+            found = _found(tx, context.organisation_id, reservation_id)
+            work = load_for(tx, context, found.run_id)
+            reservation = _as_it_stands(work, context.organisation_id, found)
+            lapsed = has_lapsed(reservation, context.lapsed_by)
             closing = forfeit(reservation) if lapsed else how(reservation)
             if not closing.replayed:
-                close_reservation(work, call.organisation_id, reservation, closing, call.actor, call.now)
+                close_reservation(work, context.organisation_id, reservation, closing, context.actor, context.now)
                 save(work)
         return how(closing.reservation).reservation if lapsed else closing.reservation
 
-    return call.db.retried(close)
+    return context.db.retried(close)
 
 
 def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:

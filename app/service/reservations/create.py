@@ -69,7 +69,7 @@ class CreatedReservation:
 
 
 def create_reservation(
-    call: RequestContext,
+    context: RequestContext,
     request: PlanRequest,
     identity: IdempotentRequest,
     render: Callable[[CreatedReservation], str],
@@ -87,26 +87,26 @@ def create_reservation(
         InvalidInputError: its executed steps are below the authorised or above the planned ones.
         Also those of `hold_plan`.
     """
-    call.require_permission(Permission.STEP_AUTHORIZE)
+    context.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
-        work = load_for(tx, call, request.run_id)
-        run = work.run(call.organisation_id, request.run_id)
+        work = load_for(tx, context, request.run_id)
+        run = work.run(context.organisation_id, request.run_id)
         require_attempt(run, request.attempt)
         require_active(run)
-        active = work.reservations.get((call.organisation_id, request.run_id))
-        if active is not None and has_lapsed(active, call.lapsed_by):
+        active = work.reservations.get((context.organisation_id, request.run_id))
+        if active is not None and has_lapsed(active, context.lapsed_by):
             # Forfeited even if the new plan is refused.
-            close_reservation(work, call.organisation_id, active, forfeit(active), call.actor, call.now)
+            close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
             save(work)
-            work = load_for(tx, call, request.run_id)
+            work = load_for(tx, context, request.run_id)
         before = tx.begin_nested()
-        _end_the_one_before(work, call, request)
-        held = hold_plan(work, call, request, ready)
+        _end_the_one_before(work, context, request)
+        held = hold_plan(work, context, request, ready)
         if isinstance(held, Refusal):
             before.rollback()
             count = sum(step.count for step in request.steps)
-            call.record(
+            context.record(
                 tx,
                 refusal_event(
                     AuditAction.RESERVATION_REFUSED, request.run_id, count, held.binding.id, refusal_details(held)
@@ -115,21 +115,21 @@ def create_reservation(
             return refuse(held)
         before.commit()
         save(work)
-        return render(_as_held(work, call.organisation_id, held, request.steps[-1]))
+        return render(_as_held(work, context.organisation_id, held, request.steps[-1]))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanRequest) -> None:
+def _end_the_one_before(work: UnitOfWork, context: RequestContext, request: PlanRequest) -> None:
     """Commit the preceding reservation; refuse any other active one."""
-    active = work.reservations.get((call.organisation_id, request.run_id))
+    active = work.reservations.get((context.organisation_id, request.run_id))
     if request.preceding is not None and (active is None or active.id == request.preceding.id):
-        found = active or reservations.find(work.tx, call.organisation_id, request.preceding.id)
+        found = active or reservations.find(work.tx, context.organisation_id, request.preceding.id)
         if found is None or found.run_id != request.run_id:
             raise NotFoundError(f"The run {request.run_id} has no reservation {request.preceding.id!r}.")
         closing = commit(found, request.preceding.steps_executed)
         if not closing.replayed:
-            close_reservation(work, call.organisation_id, found, closing, call.actor, call.now)
+            close_reservation(work, context.organisation_id, found, closing, context.actor, context.now)
     elif active is not None:
         raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}; commit or void it before the next one, or let the next "
@@ -139,7 +139,7 @@ def _end_the_one_before(work: UnitOfWork, call: RequestContext, request: PlanReq
 
 
 def hold_plan(
-    work: UnitOfWork, call: RequestContext, request: PlanRequest, ready: PrecomputedCosts
+    work: UnitOfWork, context: RequestContext, request: PlanRequest, ready: PrecomputedCosts
 ) -> Reservation | Refusal:
     """Hold a plan on a locked path, and insert its reservation.
 
@@ -148,11 +148,11 @@ def hold_plan(
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy forbids an event of the plan.
     """
-    organisation_id = call.organisation_id
+    organisation_id = context.organisation_id
     path = work.path(organisation_id, request.run_id)
     assert path is not None, "the whole path is locked before a plan is reserved"
     require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))
-    require_open(path, call.now)
+    require_open(path, context.now)
     for account in path:
         if not account.weights_frozen:
             ready.require(account, [step.event for step in account.planned])
@@ -163,23 +163,23 @@ def hold_plan(
         planned = [StepEvent(item.event, item.count) for item in items]
         require_steps(sources, path[0].relation, [step.event for step in planned])
         run = work.run(organisation_id, request.run_id)
-        require_declared(sources, find_deviations(work, organisation_id, run, planned, call.now))
+        require_declared(sources, find_deviations(work, organisation_id, run, planned, context.now))
     priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):
         return with_limit_change(work.tx, organisation_id, holding)
     reservation = Reservation(
-        id=new_id("res", call.now),
+        id=new_id("res", context.now),
         run_id=request.run_id,
         attempt=request.attempt,
         status=ReservationStatus.ACTIVE,
         items=items,
         lease_seconds=request.lease_seconds,
-        expires_at=call.now + timedelta(seconds=request.lease_seconds),
+        expires_at=context.now + timedelta(seconds=request.lease_seconds),
     )
-    reservations.add(work.tx, organisation_id, reservation, total_cost(priced), call.now)
+    reservations.add(work.tx, organisation_id, reservation, total_cost(priced), context.now)
     work.remember_prices(organisation_id, path[0], priced)
-    work.change(organisation_id, holding, call.now)
+    work.change(organisation_id, holding, context.now)
     work.move(organisation_id, replace(work.run(organisation_id, request.run_id), reservation_id=reservation.id))
     return reservation
 

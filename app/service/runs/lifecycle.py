@@ -31,7 +31,11 @@ _DONE = {
 
 
 def transition_run(
-    call: RequestContext, run_id: str, action: RunAction, steps_executed: int | None = None, attempt: int | None = None
+    context: RequestContext,
+    run_id: str,
+    action: RunAction,
+    steps_executed: int | None = None,
+    attempt: int | None = None,
 ) -> RunRecord:
     """Pause, resume, complete or abort a run; a repeated action changes nothing.
 
@@ -45,34 +49,34 @@ def transition_run(
             which the run ended.
         InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
     """
-    call.require_permission(Permission.RUN_MANAGE)
+    context.require_permission(Permission.RUN_MANAGE)
 
     def change(ready: PrecomputedCosts) -> RunRecord:
-        with call.db.write(call.organisation_id) as tx:
-            organisations.lock(tx, call.organisation_id)
-            work = load_for(tx, call, run_id)
-            run = work.run(call.organisation_id, run_id)
+        with context.db.write(context.organisation_id) as tx:
+            organisations.lock(tx, context.organisation_id)
+            work = load_for(tx, context, run_id)
+            run = work.run(context.organisation_id, run_id)
             if attempt is not None:
                 require_attempt(run, attempt)
             reached = next_status(run.status, action)
             if reached is not run.status:
                 if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
-                    _supersede(tx, call, run_id)
+                    _supersede(tx, context, run_id)
                 if action in ENDS:
                     needed = action is RunAction.COMPLETE
-                    end_with_the_run(work, call, run_id, steps_executed, attested_only=needed)
-                save_transition(work, call, replace(work.run(call.organisation_id, run_id), status=reached))
+                    end_with_the_run(work, context, run_id, steps_executed, attested_only=needed)
+                save_transition(work, context, replace(work.run(context.organisation_id, run_id), status=reached))
                 done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
-                call.record(tx, done)
+                context.record(tx, done)
             elif steps_executed is not None:
-                require_same_step_count(tx, call, run_id, steps_executed)
-            return read_run(tx, call, run_id, ready)
+                require_same_step_count(tx, context, run_id, steps_executed)
+            return read_run(tx, context, run_id, ready)
 
-    return run_with_costs(call.organisation_id, lambda ready: call.db.retried(lambda: change(ready)))
+    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: change(ready)))
 
 
 def start_attempt(
-    call: RequestContext,
+    context: RequestContext,
     run_id: str,
     first_step: int | None,
     steps_executed: int | None,
@@ -89,15 +93,15 @@ def start_attempt(
         InvalidInputError: `first_step` is after the run's next step.
         ReservationStateConflictError: `steps_executed` is given without an active reservation.
     """
-    call.require_permission(Permission.STEP_AUTHORIZE)
+    context.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str:
-        work = load_for(tx, call, run_id)
-        run = work.run(call.organisation_id, run_id)
+        work = load_for(tx, context, run_id)
+        run = work.run(context.organisation_id, run_id)
         require_not_ended(run)
-        require_no_sweep(work, call.organisation_id, run)
-        end_with_the_run(work, call, run_id, steps_executed, attested_only=False)
-        run = work.run(call.organisation_id, run_id)
+        require_no_sweep(work, context.organisation_id, run)
+        end_with_the_run(work, context, run_id, steps_executed, attested_only=False)
+        run = work.run(context.organisation_id, run_id)
         start = run.next_step if first_step is None else first_step
         if start > run.next_step:
             raise InvalidInputError(
@@ -105,21 +109,21 @@ def start_attempt(
                 f"Send a `first_step` of at most {run.next_step}."
             )
         opened = replace(run, attempt=run.attempt + 1, next_step=start, attempt_first_step=start)
-        runs.add_attempt(tx, call.organisation_id, opened, call.now)
-        save_transition(work, call, opened)
+        runs.add_attempt(tx, context.organisation_id, opened, context.now)
+        save_transition(work, context, opened)
         before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
-        call.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
-        return render(read_run(tx, call, run_id, ready))
+        context.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
+        return render(read_run(tx, context, run_id, ready))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
-def _supersede(tx: Connection, call: RequestContext, run_id: str) -> None:
+def _supersede(tx: Connection, context: RequestContext, run_id: str) -> None:
     """Close the proposal of a run that is aborted before its approval."""
-    for waiting in open_proposals(tx, call, run_id, {ProposalKind.RUN}, limit=1):
+    for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
         decided = replace(
-            waiting, status=ProposalStatus.SUPERSEDED, decided_by=call.principal.actor, decided_at=call.now
+            waiting, status=ProposalStatus.SUPERSEDED, decided_by=context.principal.actor, decided_at=context.now
         )
-        proposals.decide(tx, call.organisation_id, decided)
+        proposals.decide(tx, context.organisation_id, decided)
         before, now = ({"status": str(each.status)} for each in (waiting, decided))
-        call.record(tx, AuditEvent(AuditAction(f"{waiting.kind}.{decided.status}"), waiting.id, before, now))
+        context.record(tx, AuditEvent(AuditAction(f"{waiting.kind}.{decided.status}"), waiting.id, before, now))

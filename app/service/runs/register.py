@@ -75,7 +75,7 @@ class RegisteredRun:
 
 
 def register_run(
-    call: RequestContext,
+    context: RequestContext,
     registration: RegisteredRun,
     identity: IdempotentRequest,
     render: Callable[[RunRecord], str],
@@ -93,41 +93,41 @@ def register_run(
         RelationMismatchError: declaration and populations name different relations.
         Also those of `validate_spec` and `require_policy_compliance`.
     """
-    call.require_permission(Permission.RUN_MANAGE)
+    context.require_permission(Permission.RUN_MANAGE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
         before = tx.begin_nested()
-        opened = insert_run(tx, call, registration, ready)
+        opened = insert_run(tx, context, registration, ready)
         if isinstance(opened, Refusal):
             before.rollback()
-            budget = find_parent(tx, call, registration.declaration.budgets[0]).account.id
+            budget = find_parent(tx, context, registration.declaration.budgets[0]).account.id
             count = sum(step.count for step in registration.plan)
-            call.record(
+            context.record(
                 tx, refusal_event(AuditAction.RUN_REFUSED, budget, count, opened.binding.id, refusal_details(opened))
             )
             return refuse(opened)
         before.commit()
-        return render(read_run(tx, call, opened, ready))
+        return render(read_run(tx, context, opened, ready))
 
-    return run_idempotent(call, identity, create)
+    return run_idempotent(context, identity, create)
 
 
 def insert_run(
-    tx: Connection, call: RequestContext, registration: RegisteredRun, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, registration: RegisteredRun, ready: PrecomputedCosts
 ) -> str | Refusal:
     """Insert a run as `register_run`; the organisation is locked and the caller authorised.
 
     Returns the run's id, or the refusal of its plan; the caller then rolls back.
     """
     declaration, terms = registration.declaration, registration.terms
-    charged = _charged(tx, call, declaration.budgets)
+    charged = _charged(tx, context, declaration.budgets)
     for budget in charged:
         _check_declaration(declaration, budget.record.population)
     ancestors = _in_order([account for budget in charged for account in budget.path])
-    require_open(ancestors, call.now)
+    require_open(ancestors, context.now)
     first = charged[0].record
     account = new_account(
-        tx, call, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
+        tx, context, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
     )
     for budget in charged:
         account = validate_spec(account, budget.record.population, ready)
@@ -144,32 +144,32 @@ def insert_run(
     size = largest(sizes)
     excess = None
     if not needs_approval(path, size):
-        excess = find_excess(tx, call, ancestors, _promised(charged, account, size, bounded=registration.bounded))
+        excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
-    account_writes.add(tx, call.organisation_id, account, ancestors, None, call.now)
-    head = genesis(call.organisation_id, account.id)
+    account_writes.add(tx, context.organisation_id, account, ancestors, None, context.now)
+    head = genesis(context.organisation_id, account.id)
     run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
     run = replace(
         run,
         declared_steps=sum(step.count for step in planned) or None,
         declared_steps_per_hour=declaration.steps_per_hour,
     )
-    runs.add(tx, call.organisation_id, run, call.now)
-    _record_registration(tx, call, path, run)
+    runs.add(tx, context.organisation_id, run, context.now)
+    _record_registration(tx, context, path, run)
     if status is RunStatus.PENDING:
-        propose_run(tx, call, path, size, excess, planned=bool(planned))
+        propose_run(tx, context, path, size, excess, planned=bool(planned))
     elif registration.plan:
-        return _hold_plan(tx, call, account.id, registration, ready) or account.id
+        return _hold_plan(tx, context, account.id, registration, ready) or account.id
     return account.id
 
 
-def _record_registration(tx: Connection, call: RequestContext, path: Sequence[Account], run: Run) -> None:
+def _record_registration(tx: Connection, context: RequestContext, path: Sequence[Account], run: Run) -> None:
     """Record a run with its budgets in stored order, which replay can reproduce."""
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
     facts |= run_audit_payload(event, run.declared_steps, run.declared_steps_per_hour)
-    call.record(tx, AuditEvent(AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)}))
+    context.record(tx, AuditEvent(AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +187,18 @@ def _promised(charged: Sequence[_Charged], account: Account, size: Size, *, boun
     return max(budget.path[-1].limit.epsilon for budget in charged if budget.path[-1].limit is not None)
 
 
-def _charged(tx: Connection, call: RequestContext, names: Sequence[str]) -> list[_Charged]:
+def _charged(tx: Connection, context: RequestContext, names: Sequence[str]) -> list[_Charged]:
     """Find and lock the budgets of a run, in the global lock order."""
-    found = [find_parent(tx, call, name) for name in names]
+    found = [find_parent(tx, context, name) for name in names]
     for name, record in zip(names, found, strict=True):
         require_charged_directly(record.account, name)
     if len({record.account.id for record in found}) < len(found):
         raise InvalidInputError("A budget is named twice; each of them is charged once anyway.")
     if len(found) > 1:  # one path is locked as it is read
-        accounts.lock_above(tx, call.organisation_id, [record.account.id for record in found])
+        accounts.lock_above(tx, context.organisation_id, [record.account.id for record in found])
     charged = []
     for record in found:
-        path = accounts.path_of(tx, call.organisation_id, record.account.id)
+        path = accounts.path_of(tx, context.organisation_id, record.account.id)
         charged.append(_Charged(record, tuple(above.account for above in path)))
     check_several({budget.record.account.path: budget.path for budget in charged})
     for budget in charged[1:]:
@@ -234,12 +234,12 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
 
 
 def _hold_plan(
-    tx: Connection, call: RequestContext, run_id: str, registration: RegisteredRun, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, run_id: str, registration: RegisteredRun, ready: PrecomputedCosts
 ) -> Refusal | None:
     """Reserve the plan of a new run; None if it fits."""
-    work = load_for(tx, call, run_id)
+    work = load_for(tx, context, run_id)
     request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
-    held = hold_plan(work, call, request, ready)
+    held = hold_plan(work, context, request, ready)
     if isinstance(held, Refusal):
         return held
     save(work)
