@@ -18,7 +18,7 @@ from app.service.audit.checkpoints import sign
 from app.service.audit.export import export_from
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.maintenance.database_copy import copy_database
-from app.service.monitoring.textfile import write_found
+from app.service.monitoring.exposition import write_verification
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport, apply_quarantines, merge_reports
 from app.service.verification import verify as verify_ledger
@@ -171,7 +171,7 @@ def _lift_commands(found: VerificationReport) -> Iterator[str]:
 
 def _write_metrics(file: Path, found: VerificationReport, seconds: float) -> None:
     try:
-        write_found(file, found, seconds, datetime.now(UTC))
+        write_verification(file, found, seconds, datetime.now(UTC))
     except OSError as error:
         raise InvalidInputError(f"The metrics cannot be written: {error}") from error
 

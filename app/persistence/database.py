@@ -173,6 +173,15 @@ class Database:
                     raise LedgerUnavailableError(_BUSY) from error
             time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
+    def transact(self, whose: Whose, work: Callable[[Connection], T]) -> T:
+        """Run a unit of work in a write transaction of its own, again after losing a race (see `retried`)."""
+
+        def attempt() -> T:
+            with self.write(whose) as tx:
+                return work(tx)
+
+        return self.retried(attempt)
+
     def passes_walls(self) -> bool:
         """Check whether PostgreSQL's row-level security does not apply to this role."""
         if self.dialect == "sqlite":

@@ -1,13 +1,52 @@
 """Background tasks with the lifetime of the service."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Thread
-from typing import Final
+from typing import Final, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.errors import LedgerError
+from app.persistence.database import error_summary
+from app.service.metrics import counters
+
+T = TypeVar("T")
 
 STOPPING: Final = "stopping"
 """Key in a request's state that is set while the process is stopping."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def attempt(task: str, failure: str, work: Callable[[], T]) -> T | None:
+    """Run blocking work of a background task in a thread; log a failure and return None.
+
+    Args:
+        task: the name under which the metrics record a success.
+        failure: the message in the log.
+        work: to run.
+    """
+    try:
+        result = await asyncio.to_thread(work)
+    except (LedgerError, SQLAlchemyError) as error:  # repeats every few seconds: log one line
+        _logger.warning("%s: %s", failure, error_summary(error))
+        return None
+    except Exception:
+        _logger.exception("%s", failure)
+        return None
+    counters.background_done(task)
+    return result
+
+
+async def repeat(task: str, failure: str, seconds: float, *jobs: Callable[[], object]) -> None:
+    """Attempt jobs one after the other, again and again until cancelled, with a pause before each round."""
+    while True:
+        await asyncio.sleep(seconds)
+        for job in jobs:
+            await attempt(task, failure, job)
 
 
 async def run_detached(work: Callable[[], None]) -> None:

@@ -4,12 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from app.ledger.errors import LedgerError
 from app.persistence.clock import Clock
-from app.persistence.database import error_summary
-from app.service.metrics import counters
+from app.service.background import attempt
 
 SAMPLED_SECONDS: Final = 5.0
 
@@ -26,13 +22,7 @@ async def keep_time(name: str, clock: Clock) -> None:
     """
     told = None
     while True:
-        try:
-            await asyncio.to_thread(clock.sample)
-            counters.background_done("clock")
-        except (LedgerError, SQLAlchemyError) as error:
-            _logger.warning("The clock of the placement %s could not be read: %s", name, error_summary(error))
-        except Exception:
-            _logger.exception("The clock of the placement %s could not be read", name)
+        await attempt("clock", f"The clock of the placement {name} could not be read", clock.sample)
         found = wrong_clock(clock)
         if (found is None) != (told is None):
             _logger.warning("The placement %s: %s", name, found or "this machine's clock is right again.")

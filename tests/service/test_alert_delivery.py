@@ -12,6 +12,7 @@ from standardwebhooks.webhooks import Webhook as Verifier
 
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import deliveries as kept
+from app.service import background
 from app.service.alerts import delivery_worker
 from app.service.alerts.delivery_worker import (
     BACK_OFF_SECONDS,
@@ -158,7 +159,7 @@ def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(delivery_worker, "claim_due", failing)
         delivering(ledger, lambda: receiver.messages)
-    assert [record.message for record in caplog.records if record.name == delivery_worker.__name__] == [
+    assert [record.message for record in caplog.records if record.name == background.__name__] == [
         "Deliveries cannot be looked for, and are looked for again"
     ]
 

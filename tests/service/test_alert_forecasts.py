@@ -12,7 +12,7 @@ from app.persistence.repositories import usage_snapshots
 from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.maintenance import loop
-from app.service.maintenance.stale_reservations import alert_stale_reservations
+from app.service.maintenance.loop import alert_stale_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import LOUD, Office, opened, request
 from tests.service.test_alert_outbox import told

@@ -9,7 +9,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from app.persistence.repositories.alerts import Alert, AlertType
 from app.persistence.repositories.webhooks import Webhook
-from app.service.alerts.webhook_signatures import message, new_secret, signature, signed_headers
+from app.service.alerts.http_sender import message, new_secret, signature, signed_headers
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def threshold_alerts(account: Account, thresholds: Sequence[float], now: datetim
 
 def exhausted_alert(account: Account, run: Account, now: datetime) -> Alert:
     """Build the alert that a run's last charge left no room for another one like it."""
-    return _alert(AlertType.EXHAUSTED, account, _limit(account), _of_run(run), now)
+    return _alert(AlertType.EXHAUSTED, account, _limit(account), {"run": run.id, "run_path": run.path}, now)
 
 
 def forecast_alert(account: Account, days: int, found: Forecast, at: datetime, now: datetime) -> Alert:
@@ -43,13 +43,7 @@ def make_test_alert(webhook_id: str, now: datetime) -> Alert:
 
 
 def overdrawn_alert(run: Account, binding: Account, now: datetime) -> Alert:
-    """Build the alert that a run reported more than an account allows.
-
-    Args:
-        run: the run's account.
-        binding: the account over its limit.
-        now: in UTC.
-    """
+    """Build the alert that a run reported more than the account `binding` allows."""
     return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _account_payload(binding)}, now)
 
 
@@ -63,14 +57,9 @@ def stale_reservation_alert(run: Account, reservation: Reservation, silent_since
 
 
 def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
-    """Build the alert that a reservation ended without its trainer and its remainder was charged.
+    """Build the alert that a reservation ended without its trainer, and its remaining steps were charged.
 
-    Args:
-        run: the run's account.
-        reservation: as it was while active.
-        steps: number of charged steps.
-        now: in UTC.
-        lapsed: whether the lease had expired.
+    The reservation is as it was while active; `lapsed` tells whether the lease had expired.
     """
     facts = _of_plan(reservation) | {"steps_forfeited": steps, "lapsed": lapsed}
     return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
@@ -87,10 +76,6 @@ def _account_payload(account: Account) -> dict[str, Any]:
         told |= json_finite(epsilon=account.epsilon())
         told |= {"epsilon_limit": account.limit.epsilon, "delta": account.limit.delta}
     return told
-
-
-def _of_run(run: Account) -> dict[str, Any]:
-    return {"run": run.id, "run_path": run.path}
 
 
 def _of_plan(reservation: Reservation) -> dict[str, Any]:

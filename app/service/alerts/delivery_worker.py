@@ -17,8 +17,9 @@ from app.ledger.hash_chain import SERVICE
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import deliveries, organisations, webhooks
 from app.persistence.repositories.deliveries import ClaimedDelivery
-from app.service.alerts.disabling import disable
 from app.service.alerts.http_sender import MOST_AT_ONCE, DeliveryResult, WebhookSender
+from app.service.alerts.webhooks import disable
+from app.service.background import attempt
 from app.service.metrics import counters
 
 LOOK_SECONDS = 1.0
@@ -72,16 +73,8 @@ async def deliver(db: Database, sender: WebhookSender) -> None:
 async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[ClaimedDelivery]:
     if most <= 0:
         return []
-    try:
-        claimed = await asyncio.to_thread(lambda: claim_due(db, db.clock.now(), busy, most))
-    except (LedgerError, SQLAlchemyError) as error:  # repeats every second: log one line
-        _logger.warning("Deliveries cannot be looked for, and are looked for again: %s", error_summary(error))
-    except Exception:
-        _logger.exception("Deliveries cannot be looked for, and are looked for again")
-    else:
-        counters.background_done("deliveries")
-        return claimed
-    return []
+    failure = "Deliveries cannot be looked for, and are looked for again"
+    return await attempt("deliveries", failure, lambda: claim_due(db, db.clock.now(), busy, most)) or []
 
 
 async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery) -> None:
@@ -111,12 +104,8 @@ def claim_due(
     with db.read(ALL_TENANTS) as tx:
         if not deliveries.has_due(tx, now, busy):
             return []
-
-    def claim() -> list[ClaimedDelivery]:
-        with db.write(ALL_TENANTS) as tx:
-            return deliveries.claim(tx, now, now + timedelta(seconds=CLAIM_SECONDS), busy, most)
-
-    return db.retried(claim)
+    until = now + timedelta(seconds=CLAIM_SECONDS)
+    return db.transact(ALL_TENANTS, lambda tx: deliveries.claim(tx, now, until, busy, most))
 
 
 def retry_delay(attempts: int) -> timedelta:
@@ -132,15 +121,14 @@ def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now
     alerts are tried at once.
     """
 
-    def write() -> None:
-        with db.write(due.organisation_id) as tx:
-            if sent.acknowledged:
-                webhooks.note_success(tx, due.organisation_id, due.webhook.id)
-                deliveries.save_success(tx, due, sent.status or 0, now)
-            else:
-                _failed(tx, due, sent, now)
+    def record(tx: Connection) -> None:
+        if sent.acknowledged:
+            webhooks.note_success(tx, due.organisation_id, due.webhook.id)
+            deliveries.save_success(tx, due, sent.status or 0, now)
+        else:
+            _failed(tx, due, sent, now)
 
-    db.retried(write)
+    db.transact(due.organisation_id, record)
 
 
 def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:

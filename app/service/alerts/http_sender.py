@@ -1,8 +1,13 @@
-"""One attempt to deliver an alert over HTTP."""
+"""One attempt to deliver an alert over HTTP, signed by the Standard Webhooks specification."""
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,15 +17,18 @@ from typing import Final
 import certifi
 import httpcore
 
+from app.persistence.repositories.alerts import Alert
 from app.persistence.repositories.deliveries import ClaimedDelivery
 from app.service.alerts.ssrf_guard import GuardedBackend, Resolver, resolve
-from app.service.alerts.webhook_signatures import message, signed_headers
 from app.version import VERSION
 
 TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a whole attempt, from the DNS lookup to the response headers."""
 
 MOST_AT_ONCE: Final = 64
+
+PREFIX: Final = "whsec_"
+SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +103,34 @@ def _ssl_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
+
+
+def new_secret() -> str:
+    """Generate a secret of 256 random bits in the specification's format."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def message(alert: Alert) -> bytes:
+    """Serialize an alert deterministically."""
+    content = {"type": str(alert.type), "timestamp": alert.created_at.isoformat(), "data": alert.payload}
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Sign a message with one secret, at a time in seconds since 1970.
+
+    Returns:
+        "v1," and base64 of HMAC-SHA256 over the alert's id, timestamp and body, joined by dots.
+    """
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    signed = b".".join((message_id.encode(), str(timestamp).encode(), body))
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def signed_headers(known: Sequence[str], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Build the headers with id, timestamp and a signature for each valid secret."""
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signature(secret, message_id, timestamp, body) for secret in known),
+    }

@@ -1,17 +1,19 @@
 """Webhooks, their secrets and their deliveries.
 
-All use cases need WEBHOOK_MANAGE in the whole organisation.
+All use cases need WEBHOOK_MANAGE in the whole organisation. NotFoundError: the webhook, account or delivery does not
+exist; WebhookStateConflictError: the webhook is disabled.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
 from app.ledger.audit_actions import AuditAction
 from app.ledger.errors import NotFoundError, WebhookStateConflictError
-from app.ledger.hash_chain import digest
+from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts, deliveries, organisations, webhooks
 from app.persistence.repositories.alerts import AlertType, DeliveryStatus
@@ -19,10 +21,9 @@ from app.persistence.repositories.deliveries import Delivery
 from app.persistence.repositories.webhooks import Webhook
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
-from app.service.alerts.disabling import disable, facts
+from app.service.alerts.http_sender import new_secret
 from app.service.alerts.ssrf_guard import check_url
-from app.service.alerts.webhook_signatures import new_secret
-from app.service.audit_log import AuditEvent
+from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, StoredResponse, require_no_key, run_idempotent
@@ -55,18 +56,17 @@ def create_webhook(
     *,
     allow_private: bool,
 ) -> StoredResponse:
-    """Create a webhook.
+    """Create a webhook; its response is the only one with the secret, and is not stored.
 
     Args:
         context: of the request.
         wanted: subscription.
-        identity: of the request; its response contains the secret and is not stored.
-        render: builds the response body, the only one with the secret.
+        identity: of the request.
+        render: builds the response body.
         allow_private: whether the URL may have a private address or use http.
 
     Raises:
         InvalidInputError: the URL is invalid, or the request has an idempotency key.
-        NotFoundError: the account does not exist.
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
@@ -94,11 +94,7 @@ def create_webhook(
 
 
 def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
-    """Get a webhook.
-
-    Raises:
-        NotFoundError: the webhook does not exist.
-    """
+    """Get a webhook."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     with context.db.read(context.organisation_id) as tx:
         return _found(tx, context, webhook_id)
@@ -112,24 +108,19 @@ def list_webhooks(context: RequestContext, *, after: str | None, limit: int) -> 
 
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
-    """Disable a webhook; a disabled one is returned unchanged.
-
-    Raises:
-        NotFoundError: the webhook does not exist.
-    """
+    """Disable a webhook; a disabled one is returned unchanged."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
-    def write() -> Webhook:
-        with context.db.write(context.organisation_id) as tx:
-            organisations.lock(tx, context.organisation_id)
-            before = _found(tx, context, webhook_id)
-            if before.disabled_at is not None:
-                return before
-            why = f"It was disabled by {context.principal.actor}."
-            disable(tx, context.organisation_id, before, context.actor, why, context.now)
-            return _found(tx, context, webhook_id)
+    def write(tx: Connection) -> Webhook:
+        organisations.lock(tx, context.organisation_id)
+        before = _found(tx, context, webhook_id)
+        if before.disabled_at is not None:
+            return before
+        why = f"It was disabled by {context.principal.actor}."
+        disable(tx, context.organisation_id, before, context.actor, why, context.now)
+        return _found(tx, context, webhook_id)
 
-    return context.db.retried(write)
+    return context.transact(write)
 
 
 def rotate_secret(
@@ -141,12 +132,7 @@ def rotate_secret(
 ) -> StoredResponse:
     """Rotate a webhook's secret; the previous one signs too for `overlap_seconds`.
 
-    The response contains the new secret and is not stored.
-
-    Raises:
-        NotFoundError: the webhook does not exist.
-        WebhookStateConflictError: it is disabled.
-        InvalidInputError: the request has an idempotency key.
+    The response contains the new secret and is not stored, so an idempotency key is an InvalidInputError.
     """
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     require_no_key(identity, "ask again, for another one still")
@@ -166,12 +152,7 @@ def rotate_secret(
 def send_test_event(
     context: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
 ) -> StoredResponse:
-    """Send a test event to a webhook at once; the response is its delivery.
-
-    Raises:
-        NotFoundError: the webhook does not exist.
-        WebhookStateConflictError: it is disabled.
-    """
+    """Send a test event to a webhook at once; the response is its delivery."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
     def create(tx: Connection, _: PrecomputedCosts) -> str:
@@ -202,22 +183,38 @@ def list_deliveries(
 
 
 def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
-    """Retry a delivery at once, whatever its status, and return it as pending.
-
-    Raises:
-        NotFoundError: the delivery does not exist.
-        WebhookStateConflictError: its webhook is disabled.
-    """
+    """Retry a delivery at once, whatever its status, and return it as pending."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
-    def write() -> Delivery:
-        with context.db.write(context.organisation_id) as tx:
-            found = _delivery(tx, context, delivery_id)
-            _enabled(tx, context, found.webhook_id)
-            deliveries.send_again(tx, context.organisation_id, delivery_id, context.now)
-            return _delivery(tx, context, delivery_id)
+    def write(tx: Connection) -> Delivery:
+        found = _delivery(tx, context, delivery_id)
+        _enabled(tx, context, found.webhook_id)
+        deliveries.send_again(tx, context.organisation_id, delivery_id, context.now)
+        return _delivery(tx, context, delivery_id)
 
-    return context.db.retried(write)
+    return context.transact(write)
+
+
+def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor, why: str, now: datetime) -> None:
+    """Disable an active webhook, cancel its deliveries and record the audit event.
+
+    The transaction holds the organisation's lock.
+    """
+    webhooks.disable(tx, organisation_id, webhook.id, why, now)
+    deliveries.give_up(tx, organisation_id, webhook.id)
+    event = AuditEvent(AuditAction.WEBHOOK_DISABLED, webhook.id, before=facts(webhook), reason=why)
+    record_event(tx, organisation_id, asker, event, now)
+
+
+def facts(webhook: Webhook) -> dict[str, object]:
+    """Build the audited facts of a webhook; only the host of its URL, the rest may be secret."""
+    return {
+        "host": urlsplit(webhook.url).hostname,
+        "types": list(webhook.types),
+        "account": webhook.account_id,
+        "url_sha256": digest(webhook.url),
+        "secret_sha256": digest(webhook.secret),
+    }
 
 
 def _delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:

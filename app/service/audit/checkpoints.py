@@ -4,7 +4,6 @@ First an audit event anchors the decision chains: it names the length and the he
 covers all changes and decisions.
 """
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -12,20 +11,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit_actions import AuditAction
-from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE, Actor, canonical
 from app.ledger.permissions import Permission
-from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import audit_entries, checkpoints, organisations
 from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
+from app.service.background import repeat
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
-from app.service.metrics import counters
 from app.service.signatures import Signer
 
 RUNS_AN_ACT: Final = 500
@@ -98,15 +95,12 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
 
 async def run_checkpoints(db: Database, signer: Signer, seconds: float) -> None:
     """Sign and log every organisation's due checkpoints until cancelled; retry after failures."""
-    while True:
-        await asyncio.sleep(min(LOOK_SECONDS, seconds))
-        try:
-            await asyncio.to_thread(lambda: sign_due(db, signer, seconds, db.clock.now()))
-            counters.background_done("checkpoints")
-        except (LedgerError, SQLAlchemyError) as error:
-            _logger.warning("No checkpoint could be signed, and it is tried again: %s", error_summary(error))
-        except Exception:
-            _logger.exception("No checkpoint could be signed, and it is tried again")
+    await repeat(
+        "checkpoints",
+        "No checkpoint could be signed, and it is tried again",
+        min(LOOK_SECONDS, seconds),
+        lambda: sign_due(db, signer, seconds, db.clock.now()),
+    )
 
 
 def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int:
@@ -119,12 +113,7 @@ def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int
             last = checkpoints.latest(tx, owner)
         if last is not None and now - last.created_at < timedelta(seconds=seconds):
             continue
-
-        def work(owner: str = owner) -> Checkpoint:
-            with db.write(owner) as tx:
-                return sign(tx, owner, signer, SERVICE, now)
-
-        made = db.retried(work)
+        made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]
         if last is None or made.audit_length != last.audit_length:
             signed += 1
             _logger.info("Checkpoint: %s", json.dumps(json.loads(made.document)))

@@ -11,8 +11,8 @@ from time import monotonic
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit_actions import AuditAction
-from app.ledger.errors import AuthenticationError, LedgerError, LedgerUnavailableError
-from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.ledger.errors import AuthenticationError, LedgerUnavailableError
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import api_keys
 from app.persistence.repositories.sessions import SessionRecord
@@ -24,8 +24,7 @@ from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.oidc.identities import OidcAuthenticator, OidcIdentity
 from app.service.auth.oidc.jwks import RETRIED_SECONDS
 from app.service.auth.oidc.tokens import token_in
-from app.service.background import run_detached
-from app.service.metrics import counters
+from app.service.background import repeat, run_detached
 
 CACHE_SECONDS = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
@@ -149,17 +148,8 @@ class Authenticator:
 
     async def keep_fresh(self, placement: str) -> None:
         """Refresh the cached callers of a placement until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await asyncio.to_thread(self.refresh, placement)
-                counters.background_done("keys")
-            except (SQLAlchemyError, LedgerError) as error:  # entries expire, and requests look the callers up
-                _logger.warning(
-                    "The keys of the placement %s could not be looked up: %s", placement, error_summary(error)
-                )
-            except Exception:
-                _logger.exception("The keys of the placement %s could not be looked up", placement)
+        failure = f"The keys of the placement {placement} could not be looked up"
+        await repeat("keys", failure, LOOK_SECONDS, lambda: self.refresh(placement))
 
     async def keep_provider_fresh(self) -> None:
         """Refresh the provider's signing keys until cancelled."""

@@ -1,8 +1,10 @@
 """The request context that use cases receive."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -12,6 +14,8 @@ from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 from app.persistence.database import Database
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,17 @@ class RequestContext:
     def actor(self) -> Actor:
         """The caller and the request, as the audit log records them."""
         return Actor(self.principal.actor, self.request_id)
+
+    @contextmanager
+    def read(self, needed: Permission = Permission.LEDGER_READ) -> Iterator[Connection]:
+        """Require a permission, and open a reader's transaction of the organisation."""
+        self.require_permission(needed)
+        with self.db.read(self.organisation_id) as tx:
+            yield tx
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run a unit of work in a write transaction of the organisation; see `Database.transact`."""
+        return self.db.transact(self.organisation_id, work)
 
     def record(self, tx: Connection, act: AuditEvent) -> None:
         """Append an audit event of the caller, in the transaction of the change."""

@@ -2,25 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import partial
-from time import monotonic
+from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection
 
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE
 from app.ledger.reservations import forfeit, has_lapsed
-from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import reservations
 from app.persistence.repositories.reservations import Lapsed
+from app.persistence.repositories.stale_reservations import find_stale
+from app.service.alerts.alert_factory import stale_reservation_alert
 from app.service.alerts.forecasts import record_usage_snapshots
+from app.service.background import repeat
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
-from app.service.maintenance.stale_reservations import alert_stale_reservations
-from app.service.metrics import counters
 
 LOOK_SECONDS = 5.0
 PAGE = 100
@@ -29,31 +30,26 @@ PAGE = 100
 READING_SECONDS = 300.0
 """Interval between usage snapshots."""
 
+SILENT_SHARE: Final = 0.5
+"""Share of the lease after which a trainer counts as silent."""
+
 _logger = logging.getLogger(__name__)
 
 
 async def run_maintenance(db: Database) -> None:
     """Run the periodic jobs until cancelled; failures are logged and retried."""
-    work: tuple[Callable[[], object], ...] = (
-        lambda: expire_reservations(db, db.clock.moment().earliest),
-        lambda: alert_stale_reservations(db, db.clock.moment().earliest),
-        db.learn_sizes,
+    failure = "The maintenance of a database failed, and is tried again"
+    await asyncio.gather(
+        repeat(
+            "maintenance",
+            failure,
+            LOOK_SECONDS,
+            lambda: expire_reservations(db, db.clock.moment().earliest),
+            lambda: alert_stale_reservations(db, db.clock.moment().earliest),
+            db.learn_sizes,
+        ),
+        repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),
     )
-    read_at = monotonic()
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        due = monotonic() - read_at >= READING_SECONDS
-        if due:
-            read_at = monotonic()
-        for each in (*work, lambda: record_usage_snapshots(db, db.clock.now())) if due else work:
-            try:
-                await asyncio.to_thread(each)
-                counters.background_done("maintenance")
-            except (LedgerError, SQLAlchemyError) as error:  # repeats every few seconds: log one line
-                why = error_summary(error)
-                _logger.warning("The maintenance of a database failed, and is tried again: %s", why)
-            except Exception:
-                _logger.exception("The maintenance of a database failed, and is tried again")
 
 
 def expire_reservations(db: Database, now: datetime) -> int:
@@ -62,20 +58,19 @@ def expire_reservations(db: Database, now: datetime) -> int:
     Their remaining steps are charged, because the trainer may have released them.
     """
 
-    def lapse(found: Lapsed) -> bool:
-        with db.write(found.organisation_id) as tx:
-            work = load_run(tx, found.organisation_id, found.run_id)
-            active = work.reservations.get((found.organisation_id, found.run_id))
-            if active is None or not has_lapsed(active, now):
-                return False
-            close_reservation(work, found.organisation_id, active, forfeit(active), SERVICE, now)
-            save(work)
-            return True
+    def lapse(found: Lapsed, tx: Connection) -> bool:
+        work = load_run(tx, found.organisation_id, found.run_id)
+        active = work.reservations.get((found.organisation_id, found.run_id))
+        if active is None or not has_lapsed(active, now):
+            return False
+        close_reservation(work, found.organisation_id, active, forfeit(active), SERVICE, now)
+        save(work)
+        return True
 
     ended = 0
     for found in _lapsed(db, now):
         try:
-            ended += db.retried(partial(lapse, found))
+            ended += db.transact(found.organisation_id, partial(lapse, found))
         except LedgerError as reason:  # a quarantined account must not block the others
             _logger.warning("Reservation %s has lapsed and is still held: %s", found.id, reason.detail)
         except Exception:
@@ -92,3 +87,24 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
         yield from page
         if not page:
             return
+
+
+def alert_stale_reservations(db: Database, now: datetime) -> int:
+    """Create alerts for trainers silent for half their lease; return their number."""
+
+    def tell(organisation_id: str, run_id: str, tx: Connection) -> None:
+        work = load_run(tx, organisation_id, run_id)
+        reservation, own = work.reservations.get((organisation_id, run_id)), work.accounts[organisation_id, run_id]
+        if reservation is None or now >= reservation.expires_at:
+            return
+        lease = timedelta(seconds=reservation.lease_seconds)
+        heard = max(reservation.expires_at - lease, own.updated_at)
+        if now - heard > lease * SILENT_SHARE:
+            work.tell(organisation_id, [stale_reservation_alert(own.account, reservation, heard, now)])
+            save(work)
+
+    with db.read(ALL_TENANTS) as tx:
+        found = find_stale(tx, now, SILENT_SHARE, PAGE)
+    for organisation_id, run_id in found:
+        db.transact(organisation_id, partial(tell, organisation_id, run_id))
+    return len(found)

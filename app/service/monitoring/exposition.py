@@ -1,4 +1,4 @@
-"""Metrics in the Prometheus exposition formats."""
+"""Metrics in the Prometheus exposition formats, over HTTP and as a file for the node exporter."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -16,6 +16,7 @@ from app.ledger.accounts import AccountKind
 from app.service.metrics.counters import REGISTRY
 from app.service.monitoring.database_collector import LedgerStats, PlacementSnapshot, Utilisation
 from app.service.monitoring.integrity import IntegrityWarnings
+from app.service.verification import VerificationReport
 
 T = TypeVar("T")
 Described = Sequence[tuple[str, str, Callable[[T, datetime], float | None]]]
@@ -53,6 +54,28 @@ def exposition(
     registry.register(_StaticCollector(_of_ledgers(looked, named, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
+
+
+def write_verification(file: Path, found: VerificationReport, seconds: float, now: datetime) -> None:
+    """Write the metrics of a verification that took `seconds`, atomically.
+
+    The file is in the folder of the node exporter's textfile collector; its name ends with .prom.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    registry = CollectorRegistry()
+    told = {
+        "timestamp_seconds": ("Time of the last verification of the ledger.", now.timestamp()),
+        "duration_seconds": ("Duration of the last verification.", seconds),
+        "discrepancies": ("Discrepancies of balances and chains.", len(found.problems)),
+        "unproven_accounts": ("Accounts without a proven balance.", len(found.unproven)),
+        "accounts": ("Recomputed accounts.", found.accounts),
+        "decisions": ("Verified decisions.", found.decisions),
+    }
+    for name, (help_text, value) in told.items():
+        Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)
+    write_to_textfile(str(file), registry)
 
 
 class _WorkersCollector(Collector):

@@ -6,23 +6,17 @@ checkpoint.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from app.ledger.errors import LedgerError
-from app.persistence.database import ALL_TENANTS, error_summary
+from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import monitoring_queries
 from app.persistence.repositories.monitoring_queries import Heads
-from app.service.metrics import counters
+from app.service.background import attempt
 from app.service.placements import Placement
 
 LOOK_SECONDS: Final = 60.0
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +57,5 @@ class IntegrityMonitor:
     async def keep_looking(self, placement: Placement) -> None:
         """Check periodically, until cancelled."""
         while True:
-            try:
-                await asyncio.to_thread(self.look, placement)
-                counters.background_done("integrity")
-            except (LedgerError, SQLAlchemyError) as error:
-                _logger.warning("The ends of the chains could not be looked at: %s", error_summary(error))
-            except Exception:
-                _logger.exception("The ends of the chains could not be looked at")
+            await attempt("integrity", "The ends of the chains could not be looked at", lambda: self.look(placement))
             await asyncio.sleep(LOOK_SECONDS)
