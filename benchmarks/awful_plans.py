@@ -31,8 +31,8 @@ def _plan(choice: random.Random) -> tuple[str, Json]:
         return path, setting | asked | points | {"events": _counted(choice, relation)}
     target = choice.choice(LIMITS) | {"filter": choice.choice(["declared", "adaptive"])}
     count = {} if kind == "steps" else {"count": choice.choice([1, 10_000, 1_000_000_000])}
-    besides = {"besides": _counted(choice, relation)} if choice.randrange(3) == 0 else {}
-    return path, setting | target | count | besides | {"event": _searched(choice, relation, kind)}
+    others = {"other_events": _counted(choice, relation)} if choice.randrange(3) == 0 else {}
+    return path, setting | target | count | others | {"event": _searched(choice, relation, kind)}
 
 
 def _counted(choice: random.Random, relation: str) -> list[Json]:

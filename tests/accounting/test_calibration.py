@@ -118,7 +118,7 @@ NOISY: st.SearchStrategy[DpEvent] = st.one_of(
     st.builds(GroupPrivacy, st.integers(1, 3), st.builds(Gaussian, NOISES)),
 )
 SAMPLED: st.SearchStrategy[DpEvent] = st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES))
-BESIDES = st.sampled_from(
+OTHER_COSTS = st.sampled_from(
     [
         NOTHING,
         event_curve(Gaussian(40.0), RELATION),
@@ -138,11 +138,11 @@ def next_below(value: float) -> float:
     return float(Decimal(repr(value)) - spaced(float(below)))
 
 
-@given(event=NOISY, count=COUNTS, rule=TARGETS, besides=BESIDES)
+@given(event=NOISY, count=COUNTS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
-    event: DpEvent, count: int, rule: Rule, besides: RdpCurve
+    event: DpEvent, count: int, rule: Rule, other_cost: RdpCurve
 ) -> None:
-    target = Target(rule, count, besides, RELATION)
+    target = Target(rule, count, other_cost, RELATION)
     found = min_noise_multiplier(event, target)
     if found is None:
         assert not rule.fits(target.total(with_noise_multiplier(event, 1e6)))
@@ -157,11 +157,11 @@ def test_the_least_noise_meets_the_target_and_the_next_number_below_does_not(
         assert not rule.fits(quieter)
 
 
-@given(event=SAMPLED, count=COUNTS, rule=TARGETS, besides=BESIDES)
+@given(event=SAMPLED, count=COUNTS, rule=TARGETS, other_cost=OTHER_COSTS)
 def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
-    event: DpEvent, count: int, rule: Rule, besides: RdpCurve
+    event: DpEvent, count: int, rule: Rule, other_cost: RdpCurve
 ) -> None:
-    target = Target(rule, count, besides, RELATION)
+    target = Target(rule, count, other_cost, RELATION)
     found = max_sampling_probability(event, target)
     if found is None:
         assert not rule.fits(target.total(with_sampling_probability(event, 1e-12)))
@@ -173,20 +173,20 @@ def test_the_most_sampling_meets_the_target_and_the_next_number_above_does_not(
         assert not rule.fits(target.total(with_sampling_probability(event, more)))
 
 
-@given(event=NOISY, rule=TARGETS, besides=BESIDES)
-def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, rule: Rule, besides: RdpCurve) -> None:
+@given(event=NOISY, rule=TARGETS, other_cost=OTHER_COSTS)
+def test_the_most_steps_meet_the_target_and_one_more_does_not(event: DpEvent, rule: Rule, other_cost: RdpCurve) -> None:
     curve = event_curve(event, RELATION)
-    count = max_count(curve, besides, rule)
-    assert count == 0 or rule.fits(besides + curve.times(count))
-    assert not rule.fits(besides + curve.times(count + 1))
+    count = max_count(curve, other_cost, rule)
+    assert count == 0 or rule.fits(other_cost + curve.times(count))
+    assert not rule.fits(other_cost + curve.times(count + 1))
 
 
-@given(own=st.floats(-14, -5).map(lambda exponent: 10**exponent), rule=TARGETS, besides=BESIDES)
-def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule: Rule, besides: RdpCurve) -> None:
+@given(own=st.floats(-14, -5).map(lambda exponent: 10**exponent), rule=TARGETS, other_cost=OTHER_COSTS)
+def test_the_most_steps_with_a_delta_of_their_own_are_found_too(own: float, rule: Rule, other_cost: RdpCurve) -> None:
     curve = event_curve(EpsilonDelta(0.01, own), RELATION)
-    count = max_count(curve, besides, rule)
-    assert count == 0 or rule.fits(besides + curve.times(count))
-    assert not rule.fits(besides + curve.times(count + 1))
+    count = max_count(curve, other_cost, rule)
+    assert count == 0 or rule.fits(other_cost + curve.times(count))
+    assert not rule.fits(other_cost + curve.times(count + 1))
     assert count * curve.delta_value() < rule.delta
 
 
@@ -237,7 +237,7 @@ def test_there_is_none_if_the_rest_of_the_plan_breaks_the_target() -> None:
     target = Target(Rule(0.1, 1e-5), 1, event_curve(Gaussian(1.0), RELATION), RELATION)
     assert min_noise_multiplier(Gaussian(1.0), target) is None
     assert max_sampling_probability(PoissonSampled(0.1, Gaussian(1.0)), target) is None
-    assert max_count(event_curve(Gaussian(1e6), RELATION), target.besides, target.rule) == 0
+    assert max_count(event_curve(Gaussian(1e6), RELATION), target.other_cost, target.rule) == 0
 
 
 def test_an_event_without_the_parameter_is_refused() -> None:

@@ -135,7 +135,7 @@ def test_what_cannot_be_reached_is_null_with_a_reason(house: House) -> None:
     for what, name in (("noise-multiplier", "noise_multiplier"), ("sampling-probability", "sampling_probability")):
         answer = ask(house, what, TARGET | {"count": 10, "other_events": loud})
         assert (answer[name], answer["event"], answer["epsilon"], answer["reachable"]) == (None, None, None, False)
-        assert "besides" in answer["warnings"][0]
+        assert "alone exceed" in answer["warnings"][0]
     steps = ask(house, "steps", TARGET | {"other_events": loud})
     assert (steps["steps"], steps["epsilon"]) == (0, None)
     none = ask(house, "steps", {"event": GAUSSIAN, "epsilon": 0.01, "delta": 1e-5, "steps_per_epoch": 5})

@@ -29,7 +29,7 @@ SETTING = PlanAssumptions()
 STEP = PoissonSampled(0.01, Gaussian(1.1))
 TRAINING = (StepEvent(STEP, 5000),)
 KINDS = st.sampled_from(list(FilterKind))
-BESIDES = st.lists(
+OTHERS = st.lists(
     st.builds(
         StepEvent,
         st.sampled_from([Gaussian(30.0), PoissonSampled(0.02, Gaussian(2.0)), EpsilonDelta(0.05, 1e-9)]),
@@ -42,8 +42,8 @@ SAMPLED = st.builds(
 )
 
 
-def goal(epsilon: float, kind: FilterKind, besides: tuple[StepEvent, ...] = (), delta: float = 1e-5) -> CalibrationGoal:
-    return CalibrationGoal(epsilon, delta, kind, besides, SETTING)
+def goal(epsilon: float, kind: FilterKind, others: tuple[StepEvent, ...] = (), delta: float = 1e-5) -> CalibrationGoal:
+    return CalibrationGoal(epsilon, delta, kind, others, SETTING)
 
 
 def admits(plan: tuple[StepEvent, ...], asked: CalibrationGoal) -> bool:
@@ -73,24 +73,24 @@ def admits(plan: tuple[StepEvent, ...], asked: CalibrationGoal) -> bool:
 
 
 @settings(max_examples=30)
-@given(event=SAMPLED, kind=KINDS, besides=BESIDES, epsilon=st.floats(0.3, 10))
+@given(event=SAMPLED, kind=KINDS, others=OTHERS, epsilon=st.floats(0.3, 10))
 def test_an_account_admits_the_most_steps_and_not_one_more(
-    event: DpEvent, kind: FilterKind, besides: tuple[StepEvent, ...], epsilon: float
+    event: DpEvent, kind: FilterKind, others: tuple[StepEvent, ...], epsilon: float
 ) -> None:
-    asked = goal(epsilon, kind, besides)
+    asked = goal(epsilon, kind, others)
     found = most_steps(event, asked)
     if 0 < found.steps <= 10**9:
-        assert admits((*besides, StepEvent(event, found.steps)), asked)
+        assert admits((*others, StepEvent(event, found.steps)), asked)
     if found.steps < 10**9:
-        assert not admits((*besides, StepEvent(event, found.steps + 1)), asked)
+        assert not admits((*others, StepEvent(event, found.steps + 1)), asked)
 
 
 @settings(max_examples=20)
-@given(event=SAMPLED, kind=KINDS, besides=BESIDES, epsilon=st.floats(0.3, 10), count=st.integers(1, 20_000))
+@given(event=SAMPLED, kind=KINDS, others=OTHERS, epsilon=st.floats(0.3, 10), count=st.integers(1, 20_000))
 def test_an_account_admits_a_plan_with_the_least_noise(
-    event: DpEvent, kind: FilterKind, besides: tuple[StepEvent, ...], epsilon: float, count: int
+    event: DpEvent, kind: FilterKind, others: tuple[StepEvent, ...], epsilon: float, count: int
 ) -> None:
-    asked = goal(epsilon, kind, besides)
+    asked = goal(epsilon, kind, others)
     for found in (smallest_noise(event, count, asked), largest_sampling(event, count, asked)):
         if found.event is None:
             assert found.value is None
@@ -98,7 +98,7 @@ def test_an_account_admits_a_plan_with_the_least_noise(
         else:
             assert found.epsilon is not None
             assert found.epsilon <= epsilon
-            assert admits((*besides, StepEvent(found.event, count)), asked)
+            assert admits((*others, StepEvent(found.event, count)), asked)
 
 
 def test_an_adaptive_filter_takes_a_little_more_noise_and_a_few_steps_less() -> None:
@@ -140,14 +140,14 @@ def test_not_even_one_step_is_an_answer() -> None:
 
 
 def test_a_plan_that_is_too_much_already_leaves_nothing() -> None:
-    besides = (StepEvent(Gaussian(1.0), 1),)
+    others = (StepEvent(Gaussian(1.0), 1),)
     for kind in FilterKind:
-        steps = most_steps(STEP, goal(0.1, kind, besides), steps_per_epoch=10)
+        steps = most_steps(STEP, goal(0.1, kind, others), steps_per_epoch=10)
         assert (steps.steps, steps.epochs, steps.epsilon) == (0, 0, None)
-        noise = smallest_noise(STEP, 10, goal(0.1, kind, besides))
-        sampling = largest_sampling(STEP, 10, goal(0.1, kind, besides))
+        noise = smallest_noise(STEP, 10, goal(0.1, kind, others))
+        sampling = largest_sampling(STEP, 10, goal(0.1, kind, others))
         for found in (steps, noise, sampling):
-            assert any("besides breaks" in warning for warning in found.warnings)
+            assert any("events alone exceed" in warning for warning in found.warnings)
         assert (noise.value, noise.event, noise.epsilon) == (None, None, None)
         assert sampling.value is None
 
@@ -236,8 +236,8 @@ def test_other_batches_than_poisson_samples_are_warned_of(batches: Batches) -> N
         assert "Poisson samples" in warnings_of((StepEvent(event, 2),), setting=setting)
     for event in unsampled:
         assert warnings_of((StepEvent(event, 2),), setting=setting) == ""
-    sampled_besides = CalibrationGoal(2.0, 1e-5, FilterKind.DECLARED, TRAINING, setting)
-    for found in (smallest_noise(Gaussian(9.0), 1, sampled_besides), most_steps(Gaussian(9.0), sampled_besides)):
+    sampled_too = CalibrationGoal(2.0, 1e-5, FilterKind.DECLARED, TRAINING, setting)
+    for found in (smallest_noise(Gaussian(9.0), 1, sampled_too), most_steps(Gaussian(9.0), sampled_too)):
         assert any("Poisson samples" in warning for warning in found.warnings)
 
 

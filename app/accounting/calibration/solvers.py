@@ -67,18 +67,18 @@ EventAt = Callable[[float], DpEvent]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The rule for a repeated event and `besides`, the rest of the plan."""
+    """The rule for a repeated event and `other_cost`, the rest of the plan."""
 
     rule: Rule
     count: int
-    besides: RdpCurve
+    other_cost: RdpCurve
     relation: NeighboringRelation
 
     def total(self, event: DpEvent) -> RdpCurve:
         """Compute the curve of the whole plan over the rule's grid."""
         grid = orders(self.rule.grid_version)
         spend_curve(event, grid.size)
-        return self.besides + curve_over(event, grid, self.relation).times(self.count)
+        return self.other_cost + curve_over(event, grid, self.relation).times(self.count)
 
 
 def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], digits: int = 4) -> float | None:
@@ -164,13 +164,13 @@ def max_sampling_probability(event: DpEvent, target: Target) -> float | None:
     return decimal(-found, DIGITS)
 
 
-def max_count(curve: RdpCurve, besides: RdpCurve, rule: Rule) -> int:
-    """Find the largest count of `curve`, up to 2^62, that fits with `besides`."""
-    bounds = rule.bounds(besides + curve)
-    free = np.where(bounds >= besides.values, bounds - np.minimum(besides.values, bounds), 0)
+def max_count(curve: RdpCurve, other_cost: RdpCurve, rule: Rule) -> int:
+    """Find the largest count of `curve`, up to 2^62, that fits with `other_cost`."""
+    bounds = rule.bounds(other_cost + curve)
+    free = np.where(bounds >= other_cost.values, bounds - np.minimum(other_cost.values, bounds), 0)
     near = int((free // np.maximum(curve.values, 1)).max())
     # Counted downwards: fewer steps fit.
-    found = smallest_fitting(lambda index: rule.fits(besides + curve.times(-index)), -max(near, 1), -MAX_COUNT, -1)
+    found = smallest_fitting(lambda index: rule.fits(other_cost + curve.times(-index)), -max(near, 1), -MAX_COUNT, -1)
     return 0 if found is None else -found
 
 
@@ -189,7 +189,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
     neighbours refine the estimate. A rule that depends on the plan is evaluated there. The parameter grows towards
     fitting.
     """
-    rule, size = target.rule, target.besides.values.size
+    rule, size = target.rule, target.other_cost.values.size
     require_affordable(MIN_TRIALS * curve_work(event_at(start), few=False))
     excess = _Excess(event_at, target, np.arange(0, size, COARSE))
     at = root(excess, start, bounds, ROUGHLY)
@@ -199,7 +199,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
         at = root(excess, at, bounds, CLOSELY)
         if excess.best not in {places[0], places[-1]} or excess.best in {0, size - 1}:
             break
-    if rule.looks_at_the_plan:
+    if rule.depends_on_plan:
         with suppress(*OUT_OF_BOUNDS):  # if so, the integer search starts from this estimate
             most = rule.bounds(target.total(event_at(at)))
             places = np.flatnonzero(most >= 0)
@@ -231,13 +231,13 @@ class _Excess:
         self._target = target
         self._places = places
         self._grid = orders(target.rule.grid_version)[places]
-        self._besides = target.besides.at(places)
+        self._other_cost = target.other_cost.at(places)
         self._prices = prices
         self.best = int(places[0]) if places.size else 0
         """Grid index of the best order at the last evaluation."""
 
     def __call__(self, at: float) -> float:
-        """Compute the logarithm, clipped to +-UTMOST."""
+        """Compute the logarithm, clipped to +-MAX_LOG_EXCESS."""
         if self._places.size == 0:
             return MAX_LOG_EXCESS
         target, rule = self._target, self._target.rule
@@ -247,7 +247,7 @@ class _Excess:
             curve = curve_over(event, self._grid, target.relation)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS
-        total = self._besides + curve.times(target.count)
+        total = self._other_cost + curve.times(target.count)
         prices = self._prices
         if prices is None:
             prices = conversion_prices(self._grid, remaining_delta(rule.delta, total.delta))

@@ -24,7 +24,7 @@ class Rule:
     delta: float
     grid_version: int = GRID_VERSION
 
-    looks_at_the_plan: ClassVar[bool] = False
+    depends_on_plan: ClassVar[bool] = False
     """Whether the bounds depend on more of the plan's curve than its own delta."""
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ CLOSED: Final = -1
 class AdaptiveRule(Rule):
     """Rule that an account with an adaptive filter and this plan as `planned` admits the plan."""
 
-    looks_at_the_plan: ClassVar[bool] = True
+    depends_on_plan: ClassVar[bool] = True
 
     def bounds(self, total: RdpCurve) -> NDArray[np.int64]:
         """Compute the bound of each order for the whole plan's curve.
@@ -171,24 +171,24 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     Raises:
         UnsupportedEventError: the event has no sound bound under the relation.
     """
-    rule, besides = goal.rule(), goal.setting.curve(goal.other_events)
+    rule, other_cost = goal.rule(), goal.setting.curve(goal.other_events)
     curve = event_curve(event, goal.setting.relation, rule.grid_version)
-    steps = max_count(curve, besides, rule)
+    steps = max_count(curve, other_cost, rule)
     events = [event, *(step.event for step in goal.other_events)]
     warnings = goal.setting.warnings(events, goal.delta)
     if steps == 0:
         warnings.append(_why(goal, f"Not even one step meets epsilon {goal.epsilon:g}"))
-        if not _fits(goal, besides):
+        if not _fits(goal, other_cost):
             epochs = None if steps_per_epoch is None else 0
             return Steps(0, epochs, None, None, None, tuple(warnings))
-    grid, total = orders(rule.grid_version), besides + curve.times(steps)
+    grid, total = orders(rule.grid_version), other_cost + curve.times(steps)
     found = epsilon_of_curve(grid, total, goal.delta)
     order = None if total.is_zero else found.order
     warnings += about_epsilon(found, total, goal.delta)
     if steps_per_epoch is None:
         return Steps(steps, None, found.epsilon, None, order, tuple(warnings))
     epochs = steps // steps_per_epoch
-    whole = epsilon_of_curve(grid, besides + curve.times(epochs * steps_per_epoch), goal.delta)
+    whole = epsilon_of_curve(grid, other_cost + curve.times(epochs * steps_per_epoch), goal.delta)
     return Steps(steps, epochs, found.epsilon, whole.epsilon, order, tuple(warnings))
 
 
@@ -232,12 +232,12 @@ def _unreachable(goal: CalibrationGoal, what: str) -> Solution:
     return Solution(None, None, None, None, (*warnings, _why(goal, what)))
 
 
-def _fits(goal: CalibrationGoal, besides: RdpCurve) -> bool:
-    return besides.is_zero or goal.rule().fits(besides)
+def _fits(goal: CalibrationGoal, other_cost: RdpCurve) -> bool:
+    return other_cost.is_zero or goal.rule().fits(other_cost)
 
 
 def _why(goal: CalibrationGoal, what: str) -> str:
     if not _fits(goal, goal.setting.curve(goal.other_events)):
-        what = f"What is planned besides breaks epsilon {goal.epsilon:g} by itself"
+        what = f"The other planned events alone exceed epsilon {goal.epsilon:g}"
     held = " with an adaptive filter" if goal.filter is FilterKind.ADAPTIVE else ""
     return f"{what} at delta {goal.delta:g}{held}: nothing fits."
