@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logging_config
-from app.persistence.tables import REQUEST_ID_LENGTH
+from app.ledger.names import REQUEST_ID_LENGTH
 from app.service.metrics import counters
 
 Headers = tuple[tuple[bytes, bytes], ...]

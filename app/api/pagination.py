@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 
 from fastapi import Query
 
+from app.ledger.decisions import DecisionCursor
 from app.ledger.errors import InvalidInputError
-from app.persistence.repositories.decision_queries import DecisionCursor
 
 MAX_PAGE = 200
 MAX_DIGITS = 18

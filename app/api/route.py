@@ -20,7 +20,7 @@ from app.api.problems import PROBLEM_JSON, problem_response
 from app.api.session_cookies import credential_of
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
-from app.persistence.tables import KEY_LENGTH
+from app.ledger.names import KEY_LENGTH
 from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits, TokenBuckets

@@ -6,8 +6,8 @@ from typing import Final
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, sampling_probability
 from app.charts.model import Axis, Chart, Mark, Point, Series, SeriesKind, SeriesRole, format_exact
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.event_inspection import smallest_noise
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.queries.run_detail import RunDetail
 
 MOST_ATTEMPTS: Final = 6

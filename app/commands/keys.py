@@ -8,12 +8,12 @@ import typer
 
 from app.bootstrap import open_ledger
 from app.commands.output import Json, print_result
+from app.ledger.api_keys import KeyRecord
 from app.ledger.errors import NotFoundError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys as stored
 from app.persistence.repositories import organisations
-from app.persistence.repositories.api_keys import KeyRecord
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys
 from app.service.governance.key_generation import KeyTerms

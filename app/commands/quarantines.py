@@ -6,9 +6,9 @@ import typer
 
 from app.bootstrap import open_ledger
 from app.commands.output import Json, print_result
+from app.ledger.proposals import Proposal
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations
-from app.persistence.repositories.proposals import Proposal
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import proposals, quarantines
 from app.service.idempotency import IdempotentRequest

@@ -14,9 +14,9 @@ from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_i
 from app.dashboard.decisions import PAGE, Moment, Word
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
+from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
-from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
 from app.service.audit.chain_status import read_health
 from app.service.audit.queries import name_accounts, read_audit_entries
 from app.service.queries.overview import read_change_token

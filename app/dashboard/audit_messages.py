@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.dashboard.formatting import count, limit, short
-from app.ledger.audit_actions import AuditAction
-from app.persistence.repositories.audit_entries import StoredAuditEntry
+from app.ledger.audit import AuditAction, StoredAuditEntry
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",

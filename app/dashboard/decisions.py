@@ -12,10 +12,9 @@ from app.api.pagination import MAX_DIGITS, decode_position_cursor, encode_positi
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PageDep, router
+from app.ledger.decisions import Decision, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
-from app.persistence.repositories.decision_queries import DecisionWithPath
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
-from app.persistence.tables import ACTOR_LENGTH
+from app.ledger.names import ACTOR_LENGTH
 from app.service.audit.queries import DecisionQuery, read_decision, read_decisions
 from app.service.queries.overview import read_change_token
 

@@ -9,10 +9,10 @@ from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
 from app.dashboard.formatting import limit
 from app.dashboard.page_context import PageDep, router
+from app.ledger.decisions import Decision
 from app.ledger.deviations import DeviationKind
 from app.ledger.event_inspection import smallest_noise
 from app.ledger.reservations import has_lapsed
-from app.persistence.repositories.decisions import Decision
 from app.service.queries.run_detail import get_run_detail, run_change_token
 
 routes = router()

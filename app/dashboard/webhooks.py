@@ -7,8 +7,8 @@ from fastapi import Query, Request, Response
 from app.api.pagination import decode_cursor, split_page
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.dashboard.select_options import account_paths
+from app.ledger.alerts import AlertType
 from app.ledger.errors import InsufficientScopeError, NotFoundError
-from app.persistence.repositories.alerts import AlertType
 from app.service.alerts.settings import get_alert_settings, list_alerts
 from app.service.queries.account_paths import account_paths_of
 from app.service.queries.overview import read_change_token

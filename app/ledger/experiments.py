@@ -1,6 +1,8 @@
 """Experiments: many trainings, one of which is selected, and how they are charged."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from app.accounting.events import Composed, DpEvent, RepeatAndSelect, SelfComposed
@@ -24,3 +26,21 @@ def sweep_event(trial: Sequence[StepEvent], mean: float, shape: float | None) ->
     """
     parts: list[DpEvent] = [step.event if step.count == 1 else SelfComposed(step.event, step.count) for step in trial]
     return RepeatAndSelect(parts[0] if len(parts) == 1 else Composed(tuple(parts)), mean, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A sweep.
+
+    Its account is the budget of its runs, or the one run charged for all trials.
+    """
+
+    id: str
+    account_id: str
+    charging_mode: ChargingMode
+    created_by: str
+    created_at: datetime
+
+    def facts(self) -> dict[str, object]:
+        """Get the fields recorded in the audit chain."""
+        return {"account": self.account_id, "charging_mode": str(self.charging_mode)}

@@ -1,8 +1,17 @@
-"""Names of objects."""
+"""Names and ids that callers choose, and their greatest lengths in characters."""
+
+from typing import Final
 
 from app.ledger.errors import InvalidInputError
 
-MAX_NAME_LENGTH = 100
+MAX_NAME_LENGTH: Final = 100
+KEY_LENGTH: Final = 255
+"""Of an idempotency key."""
+ACTOR_LENGTH: Final = 300
+"""Of the author of a request, as audit events name it."""
+REQUEST_ID_LENGTH: Final = 64
+MAX_URL_LENGTH: Final = 2000
+"""Of a webhook's URL."""
 
 
 def check_name(name: str) -> str:

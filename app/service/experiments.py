@@ -10,18 +10,17 @@ from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation, RepeatAndSelect
 from app.accounting.formulas.run_count_sampling import number_of_runs
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
-from app.ledger.experiments import ChargingMode, sweep_event
+from app.ledger.experiments import ChargingMode, Experiment, sweep_event
 from app.ledger.filters import FilterKind
 from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus, require_active
 from app.persistence.repositories import accounts, experiments, locks, runs
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
-from app.persistence.repositories.experiments import Experiment
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec

@@ -10,10 +10,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.audit_messages import SENTENCES, describe_event
 from app.ledger.accounts import AccountKind
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction, StoredAuditEntry
 from app.ledger.hash_chain import AuditEntry
-from app.persistence.repositories.audit_entries import StoredAuditEntry
-from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
+from app.ledger.proposals import ProposalKind, ProposalStatus
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Clock, Hospital

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import pytest
 
 from app.api.problems import STATUSES
-from app.ledger.audit_actions import AuditAction
+from app.ledger.alerts import AlertType
+from app.ledger.audit import AuditAction
 from app.ledger.permissions import Permission
-from app.persistence.repositories.alerts import AlertType
 from tests.docs.markdown import ROOT
 
 GLOSSARY = (ROOT / "docs/reference/glossary.md").read_text()

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
+from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, decision_queries, deliveries, reservations
-from app.persistence.repositories.decision_queries import DecisionCursor, DecisionFilter
-from app.persistence.repositories.decisions import DecisionOutcome
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"

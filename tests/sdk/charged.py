@@ -6,10 +6,10 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from app.accounting.events import canonical
+from app.ledger.decisions import DecisionOutcome
 from app.ledger.reservations import has_lapsed
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, decisions, reservations, runs
-from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.tables import runs as runs_table
 from tests.api import trainer
 

@@ -10,13 +10,13 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
+from app.ledger.decisions import Decision, DecisionOutcome, sealed
 from app.ledger.hash_chain import SERVICE
 from app.ledger.plans import plan_of
 from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall, remaining_items, take
 from app.ledger.runs import Run
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, balances, decisions, dp_events, reservations, runs
-from app.persistence.repositories.decisions import Decision, DecisionOutcome, sealed
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.tables import organisations
 

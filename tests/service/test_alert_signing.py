@@ -7,8 +7,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from app.persistence.repositories.alerts import Alert, AlertType
-from app.persistence.repositories.webhooks import Webhook
+from app.ledger.alerts import Alert, AlertType, Webhook
 from app.service.alerts.http_sender import message, new_secret, signature, signed_headers
 
 

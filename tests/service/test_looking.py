@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Connection, update
 
 from app.dashboard.formatting import severity_label
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.windows import ALWAYS
 from app.persistence.repositories import accounts
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.tables import accounts as accounts_table
 from app.service.alerts.forecasts import forecast_limit
 from app.service.auth.authentication import Principal, authenticate

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
+from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
@@ -21,7 +22,6 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
-from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.auth import authentication
 from app.service.charging.close import close_withdrawn
 from app.service.charging.group import CommandResult, NotReady

@@ -8,7 +8,7 @@ from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
-from app.persistence.repositories.alerts import AlertType
+from app.ledger.alerts import AlertType
 from app.service.alerts import settings
 
 routes = router("alerts")

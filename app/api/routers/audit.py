@@ -11,9 +11,9 @@ from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Verification
 from app.api.schemas.common import Timestamp
 from app.api.schemas.decisions import Decision, DecisionPage
-from app.persistence.repositories.audit_entries import AuditFilter
-from app.persistence.repositories.decisions import DecisionOutcome
-from app.persistence.tables import ACTOR_LENGTH
+from app.ledger.audit import AuditFilter
+from app.ledger.decisions import DecisionOutcome
+from app.ledger.names import ACTOR_LENGTH
 from app.service.audit import queries
 from app.service.audit.queries import DecisionQuery
 from app.service.auth.request_context import RequestContext

@@ -8,7 +8,7 @@ from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, res
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.policies import AccountPolicy, ReplacePolicy
 from app.api.schemas.proposals import Proposal
-from app.persistence.repositories.proposals import Proposal as DomainProposal
+from app.ledger.proposals import Proposal as DomainProposal
 from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest

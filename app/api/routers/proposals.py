@@ -15,7 +15,7 @@ from app.api.schemas.proposals import (
     ProposalPage,
     ProposalReview,
 )
-from app.persistence.repositories.proposals import ProposalStatus
+from app.ledger.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
 from app.service.governance.limit_changes import LimitRequest
 

@@ -17,7 +17,7 @@ from app.api.schemas.alerts import (
     WebhookPage,
 )
 from app.api.schemas.common import Body
-from app.persistence.repositories.alerts import DeliveryStatus
+from app.ledger.alerts import DeliveryStatus
 from app.service.alerts import webhooks
 
 routes = router("webhooks")

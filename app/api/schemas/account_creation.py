@@ -17,11 +17,10 @@ from app.api.schemas.common import (
     Timestamp,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
+from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import FilterKind
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories.accounts import Population
-from app.persistence.repositories.partitions import Block
 from app.service.accounts.partitions import ParallelSpec
 from app.service.accounts.spec import AccountSpec
 

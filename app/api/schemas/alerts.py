@@ -8,12 +8,12 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import Body, Output, Page, Reference
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID
 from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
-from app.persistence.repositories.alert_settings import AlertSettings as DomainAlertSettings
-from app.persistence.repositories.alerts import Alert as DomainAlert
-from app.persistence.repositories.alerts import AlertType, DeliveryStatus
-from app.persistence.repositories.deliveries import Delivery as DomainDelivery
-from app.persistence.repositories.webhooks import Webhook as DomainWebhook
-from app.persistence.tables import MAX_URL_LENGTH
+from app.ledger.alerts import Alert as DomainAlert
+from app.ledger.alerts import AlertSettings as DomainAlertSettings
+from app.ledger.alerts import AlertType, DeliveryStatus
+from app.ledger.alerts import Delivery as DomainDelivery
+from app.ledger.alerts import Webhook as DomainWebhook
+from app.ledger.names import MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.webhooks import Subscription
 

@@ -7,8 +7,8 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Body, Name, Output, Page, Reason, Reference, Timestamp
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
+from app.ledger.api_keys import KeyRecord
 from app.ledger.permissions import Role
-from app.persistence.repositories.api_keys import KeyRecord
 from app.service.governance.api_keys import MOST_OVERLAP_SECONDS
 from app.service.governance.key_generation import IssuedKey, KeyTerms
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
-from app.persistence.repositories.audit_entries import StoredAuditEntry
+from app.ledger.audit import StoredAuditEntry
 from app.service.verification import Discrepancy as DomainDiscrepancy
 from app.service.verification import VerificationReport
 

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output, Page
 from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID
-from app.persistence.repositories.checkpoints import Checkpoint as DomainCheckpoint
+from app.ledger.audit import Checkpoint as DomainCheckpoint
 from app.service.signatures import Signer
 
 SIGNATURE_EXAMPLE: dict[str, Any] = {

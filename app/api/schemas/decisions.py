@@ -8,8 +8,7 @@ from pydantic import ConfigDict, Field
 from app.api.schemas.common import ExtendedNumber, Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
-from app.persistence.repositories.decision_queries import DecisionWithPath
-from app.persistence.repositories.decisions import DecisionOutcome
+from app.ledger.decisions import DecisionOutcome, DecisionWithPath
 from app.service.json_numbers import json_finite
 
 _FACTS = (

@@ -32,9 +32,9 @@ from app.api.schemas.examples import (
 )
 from app.api.schemas.reservations import not_made
 from app.ledger.composition import MAX_BUDGETS
+from app.ledger.decisions import Decision
 from app.ledger.experiments import ChargingMode
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.decisions import Decision
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord, Sweep
 from app.service.idempotency import ResponseOverride

@@ -7,10 +7,10 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Body, Limit, LimitInput, Output, Page, Reason
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
+from app.ledger.account_records import AccountRecord
 from app.ledger.filters import FilterKind
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Proposal as DomainProposal
-from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
+from app.ledger.proposals import Proposal as DomainProposal
+from app.ledger.proposals import ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
 PROPOSAL_EXAMPLE: dict[str, Any] = {

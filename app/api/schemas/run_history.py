@@ -15,7 +15,7 @@ from app.api.schemas.examples import (
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
 )
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.json_numbers import json_finite
 from app.service.queries.run_history import History
 

@@ -18,7 +18,7 @@ from app.api.schemas.examples import (
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
 )
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 from app.service.json_numbers import json_finite
 

@@ -5,11 +5,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, insert, update
 
+from app.ledger.account_records import Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import budgets_of
 from app.ledger.lookalikes import name_skeleton
 from app.persistence.repositories import balances
-from app.persistence.repositories.accounts import Population, planned_text
+from app.persistence.repositories.accounts import planned_text
 from app.persistence.repositories.organisations import policy_text
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 

@@ -3,8 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
@@ -12,73 +11,22 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
 from app.accounting.orders import orders
+from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.alert_thresholds import ThresholdWatermark, holds_on, watermark_of
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.database import writes
 from app.persistence.repositories import balances
-from app.persistence.repositories.alert_settings import DEFAULT_ALERT_SETTINGS, AlertSettings, read_alert_settings
-from app.persistence.repositories.balances import Since
+from app.persistence.repositories.alert_settings import read_alert_settings
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.locks import AccountVersion, ancestor_ids, descendant_ids, lock
+from app.persistence.repositories.locks import ancestor_ids, descendant_ids, lock
 from app.persistence.repositories.organisations import read_policy
 from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Population:
-    """The fields of a population besides its account."""
-
-    privacy_unit: str
-    relation: NeighboringRelation
-    size: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class AccountRecord:
-    """An account with its population's fields and its times.
-
-    Args:
-        quarantine: the reason that writes are stopped, if they are.
-        since: charges since its curves were written; None: the curves must be written.
-        watch: its threshold watermark, if computed.
-    """
-
-    account: Account
-    population: Population
-    created_at: datetime
-    updated_at: datetime
-    quarantine: str | None = None
-    since: Since | None = field(default_factory=dict)
-    tells: AlertSettings = DEFAULT_ALERT_SETTINGS
-    watch: ThresholdWatermark | None = None
-
-    def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
-        """Copy the record after a change of the account, keeping the thresholds reached before."""
-        watch = self.watch or watermark_of(self.account, self.tells.thresholds)
-        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
-
-    def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
-        """Copy the record with an earlier watermark that still holds despite other charges."""
-        watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
-        if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
-            return self
-        return replace(self, watch=watch)
-
-    def is_what(self, seen: AccountVersion) -> bool:
-        """Check whether the record is current; after a restore a version alone may repeat."""
-        return (self.account.version, self.updated_at, self.quarantine) == (
-            seen.version,
-            seen.updated_at,
-            seen.quarantine,
-        )
-
 
 _FACTS = (
     *balances.COLUMNS,
@@ -166,16 +114,6 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     book = CostCache()
     asked = {"of_organisation": organisation_id, "of_account": account_id}
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
-
-
-@dataclass(frozen=True, slots=True)
-class AccountFilter:
-    """A filter of accounts; None: any."""
-
-    kind: AccountKind
-    beneath: str | None = None
-    parent_id: str | None = None
-    path: str | None = None
 
 
 def page(

@@ -1,32 +1,14 @@
 """Alert settings, stored in accounts' rows so that a charge needs no extra query."""
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
 
 from sqlalchemy import Connection, update
 
 from app.ledger.accounts import Account
-from app.ledger.alert_thresholds import DEFAULT_THRESHOLDS
+from app.ledger.alerts import AlertSettings
 from app.persistence.tables import accounts
-
-
-@dataclass(frozen=True, slots=True)
-class AlertSettings:
-    """An account's alert settings.
-
-    Args:
-        thresholds: increasing shares of its limit's epsilon.
-        forecast_days: horizon of the forecast alert; 0 disables it.
-    """
-
-    thresholds: tuple[float, ...]
-    forecast_days: int
-
-
-DEFAULT_ALERT_SETTINGS: Final = AlertSettings(DEFAULT_THRESHOLDS, 30)
 
 
 @lru_cache(maxsize=256)

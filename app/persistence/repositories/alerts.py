@@ -2,57 +2,16 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from app.ledger.alerts import Alert, AlertFilter, AlertType, DeliveryStatus
 from app.persistence.repositories import webhooks
 from app.persistence.repositories.locks import ancestor_ids
 from app.persistence.tables import account_ancestors, alerts, deliveries
-
-
-class AlertType(StrEnum):
-    """The types of alerts."""
-
-    THRESHOLD = "account.threshold_reached"
-    EXHAUSTED = "account.exhausted"
-    FORECAST = "account.exhaustion_forecast"
-    OVERDRAWN = "run.overdrawn"
-    RESERVATION_STALE = "reservation.stale"
-    RESERVATION_FORFEITED = "reservation.forfeited"
-    TEST = "webhook.test"
-
-
-class DeliveryStatus(StrEnum):
-    """The status of a delivery."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    GIVEN_UP = "given_up"
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """A notification that is sent once.
-
-    Args:
-        id: lets receivers detect repetitions.
-        account_id: the subject; None for a test.
-        dedup_key: equal for alerts of an account that are the same.
-        payload: JSON members.
-    """
-
-    id: str
-    type: AlertType
-    account_id: str | None
-    dedup_key: str
-    payload: Mapping[str, Any]
-    created_at: datetime
 
 
 def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
@@ -93,14 +52,6 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
         ]
         tx.execute(insert(deliveries), rows)
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class AlertFilter:
-    """A filter of alerts by type, and by an account and its descendants."""
-
-    kind: AlertType | None
-    within: str | None
 
 
 def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: str | None, limit: int) -> list[Alert]:

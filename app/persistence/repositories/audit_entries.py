@@ -1,41 +1,15 @@
 """The audit chain of an organisation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, union_all
 
+from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 from app.persistence.tolerant import Report, TolerantQuery, refuse
-
-
-@dataclass(frozen=True, slots=True)
-class StoredAuditEntry:
-    """An entry and its hash."""
-
-    entry: AuditEntry
-    entry_hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """A filter of audit entries; None: any.
-
-    Args:
-        action: for example "budget.created", or "budget.*" for all of a kind.
-        within: entries about this account and its descendants, and about their keys, proposals and experiments.
-    """
-
-    action: str | None = None
-    actor: str | None = None
-    subject: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    within: str | None = None
 
 
 def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:

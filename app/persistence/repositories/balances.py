@@ -6,7 +6,7 @@ order and grouping (ADR 0004, ADR 0013).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
+from app.ledger.account_records import Since
 from app.ledger.accounts import Account, PricedStep, zero_curve
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.filters import FilterWeights
@@ -25,8 +26,6 @@ from app.persistence.tables import accounts, balances
 MOST_EVENTS: Final = 16
 """Maximum different events before the curves are written."""
 
-Since = Mapping[str, tuple[int, int]]
-"""Charges since the curves were written, by fingerprint: the count, and the count from holds."""
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 

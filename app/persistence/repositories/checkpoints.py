@@ -1,24 +1,12 @@
 """Signed checkpoints of audit chains, and the anchors of runs' chains in them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, or_, select
 
+from app.ledger.audit import Checkpoint
 from app.persistence.tables import checkpoints, run_anchors, runs
 from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A signed checkpoint: the chain's length and head, and the document as JSON."""
-
-    organisation_id: str
-    audit_length: int
-    audit_head: bytes
-    document: str
-    created_at: datetime
 
 
 def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:

@@ -1,57 +1,13 @@
 """List decisions across runs, newest first."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, or_, select
 
-from app.persistence.repositories.decisions import Decision, DecisionOutcome, read_decision
+from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.persistence.repositories.decisions import read_decision
 from app.persistence.repositories.partial_indexes import NOT_ADMITTED
 from app.persistence.tables import account_ancestors, accounts, decisions
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionFilter:
-    """A filter of decisions; None: any.
-
-    `beneath` is an account that the run charges or is.
-    """
-
-    run_id: str | None = None
-    beneath: str | None = None
-    outcome: DecisionOutcome | None = None
-    actor: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def follows_a_chain(self) -> bool:
-        """Whether to walk a run's chain; refusals are few and have an index."""
-        return self.run_id is not None and self.outcome in {None, DecisionOutcome.ADMITTED}
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionCursor:
-    """A stable cursor among all decisions."""
-
-    created_at: datetime
-    run_id: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionWithPath:
-    """A decision without its steps, and the path of its run."""
-
-    decision: Decision
-    run_path: str
-
-    @property
-    def place(self) -> DecisionCursor:
-        """The cursor of this decision."""
-        return DecisionCursor(self.decision.created_at, self.decision.run_id, self.decision.position)
-
 
 _NEWEST_FIRST = ("created_at", "run_id", "position")
 _CHAIN_BACKWARDS = ("position",)

@@ -1,9 +1,6 @@
 """Decisions on requests for steps, admitted and refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, select
@@ -11,96 +8,12 @@ from sqlalchemy import Connection, Row, Select, bindparam, select
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.hash_chain import Actor, DecisionEntry, entry_hash
+from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.hash_chain import Actor
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.decision_event_previews import first_events
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.tables import accounts, decision_events, decisions, dp_events
-
-
-class DecisionOutcome(StrEnum):
-    """The outcome of steps: admitted, refused, reported as executed, or forfeited."""
-
-    ADMITTED = "admitted"
-    REFUSED = "refused"
-    REPORTED = "reported"
-    FORFEITED = "forfeited"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """An immutable decision on a run's steps: an entry of the run's chain.
-
-    Args:
-        steps: the requested ones, or the admitted prefix of `step_count`.
-        reading: of the run, afterwards.
-        steps_remaining: further repetitions of the last event; None if refused.
-        refusal_details: JSON of a refusal; None if admitted.
-        reservation_id: the source of the steps; None: the accounts.
-        opens_attempt: whether these are the attempt's first steps.
-        asker: the author and id of the request.
-        entry_hash: link of the run's chain; empty until the decision is recorded.
-    """
-
-    run_id: str
-    position: int
-    attempt: int
-    outcome: DecisionOutcome
-    steps: tuple[StepEvent, ...]
-    first_step: int
-    step_count: int
-    requested_count: int
-    reading: Reading
-    steps_remaining: int | None
-    binding_account_id: str
-    binding_account_path: str
-    refusal_details: str | None
-    request_fingerprint: str
-    idempotency_key: str | None
-    reservation_id: str | None
-    created_at: datetime
-    asker: Actor
-    opens_attempt: bool = False
-    entry_hash: bytes = b""
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the run advanced: the steps were admitted or reported."""
-        return self.outcome in {DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED}
-
-    @property
-    def next_step(self) -> int:
-        """The number of the step after the run's last one."""
-        return self.first_step + self.step_count if self.admitted else self.first_step
-
-
-def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
-    """Set the hash of a decision, the chain's new head."""
-    entry = DecisionEntry(
-        organisation_id=organisation_id,
-        run_id=decision.run_id,
-        position=decision.position,
-        attempt=decision.attempt,
-        outcome=str(decision.outcome),
-        idempotency_key=decision.idempotency_key,
-        request_fingerprint=decision.request_fingerprint,
-        first_step=decision.first_step,
-        step_count=decision.step_count,
-        requested_count=decision.requested_count,
-        items=tuple((fingerprint(step.event), step.count) for step in decision.steps),
-        reservation_id=decision.reservation_id,
-        epsilon=decision.reading.epsilon,
-        delta=decision.reading.delta,
-        epsilon_limit=decision.reading.epsilon_limit,
-        steps_remaining=decision.steps_remaining,
-        binding_account_id=decision.binding_account_id,
-        refusal_details=decision.refusal_details,
-        created_at=decision.created_at,
-        actor=decision.asker.actor,
-        request_id=decision.asker.request_id,
-    )
-    return replace(decision, entry_hash=entry_hash(head, entry))
-
 
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
     accounts,

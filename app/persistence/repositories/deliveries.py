@@ -7,36 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, exists, func, select, update
 
-from app.persistence.repositories.alerts import Alert, DeliveryStatus, read_alert
+from app.ledger.alerts import Alert, Delivery, DeliveryStatus, Webhook
+from app.persistence.repositories.alerts import read_alert
 from app.persistence.repositories.partial_indexes import PENDING
-from app.persistence.repositories.webhooks import Webhook, read_webhook
+from app.persistence.repositories.webhooks import read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """An alert's delivery to a webhook.
-
-    Args:
-        attempts: number of attempts, including one in progress.
-        next_attempt_at: when it is due, if pending.
-        last_status: HTTP status of the last response, if any.
-        last_error: why the last attempt failed.
-        delivered_at: when it was first acknowledged.
-    """
-
-    id: str
-    webhook_id: str
-    alert_id: str
-    alert_type: str
-    status: DeliveryStatus
-    attempts: int
-    next_attempt_at: datetime
-    last_attempt_at: datetime | None
-    last_status: int | None
-    last_error: str | None
-    delivered_at: datetime | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,12 @@
 """Sweeps and the accounts that they charge."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from app.ledger.experiments import ChargingMode
+from app.ledger.experiments import ChargingMode, Experiment
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, experiments, run_budgets
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A sweep.
-
-    Its account is the budget of its runs, or the one run charged for all trials.
-    """
-
-    id: str
-    account_id: str
-    charging_mode: ChargingMode
-    created_by: str
-    created_at: datetime
-
-    def facts(self) -> dict[str, object]:
-        """Get the fields recorded in the audit chain."""
-        return {"account": self.account_id, "charging_mode": str(self.charging_mode)}
-
 
 _COLUMNS = [column for column in experiments.c if column is not experiments.c.organisation_id]
 

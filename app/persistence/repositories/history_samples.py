@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import CTE, Connection, Select, Table, and_, case, func, literal, select
 
-from app.persistence.repositories.decisions import DecisionOutcome
+from app.ledger.decisions import DecisionOutcome
 from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, runs
 
 CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOutcome.FORFEITED)

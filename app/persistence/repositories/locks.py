@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection, Select, bindparam, select
 
+from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
 from app.persistence.database import writes
 from app.persistence.tables import account_ancestors, accounts
@@ -47,16 +47,6 @@ _GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine_reason, 
     accounts.c.organisation_id == bindparam("of_organisation"),
     accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AccountVersion:
-    """The columns of an account that show whether a cached copy is current."""
-
-    id: str
-    version: int
-    updated_at: datetime
-    quarantine: str | None
 
 
 def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -1,36 +1,13 @@
 """Partitions: attestations of disjointness, data blocks, and parallel accounts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from app.ledger.account_records import Attestation, Block
 from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
 from app.persistence.tolerant import Report, TolerantQuery, refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Attestation:
-    """A statement that an account's children are disjoint, and chosen independently of the data.
-
-    `replacement_assumption` is the assumption on replaced units under replace_one.
-    """
-
-    text: str
-    replacement_assumption: str | None
-    attested_by: str
-    attested_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The data of a half-open period, a partition of its population."""
-
-    data_from: datetime
-    data_to: datetime
-    label: str | None
 
 
 def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestation) -> None:

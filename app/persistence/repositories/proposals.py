@@ -1,81 +1,14 @@
 """Proposals and their reviews by another person."""
 
-import json
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 
 from app.ledger.policies import ORGANISATION
+from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import proposals
-
-
-class ProposalKind(StrEnum):
-    """The subject of a proposal: a limit, policy, run, population or quarantine."""
-
-    LIMIT = "limit"
-    RUN = "run"
-    POLICY = "policy"
-    POPULATION = "population"
-    QUARANTINE = "quarantine"
-
-
-class ProposalStatus(StrEnum):
-    """The status of a proposal."""
-
-    OPEN = "open"
-    APPROVED = "approved"
-    REJECTED = "rejected"
-    WITHDRAWN = "withdrawn"
-    SUPERSEDED = "superseded"
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A change that needs another person's approval.
-
-    Args:
-        account_id: the subject; None: the organisation itself.
-        payload: the change, as canonical JSON.
-        reason: the proposer's; `decision_reason` is the reviewer's.
-    """
-
-    id: str
-    kind: ProposalKind
-    account_id: str | None
-    payload: str
-    status: ProposalStatus
-    reason: str
-    proposed_by: str
-    proposed_at: datetime
-    decided_by: str | None = None
-    decided_at: datetime | None = None
-    decision_reason: str | None = None
-
-    @property
-    def proposed(self) -> Any:  # noqa: ANN401 - each kind has facts of its own
-        """The proposed change."""
-        return json.loads(self.payload)
-
-    @property
-    def subject(self) -> str:
-        """The account's id; not for proposals about the organisation."""
-        assert self.account_id is not None, "it is about the organisation itself"
-        return self.account_id
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalFilter:
-    """A filter of proposals; None: any. An account_id of `ORGANISATION` is the organisation itself."""
-
-    beneath: str | None = None
-    account_id: str | None = None
-    status: ProposalStatus | None = None
-    kinds: frozenset[ProposalKind] | None = None
-
 
 _COLUMNS = [column for column in proposals.c if column is not proposals.c.organisation_id]
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from app.persistence.repositories.alerts import AlertType
+from app.ledger.alerts import AlertType
 from app.persistence.repositories.partial_indexes import ACTIVE
 from app.persistence.repositories.sql_time import seconds
 from app.persistence.tables import accounts, alerts, reservations

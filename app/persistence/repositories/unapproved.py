@@ -5,9 +5,9 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
+from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
 _GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})

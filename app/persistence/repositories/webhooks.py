@@ -1,52 +1,14 @@
 """Webhooks: the receivers of alerts."""
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
+from app.ledger.alerts import Webhook
 from app.persistence.tables import webhooks
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """A receiver of alerts.
-
-    Args:
-        types: of alerts; empty: all.
-        account_id: limits alerts to this account and its descendants, if set.
-        secret: signs alerts; shown only at creation.
-        previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
-        disabled_reason: why nothing is sent, if disabled.
-    """
-
-    id: str
-    url: str
-    types: tuple[str, ...]
-    account_id: str | None
-    secret: str
-    created_at: datetime
-    previous_secret: str | None = None
-    previous_secret_expires_at: datetime | None = None
-    disabled_at: datetime | None = None
-    disabled_reason: str | None = None
-
-    def wants(self, kind: str, above: Collection[str]) -> bool:
-        """Check whether it receives alerts of a kind about an account with these ancestors."""
-        return (not self.types or kind in self.types) and (self.account_id is None or self.account_id in above)
-
-    def secrets(self, now: datetime) -> tuple[str, ...]:
-        """List the current signing secrets, newest first."""
-        if (
-            self.previous_secret is None
-            or self.previous_secret_expires_at is None
-            or now >= self.previous_secret_expires_at
-        ):
-            return (self.secret,)
-        return (self.secret, self.previous_secret)
 
 
 def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:

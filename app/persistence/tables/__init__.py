@@ -16,8 +16,8 @@ from app.persistence.tables.accounts import (
     populations,
     run_budgets,
 )
-from app.persistence.tables.alerts import MAX_URL_LENGTH, account_usage_snapshots, alerts, deliveries, webhooks
-from app.persistence.tables.base import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH, metadata
+from app.persistence.tables.alerts import account_usage_snapshots, alerts, deliveries, webhooks
+from app.persistence.tables.base import metadata
 from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
 from app.persistence.tables.runs import (
     attempts,
@@ -31,10 +31,6 @@ from app.persistence.tables.runs import (
 )
 
 __all__ = [
-    "ACTOR_LENGTH",
-    "KEY_LENGTH",
-    "MAX_URL_LENGTH",
-    "REQUEST_ID_LENGTH",
     "account_ancestors",
     "account_usage_snapshots",
     "accounts",

@@ -15,11 +15,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from app.ledger.names import MAX_NAME_LENGTH
+from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
 from app.persistence.tables.base import (
-    ACTOR_LENGTH,
     ID_LENGTH,
-    KEY_LENGTH,
     UtcDateTime,
     foreign_key,
     id_column,

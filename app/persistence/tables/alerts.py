@@ -12,8 +12,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from app.ledger.names import KEY_LENGTH, MAX_URL_LENGTH
 from app.persistence.tables.base import (
-    KEY_LENGTH,
     UtcDateTime,
     foreign_key,
     id_column,
@@ -21,9 +21,6 @@ from app.persistence.tables.base import (
     organisation_foreign_key,
     partial_index,
 )
-
-MAX_URL_LENGTH = 2000
-"""Characters of a webhook's URL."""
 
 webhooks = Table(
     "webhooks",

@@ -16,9 +16,6 @@ metadata = MetaData(
 )
 
 ID_LENGTH = 40
-KEY_LENGTH = 255
-ACTOR_LENGTH = 300
-REQUEST_ID_LENGTH = 64
 
 
 class UtcDateTime(TypeDecorator[datetime]):

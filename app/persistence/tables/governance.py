@@ -13,9 +13,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from app.ledger.names import ACTOR_LENGTH, REQUEST_ID_LENGTH
 from app.persistence.tables.base import (
-    ACTOR_LENGTH,
-    REQUEST_ID_LENGTH,
     UtcDateTime,
     foreign_key,
     id_column,

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.lookalikes import look_alike
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, accounts, partitions
-from app.persistence.repositories.accounts import AccountFilter, AccountRecord, Population
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.partitions import AccountView, account_views, build_attestation, check_part, partition_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, require_dates, validate_spec

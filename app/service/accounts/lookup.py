@@ -2,11 +2,11 @@
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.composition import budgets_of
 from app.ledger.errors import NotFoundError
 from app.persistence.repositories import accounts, locks
-from app.persistence.repositories.accounts import AccountRecord
 from app.service.auth.request_context import RequestContext
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
+from app.ledger.account_records import AccountRecord, Attestation, Block
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories import accounts, partitions
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.partitions import Attestation, Block
 from app.service.auth.request_context import RequestContext
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
+from app.ledger.account_records import Block, Population
 from app.ledger.accounts import Account, AccountKind, StepEvent, check_limit, zero_curve
 from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal
 from app.ledger.errors import InvalidInputError
@@ -14,8 +15,7 @@ from app.ledger.filters import FilterKind, Limit
 from app.ledger.policy_checks import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations
-from app.persistence.repositories.accounts import Population, planned_sha256
-from app.persistence.repositories.partitions import Block
+from app.persistence.repositories.accounts import planned_sha256
 from app.service.accounts.partitions import ParallelSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts

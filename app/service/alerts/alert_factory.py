@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from app.ledger.accounts import Account
+from app.ledger.alerts import Alert, AlertType
 from app.ledger.forecast import Forecast
 from app.ledger.reservations import Reservation
-from app.persistence.repositories.alerts import Alert, AlertType
 from app.service.ids import new_id
 from app.service.json_numbers import json_finite
 

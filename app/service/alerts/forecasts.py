@@ -11,11 +11,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.errors import LedgerError
 from app.ledger.forecast import Forecast, forecast, share_used
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, alerts, usage_snapshots
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.usage_snapshots import Reading
 from app.service.alerts.alert_factory import forecast_alert
 

@@ -17,7 +17,7 @@ from typing import Final
 import certifi
 import httpcore
 
-from app.persistence.repositories.alerts import Alert
+from app.ledger.alerts import Alert
 from app.persistence.repositories.deliveries import ClaimedDelivery
 from app.service.alerts.ssrf_guard import GuardedBackend, Resolver, resolve
 from app.version import VERSION

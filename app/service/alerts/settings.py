@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.alert_thresholds import check_thresholds, reached
-from app.ledger.audit_actions import AuditAction
+from app.ledger.alerts import Alert, AlertFilter, AlertSettings, AlertType
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts, organisations
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.alert_settings import AlertSettings, save_alert_settings
-from app.persistence.repositories.alerts import Alert, AlertFilter, AlertType
+from app.persistence.repositories.alert_settings import save_alert_settings
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import LimitForecast, forecast_limit

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 import httpcore
 
 from app.ledger.errors import InvalidInputError
-from app.persistence.tables import MAX_URL_LENGTH
+from app.ledger.names import MAX_URL_LENGTH
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """Resolver of a host's addresses."""

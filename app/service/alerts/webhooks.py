@@ -11,14 +11,12 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Webhook
+from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, WebhookStateConflictError
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts, deliveries, organisations, webhooks
-from app.persistence.repositories.alerts import AlertType, DeliveryStatus
-from app.persistence.repositories.deliveries import Delivery
-from app.persistence.repositories.webhooks import Webhook
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.http_sender import new_secret

@@ -12,12 +12,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction, Checkpoint
 from app.ledger.hash_chain import SERVICE, Actor, canonical
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import audit_entries, checkpoints, organisations
-from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat

@@ -7,12 +7,11 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
+from app.ledger.audit import AuditFilter, StoredAuditEntry
+from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_paths, audit_entries, decision_queries, decisions
-from app.persistence.repositories.audit_entries import AuditFilter, StoredAuditEntry
-from app.persistence.repositories.decision_queries import DecisionCursor, DecisionWithPath
-from app.persistence.repositories.decisions import DecisionOutcome
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.run_history import EVENTS_ROOM
@@ -101,7 +100,7 @@ def _check_time(since: datetime | None, until: datetime | None) -> None:
         )
 
 
-def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) -> decision_queries.DecisionFilter:
+def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) -> DecisionFilter:
     """Build the filter of a query, restricted to the caller's scope."""
     run = None if query.run is None else find_path(tx, context, query.run)[-1].account
     # find_path and find_account check the scope of a named run or account.
@@ -109,7 +108,7 @@ def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) ->
     account = None if above is None else find_account(tx, context, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:
         run, account = account, None
-    return decision_queries.DecisionFilter(
+    return DecisionFilter(
         run_id=None if run is None else run.id,
         beneath=None if account is None else account.id,
         outcome=query.outcome,

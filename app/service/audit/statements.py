@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
@@ -17,7 +18,6 @@ from app.ledger.headroom import fits
 from app.ledger.permissions import Permission
 from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, audit_entries, charge_totals, experiments, runs
-from app.persistence.repositories.accounts import AccountRecord
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all

@@ -8,14 +8,14 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.api_keys import KeyRecord
+from app.ledger.audit import AuditAction
 from app.ledger.errors import AuthenticationError, NameTakenError
 from app.ledger.hash_chain import Actor
 from app.ledger.names import check_name
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, organisations
-from app.persistence.repositories.api_keys import KeyRecord
 from app.service.audit_log import AuditEvent, record_event
 from app.service.ids import new_id
 

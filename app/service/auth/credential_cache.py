@@ -10,7 +10,7 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache

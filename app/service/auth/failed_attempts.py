@@ -10,7 +10,7 @@ from time import monotonic
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import Actor
 from app.persistence.database import Database, error_summary

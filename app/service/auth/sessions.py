@@ -15,13 +15,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.api_keys import KeyRecord
+from app.ledger.audit import AuditAction
 from app.ledger.errors import AuthenticationError
 from app.ledger.hash_chain import Actor, canonical, digest
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, sessions
-from app.persistence.repositories.api_keys import KeyRecord
 from app.persistence.repositories.sessions import SessionRecord
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import Principal, principal_of, secret_hash

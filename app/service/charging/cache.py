@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.plans import PlannedItem
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.dp_events import CostCache
 
 Key = tuple[str, str]

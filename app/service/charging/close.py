@@ -13,6 +13,7 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.composition import recompose, topmost_parallel_under
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.ledger.headroom import fits
@@ -21,7 +22,6 @@ from app.ledger.reservations import Reservation, ReservationClose, commit, has_l
 from app.ledger.runs import TERMINAL, Run, RunStatus
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted_alert, forfeited_alert, overdrawn_alert
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_run

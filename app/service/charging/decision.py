@@ -7,6 +7,7 @@ from dataclasses import replace
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
 from app.ledger.composition import require_bounded_on_removal
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import SequenceConflictError
 from app.ledger.reservations import (
     Reservation,
@@ -20,7 +21,6 @@ from app.ledger.reservations import (
 )
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.refusing import refusal_details, with_limit_change
 from app.service.charging.requests import (

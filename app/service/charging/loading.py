@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord, AccountVersion
 from app.ledger.plans import PlannedItem
 from app.persistence.repositories import accounts, decisions, idempotent_responses, locks, reservations, runs
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.locks import AccountVersion
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork

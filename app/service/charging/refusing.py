@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.accounting.orders import PURE
 from app.ledger.admission import Refusal
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import LimitChange
 from app.persistence.repositories import audit_entries
@@ -31,7 +31,7 @@ def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) ->
     binding = refusal.binding
     if not binding.limit_revision:
         return refusal
-    wanted = audit_entries.AuditFilter(action=AuditAction(f"{binding.kind}.limit_changed"), subject=binding.id)
+    wanted = AuditFilter(action=AuditAction(f"{binding.kind}.limit_changed"), subject=binding.id)
     last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
     if last is None or last.entry.before is None:
         return refusal  # a truncated log is for verification to report

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import StepEvent
+from app.ledger.decisions import Decision
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import Run
-from app.persistence.repositories.decisions import Decision
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import LoadRequest
 from app.service.costing import PrecomputedCosts

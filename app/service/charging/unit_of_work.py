@@ -8,16 +8,15 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
+from app.ledger.account_records import AccountRecord, Since
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
+from app.ledger.decisions import Decision, sealed
 from app.ledger.errors import AccountQuarantinedError, NotFoundError
 from app.ledger.reservations import Reservation, remaining_items
 from app.ledger.runs import Run
 from app.persistence.repositories import accounts, balances, decisions
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.alerts import Alert
-from app.persistence.repositories.balances import Since
-from app.persistence.repositories.decisions import Decision, sealed
 from app.persistence.repositories.dp_events import CostTable
 from app.service.charging.cache import Key, LedgerCache
 from app.service.costing import PrecomputedCosts

@@ -8,13 +8,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.api_keys import KeyRecord
+from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import check_name
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit_entries, organisations
-from app.persistence.repositories.api_keys import KeyRecord
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
@@ -175,7 +175,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     """Add to actors all keys into which theirs were rotated, by any actor."""
     found, waiting = set(actors), list(actors)
     while waiting:
-        rotated = audit_entries.AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
+        rotated = AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
         for kept in audit_entries.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
             heir = json.loads(kept.entry.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:

@@ -7,11 +7,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.api_keys import KeyRecord
+from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Role
 from app.persistence.repositories import api_keys
-from app.persistence.repositories.api_keys import KeyRecord
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import secret_hash
 from app.service.ids import new_id

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alert_thresholds import reached
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
@@ -18,10 +19,9 @@ from app.ledger.limit_changes import is_lowered, is_raised, with_limit
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, alerts
-from app.persistence.repositories.accounts import AccountRecord, Population
 from app.persistence.repositories.balances import weights_facts
-from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import threshold_alerts

@@ -8,14 +8,15 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
+from app.ledger.account_records import Population
 from app.ledger.errors import NameTakenError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.lookalikes import look_alike
 from app.ledger.permissions import Permission
 from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import organisations
-from app.persistence.repositories.accounts import Population, planned_text, read_planned
-from app.persistence.repositories.proposals import Proposal, ProposalKind
+from app.persistence.repositories.accounts import planned_text, read_planned
 from app.service.accounts.create import check_population, open_population
 from app.service.accounts.partitions import AccountView, ParallelSpec
 from app.service.accounts.spec import AccountSpec

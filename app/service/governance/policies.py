@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, PreconditionFailedError
 from app.ledger.hash_chain import canonical
 from app.ledger.permissions import Permission
@@ -21,8 +21,8 @@ from app.ledger.policies import (
 )
 from app.ledger.policy_checks import sources_of
 from app.ledger.policy_warnings import RuleWarning, warnings_about
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations
-from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_parent
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext

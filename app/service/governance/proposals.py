@@ -7,11 +7,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalClosedError
 from app.ledger.permissions import Permission
+from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import api_keys, organisations, proposals
-from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR

@@ -5,12 +5,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.hash_chain import canonical
 from app.ledger.policies import ORGANISATION
+from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import proposals
-from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id

@@ -6,11 +6,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import AccountQuarantinedError, InvalidInputError, PreconditionFailedError
 from app.ledger.permissions import Permission
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import locks, raw_rows
-from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.accounts.lookup import find_account
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import PreconditionFailedError
+from app.ledger.proposals import Proposal
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.proposals import Proposal
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for

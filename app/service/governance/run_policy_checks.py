@@ -8,13 +8,13 @@ from sqlalchemy import Connection
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.events import DpEvent
 from app.accounting.orders import orders
+from app.ledger.account_records import Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.composition import budgets_of, require_bounded_on_removal
 from app.ledger.errors import PreconditionFailedError
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
-from app.persistence.repositories.accounts import Population
-from app.persistence.repositories.proposals import Proposal, ProposalKind
+from app.ledger.proposals import Proposal, ProposalKind
 from app.service.accounts.spec import require_dates
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts

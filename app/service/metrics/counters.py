@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
-from app.persistence.repositories.decisions import DecisionOutcome
+from app.ledger.decisions import DecisionOutcome
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # one unused series for each counter
 

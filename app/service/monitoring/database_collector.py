@@ -13,13 +13,13 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.errors import LedgerError
 from app.ledger.forecast import share_used
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import monitoring_queries, overview_queries
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.monitoring_queries import Backlog, Signing
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.placements import Placement

@@ -6,13 +6,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.permissions import Permission
 from app.persistence.repositories import decision_queries, overview_queries
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.decision_queries import DecisionWithPath
-from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
 from app.service.accounts.partitions import AccountView, account_views
@@ -103,7 +102,7 @@ def get_account_detail(
             )
         history = histories.read_in(tx, call, record, POINTS)
         found = overview_queries.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
-        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=record.account.id)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=record.account.id)
         return AccountDetail(
             view=view,
             above=tuple(path[:-1]),

@@ -11,14 +11,14 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED
 from app.accounting.orders import orders
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Permission
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import audit_entries, dp_events, history_samples, overview_queries
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.history_samples import Sample
 from app.service.accounts.lookup import find_account
@@ -207,7 +207,7 @@ def _shares(
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
-    wanted = audit_entries.AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
+    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
     found = audit_entries.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
     return tuple(
         LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found

@@ -9,13 +9,13 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.forecast import share_used
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import overview_queries
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_snapshots import Reading
 from app.service.alerts.forecasts import WINDOW, extrapolate

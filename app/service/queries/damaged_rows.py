@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.persistence.repositories import accounts
-from app.persistence.repositories.accounts import AccountRecord
 from app.persistence.tolerant import DAMAGED
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import Any
 from app.ledger.permissions import Permission
 from app.ledger.policies import ORGANISATION, Policy, PolicySource
 from app.ledger.policy_checks import sources_of
+from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import accounts
-from app.persistence.repositories.proposals import Proposal, ProposalKind
 from app.service.auth.request_context import RequestContext
 from app.service.governance.policies import PolicyRecord, read_policy
 from app.service.governance.proposing import open_proposals

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.ledger.accounts import AccountKind
+from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.permissions import Permission
 from app.persistence.repositories import decision_queries, overview_queries
-from app.persistence.repositories.decision_queries import DecisionWithPath
-from app.persistence.repositories.decisions import DecisionOutcome
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
@@ -71,7 +70,7 @@ def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted:
         unfinished, numbers = overview_queries.unfinished_runs(
             tx, call.organisation_id, beneath=call.principal.scope, limit=RUNS
         )
-        refused = decision_queries.DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.principal.scope)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.principal.scope)
         refusals = decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
     severities: dict[Severity, int] = {}
     for each in found:

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import ORGANISATION, Policy, policy_of
+from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import accounts, proposals
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.governance.limit_changes import limit_etag, single_approver_allowed

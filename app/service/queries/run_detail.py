@@ -7,13 +7,12 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.permissions import Permission
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
 from app.persistence.repositories import audit_entries, decision_queries, decisions, overview_queries, reservations
-from app.persistence.repositories.decision_queries import DecisionWithPath
-from app.persistence.repositories.decisions import Decision, DecisionOutcome
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
@@ -72,12 +71,12 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
     organisation_id = call.organisation_id
     record = read_run(tx, call, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
-    refused = decision_queries.DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
+    refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
     found: list[DecisionWithPath] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
     registered = audit_entries.page(
         tx,
         organisation_id,
-        audit_entries.AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id),
+        AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id),
         after=-1,
         limit=1,
     )

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from app.ledger.decisions import Decision
 from app.ledger.permissions import Permission
 from app.persistence.repositories import decisions, runs
-from app.persistence.repositories.decisions import Decision
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import find_path
 

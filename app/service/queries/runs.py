@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
 from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.composition import budgets_of, exposed
@@ -13,7 +14,6 @@ from app.ledger.errors import NotFoundError
 from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, locks, runs
-from app.persistence.repositories.accounts import AccountRecord
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from app.ledger.alerts import Delivery, Webhook
 from app.ledger.permissions import Permission
 from app.persistence.repositories import deliveries, webhooks
-from app.persistence.repositories.deliveries import Delivery
-from app.persistence.repositories.webhooks import Webhook
 from app.service.auth.request_context import RequestContext
 
 LAST: Final = 5

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.composition import require_bounded_on_removal
 from app.ledger.errors import NotFoundError, ReservationStateConflictError
 from app.ledger.permissions import Permission

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
+from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_attempt, require_not_ended
 from app.persistence.repositories import organisations, proposals, runs
-from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.hash_chain import genesis
@@ -17,7 +18,6 @@ from app.ledger.policy_checks import Size, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
 from app.ledger.windows import require_open
 from app.persistence.repositories import account_writes, accounts, runs
-from app.persistence.repositories.accounts import AccountRecord, Population
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.partitions import budget_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, run_audit_payload, validate_spec

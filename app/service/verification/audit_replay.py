@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
-from app.ledger.audit_actions import AuditAction
+from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
+from app.ledger.audit import AuditAction, StoredAuditEntry
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.lookalikes import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
-from app.persistence.repositories import audit_entries
-from app.persistence.repositories.accounts import AccountRecord
-from app.persistence.repositories.alert_settings import DEFAULT_ALERT_SETTINGS
 from app.persistence.tolerant import DAMAGED
 from app.service.verification import records
 from app.service.verification.records import Records
@@ -104,7 +103,7 @@ class AuditState:
 
 
 def replay_audit_log(
-    kept: Iterator[audit_entries.StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
+    kept: Iterator[StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
 ) -> dict[str, AuditState]:
     """Replay audit logs; return the state of each organisation, by id.
 
@@ -177,7 +176,7 @@ def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) ->
     return None
 
 
-def _fault(told: AuditState, act: audit_entries.StoredAuditEntry) -> str | None:
+def _fault(told: AuditState, act: StoredAuditEntry) -> str | None:
     if act.entry.position != told.acts:
         return f"act {told.acts} is missing from the organisation's chain."
     if audit_entry_hash(told.head, act.entry) != act.entry_hash:

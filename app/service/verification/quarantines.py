@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.persistence.database import Database

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import AuditEntry, canonical, digest
-from app.persistence.repositories.proposals import ProposalKind, ProposalStatus
+from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.records import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]

@@ -9,9 +9,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
+from app.ledger.account_records import Attestation, Block
 from app.ledger.accounts import Account, zero_curve
 from app.persistence.repositories.dp_events import CostCache, CostTable
-from app.persistence.repositories.partitions import Attestation, Block
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell
 from app.service.verification.audit_replay import AuditState, Terms

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.ledger.audit import Checkpoint
 from app.ledger.errors import InvalidInputError
-from app.persistence.repositories.checkpoints import Checkpoint
 from app.service.signatures import is_signed_by
 from app.service.verification.audit_replay import AuditState
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit_actions import AuditAction
+from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.repositories import accounts, organisations

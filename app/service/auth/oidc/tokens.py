@@ -12,7 +12,7 @@ from joserfc.errors import JoseError, UnsupportedAlgorithmError
 from joserfc.jws import CompactSignature, JWSRegistry
 
 from app.ledger.errors import AuthenticationError
-from app.persistence.tables import ACTOR_LENGTH
+from app.ledger.names import ACTOR_LENGTH
 from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.oidc.jwks import JwksCache, SigningKey
 from app.service.foreign_json import read_object

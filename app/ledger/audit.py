@@ -1,6 +1,10 @@
-"""Every action of an audit event: the kind of its subject, then what was done."""
+"""Audit events: their actions, the entries that record them, and signed checkpoints of the chain."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+
+from app.ledger.hash_chain import AuditEntry
 
 
 class AuditAction(StrEnum):
@@ -64,3 +68,39 @@ class AuditAction(StrEnum):
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - an action
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAuditEntry:
+    """An entry and its hash."""
+
+    entry: AuditEntry
+    entry_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """A filter of audit entries; None: any.
+
+    Args:
+        action: for example "budget.created", or "budget.*" for all of a kind.
+        within: entries about this account and its descendants, and about their keys, proposals and experiments.
+    """
+
+    action: str | None = None
+    actor: str | None = None
+    subject: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    within: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A signed checkpoint: the chain's length and head, and the document as JSON."""
+
+    organisation_id: str
+    audit_length: int
+    audit_head: bytes
+    document: str
+    created_at: datetime

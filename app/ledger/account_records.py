@@ -1,0 +1,105 @@
+"""Accounts as stored: their populations, times, charges since the last curves, and partitions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from app.accounting.events import NeighboringRelation
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.alert_thresholds import ThresholdWatermark, holds_on, watermark_of
+from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The fields of a population besides its account."""
+
+    privacy_unit: str
+    relation: NeighboringRelation
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """A statement that an account's children are disjoint, and chosen independently of the data.
+
+    `replacement_assumption` is the assumption on replaced units under replace_one.
+    """
+
+    text: str
+    replacement_assumption: str | None
+    attested_by: str
+    attested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The data of a half-open period, a partition of its population."""
+
+    data_from: datetime
+    data_to: datetime
+    label: str | None
+
+
+Since = Mapping[str, tuple[int, int]]
+"""Charges since the curves were written, by fingerprint: the count, and the count from holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountVersion:
+    """The columns of an account that show whether a cached copy is current."""
+
+    id: str
+    version: int
+    updated_at: datetime
+    quarantine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRecord:
+    """An account with its population's fields and its times.
+
+    Args:
+        quarantine: the reason that writes are stopped, if they are.
+        since: charges since its curves were written; None: the curves must be written.
+        watch: its threshold watermark, if computed.
+    """
+
+    account: Account
+    population: Population
+    created_at: datetime
+    updated_at: datetime
+    quarantine: str | None = None
+    since: Since | None = field(default_factory=dict)
+    tells: AlertSettings = DEFAULT_ALERT_SETTINGS
+    watch: ThresholdWatermark | None = None
+
+    def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
+        """Copy the record after a change of the account, keeping the thresholds reached before."""
+        watch = self.watch or watermark_of(self.account, self.tells.thresholds)
+        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
+
+    def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
+        """Copy the record with an earlier watermark that still holds despite other charges."""
+        watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
+        if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
+            return self
+        return replace(self, watch=watch)
+
+    def is_what(self, seen: AccountVersion) -> bool:
+        """Check whether the record is current; after a restore a version alone may repeat."""
+        return (self.account.version, self.updated_at, self.quarantine) == (
+            seen.version,
+            seen.updated_at,
+            seen.quarantine,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFilter:
+    """A filter of accounts; None: any."""
+
+    kind: AccountKind
+    beneath: str | None = None
+    parent_id: str | None = None
+    path: str | None = None
