@@ -19,29 +19,26 @@ from app.persistence.schema import upgrade
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
+from tests import fork_server
+from tests.fork_server import ForkedProcess
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
 
 
-def command_line(*arguments: str, database: Path | str) -> subprocess.CompletedProcess[str]:
+def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
     url = database if isinstance(database, str) else f"sqlite:///{database}"
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": url},
-    )
+    environment = os.environ | {"EPSILON_LEDGER_DATABASE_URL": url}
+    return fork_server.run("app", *arguments, environment=environment, timeout=timeout)
 
 
 @dataclass
 class LiveServer:
     """A server process of its own, by default on a SQLite file of its own; `module` is what it runs.
 
-    A PostgreSQL database must have the newest schema before the start.
+    A PostgreSQL database must have the newest schema before the start. `interpreted` is a process that has its
+    interpreter to itself, from the first import on; others are forks of one that has imported the service.
     """
 
     folder: Path
@@ -49,9 +46,10 @@ class LiveServer:
     module: str = "app"
     workers: int = 1
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
     keys: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    interpreted: bool = False
 
     def __post_init__(self) -> None:
         self.database_url = self.database_url or f"sqlite:///{self.folder / 'ledger.db'}"
@@ -90,16 +88,20 @@ class LiveServer:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1]
         with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"],
-                env={SIGN_INS: "0"}
-                | os.environ
-                | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
-                | self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            environment = {SIGN_INS: "0"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            command = [self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"]
+            if self.interpreted:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    env=environment | self.environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            else:
+                self.process = ForkedProcess(
+                    *command, environment=environment | self.environment, output=log, new_session=True
+                )
         until = time.monotonic() + 60
         while True:
             try:

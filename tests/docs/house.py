@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests import postgres
 from tests.docs.markdown import ROOT, Block
-from tests.docs.warm import warm_commands
+from tests.fork_server import service_server
 from tests.ledgers import SAMPLED
 from tests.postgres_binaries import binaries
 from tests.servers import LiveServer
@@ -110,7 +109,7 @@ class House:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        path = [str(self.commands), str(Path(sys.prefix) / "bin"), str(binaries()), kept["PATH"]]
+        path = [str(self.commands), str(binaries()), kept["PATH"]]
         return kept | {
             "PATH": os.pathsep.join(path),
             "EPSILON_LEDGER_DATABASE_URL": self.server.database_url,
@@ -154,10 +153,9 @@ def furnished_house(folder: Path) -> Iterator[House]:
         server.database_url = url
         server.start()
         try:
-            with warm_commands(folder) as commands:
-                house = House(folder, server, cluster, commands)
-                _furnish(house)
-                yield house
+            house = House(folder, server, cluster, service_server().write_environment(folder / "environment"))
+            _furnish(house)
+            yield house
         finally:
             server.stop()
             for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):

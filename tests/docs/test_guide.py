@@ -4,12 +4,12 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 
 from tests.docs.markdown import ROOT, Fence, fences
+from tests.fork_server import service_server
 
 GUIDE = fences((ROOT / "docs" / "tutorial" / "train-a-model.md").read_text())
 SEPARATOR = "\x1e"
@@ -19,7 +19,7 @@ SEPARATOR = "\x1e"
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """What each block of code wrote, by its line."""
     folder = tmp_path_factory.mktemp("guide")
-    (folder / ".venv").symlink_to(sys.prefix)
+    service_server().write_environment(folder / ".venv")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

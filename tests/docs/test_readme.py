@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from app.demo.training_loop import DELTA, EPSILON, MODEL, step_event
 from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
 from tests.conftest import Ledger, LiveServer
 from tests.docs.markdown import ROOT, Fence, fences, section
+from tests.fork_server import service_server
 
 README = (ROOT / "README.md").read_text()
 FIRST = fences((ROOT / "docs" / "tutorial" / "first-budget.md").read_text())
@@ -40,7 +40,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
     """What blocks wrote in one shell, in an empty folder."""
-    (folder / ".venv").symlink_to(sys.prefix)
+    service_server().write_environment(folder / ".venv")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

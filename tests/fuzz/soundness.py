@@ -1,8 +1,6 @@
 """What must hold of a ledger whatever was asked: verification finds nothing, and no account is past its limit."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 
 from sqlalchemy import select
@@ -11,6 +9,7 @@ from app.ledger.headroom import fits
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import account_ancestors, audit_entries, decisions
+from tests.servers import command_line
 
 PATIENCE_SECONDS = 900
 """A long fuzz has much to verify, and may run beside much else."""
@@ -19,14 +18,7 @@ PATIENCE_SECONDS = 900
 def problems(database_url: str) -> list[str]:
     """Everything that is wrong with a ledger; nothing, if all is well."""
     try:
-        verified = subprocess.run(
-            [sys.executable, "-m", "app", "verify", "--json"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-            env=os.environ | {"EPSILON_LEDGER_DATABASE_URL": database_url},
-        )
+        verified = command_line("verify", "--json", database=database_url, timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         return [f"verify did not end within {PATIENCE_SECONDS} s."]
     found = [] if verified.returncode == 0 else [f"verify: {verified.stdout[-3000:]}{verified.stderr[-3000:]}"]

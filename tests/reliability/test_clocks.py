@@ -79,7 +79,9 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
             folder = tmp_path_factory.mktemp(name)
             module, wrong = wrong_by(ahead, folder) if ahead else ("app", {})
             unhindered = {"EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND": "0"}
-            servers[name] = LiveServer(folder, url, module=module, environment=wrong | unhindered)
+            servers[name] = LiveServer(
+                folder, url, module=module, environment=wrong | unhindered, interpreted="LD_PRELOAD" in wrong
+            )
         try:
             for server in servers.values():
                 server.start()

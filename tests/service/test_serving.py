@@ -56,7 +56,7 @@ def test_several_workers_admit_exactly_what_fits(tmp_path: Path, database_url: s
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_is_told_to_stop_while_it_starts_stops(tmp_path: Path, workers: int) -> None:
-    server = LiveServer(tmp_path, module="tests.service.hasty_server", workers=workers)
+    server = LiveServer(tmp_path, module="tests.service.hasty_server", workers=workers, interpreted=True)
     upgrade(database := Database(server.database_url))
     database.dispose()
     try:
