@@ -2,9 +2,7 @@
 
 import email.message
 import hashlib
-import json
 from collections.abc import Callable, Coroutine
-from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
@@ -16,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
 from app.api.middleware import request_id_of
-from app.api.problems import PROBLEM_JSON, problem_response
+from app.api.problems import problem_response
 from app.api.session_cookies import credential_of
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
@@ -26,7 +24,6 @@ from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
-from app.service.idempotency import IdempotentRequest, StoredResponse
 from app.service.placements import Placement, Placements
 from app.service.signatures import Signer
 
@@ -256,19 +253,6 @@ IdempotencyKey = Annotated[
 
 
 IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
-
-
-def idempotent_request(request: Request, body: BaseModel, key: str | None) -> IdempotentRequest:
-    """Build the identity of a creating request."""
-    content = [request.method, request.url.path, body.model_dump(mode="json")]
-    return IdempotentRequest(key, hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())
-
-
-def created_response(answer: StoredResponse) -> Response:
-    """Build the response to a creating request, or its replay."""
-    headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
-    kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"
-    return Response(answer.body, answer.status, headers, kind)
 
 
 def etag_response(request: Request, body: BaseModel, tag: str | None = None) -> Response:

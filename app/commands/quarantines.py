@@ -6,12 +6,11 @@ import typer
 
 from app.bootstrap import open_ledger
 from app.commands.output import Json, print_result
-from app.ledger.proposals import Proposal
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import proposals, quarantines
-from app.service.idempotency import IdempotentRequest
+from app.service.idempotency import run_effect
 from app.service.placements import Placements
 
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
@@ -47,14 +46,7 @@ def lift_quarantine(
         context = _context(placements, organisation)
         waiting = quarantines.find_open(context, account)
         if waiting is None:
-            made: list[Proposal] = []
-
-            def keep(proposal: Proposal) -> str:
-                made.append(proposal)
-                return proposal.id
-
-            quarantines.propose_lift(context, account, reason, IdempotentRequest(None, ""), keep)
-            proposal = made[-1]
+            proposal = run_effect(context, quarantines.propose_lift(context, account, reason))
         else:
             proposal = proposals.approve(context, waiting.id, reason)
     facts = {"proposal": proposal.id, "account": proposal.account_id, "status": str(proposal.status)}

@@ -1,9 +1,8 @@
 """Experiments: declared sweeps, charged by run or as a whole."""
 
-import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -33,7 +32,7 @@ from app.service.charging.requests import StepCommand, StepRequest
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts
-from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 from app.service.ids import new_id
 from app.service.runs.register import RegisteredRun, RunDeclaration, insert_run
 
@@ -80,13 +79,15 @@ class ExperimentRecord:
     reading: Reading
 
 
-def create_experiment(
-    context: RequestContext,
-    parent: str,
-    terms: AccountSpec,
-    identity: IdempotentRequest,
-    render: Callable[[ExperimentRecord], str],
-) -> StoredResponse:
+@dataclass(frozen=True, slots=True)
+class NewExperiment:
+    """A new or newly charged experiment; `trials` is the drawn number of trials, if it was charged as a whole."""
+
+    record: ExperimentRecord
+    trials: int | None = None
+
+
+def create_experiment(context: RequestContext, parent: str, terms: AccountSpec) -> Effect[NewExperiment]:
     """Create a budget for the runs of a sweep, each charged separately.
 
     The default limit is the parent's, which must be a budget and not composed in parallel. Errors are those of
@@ -94,7 +95,7 @@ def create_experiment(
     """
     context.require_permission(Permission.RUN_MANAGE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str:
+    def create(tx: Connection, ready: PrecomputedCosts) -> NewExperiment:
         above = find_parent(tx, context, parent)
         if above.account.kind is not AccountKind.BUDGET:
             raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
@@ -105,22 +106,16 @@ def create_experiment(
             )
         limit = terms.limit or above.account.limit
         view = open_budget(tx, context, above, replace(terms, limit=limit), ready)
-        return render(_read(tx, context, _add(tx, context, view.record.account.id, ChargingMode.EACH_RUN)))
+        return NewExperiment(_read(tx, context, _add(tx, context, view.record.account.id, ChargingMode.EACH_RUN)))
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
-def create_sweep(
-    context: RequestContext,
-    sweep: Sweep,
-    identity: IdempotentRequest,
-    render: Callable[[ExperimentRecord, int | None], str],
-    refuse: Callable[[Decision], ResponseOverride],
-) -> StoredResponse:
+def create_sweep(context: RequestContext, sweep: Sweep) -> Effect[NewExperiment | Decision]:
     """Charge a whole sweep and draw its number of trials.
 
-    A sweep that needs approval is only registered, with None trials; `charge_sweep` charges it later. The response
-    is stored for its key, and the number of trials nowhere else. A sweep that does not fit creates no run.
+    A sweep that needs approval is only registered, with None trials; `charge_sweep` charges it later. The number of
+    trials is stored nowhere, except in the caller's response. A sweep that does not fit creates no run.
 
     Errors are those of `register_run` and `decide`.
     """
@@ -130,7 +125,7 @@ def create_sweep(
     declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
     terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def create(tx: Connection, ready: PrecomputedCosts) -> NewExperiment | Decision:
         before = tx.begin_nested()
         run_id = insert_run(tx, context, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
@@ -139,7 +134,7 @@ def create_sweep(
         if work.run(context.organisation_id, run_id).status is RunStatus.PENDING:
             # A caller who knew the number before the charge could discard sweeps until it suits them.
             before.commit()
-            return render(_read(tx, context, experiment), None)
+            return NewExperiment(_read(tx, context, experiment))
         refused = _charge(work, context, run_id, ready)
         if refused is not None:
             before.rollback()
@@ -147,20 +142,14 @@ def create_sweep(
             facts = json.loads(refused.refusal_details or "{}")
             audited = refusal_event(AuditAction.EXPERIMENT_REFUSED, budget, 1, refused.binding_account_id, facts)
             context.record(tx, audited)
-            return refuse(refused)
+            return refused
         before.commit()
-        return render(_read(tx, context, experiment), _draw(event))
+        return NewExperiment(_read(tx, context, experiment), _draw(event))
 
-    return run_idempotent(context, _of_the_caller(context, identity), create)
+    return create
 
 
-def charge_sweep(
-    context: RequestContext,
-    experiment_id: str,
-    identity: IdempotentRequest,
-    render: Callable[[ExperimentRecord, int], str],
-    refuse: Callable[[Decision], ResponseOverride],
-) -> StoredResponse:
+def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExperiment | Decision]:
     """Charge an approved sweep and draw its number of trials.
 
     Raises:
@@ -170,7 +159,7 @@ def charge_sweep(
     """
     context.require_permission(Permission.STEP_AUTHORIZE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def charge(tx: Connection, ready: PrecomputedCosts) -> NewExperiment | Decision:
         found = _found(tx, context, experiment_id)
         if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
             raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
@@ -184,9 +173,9 @@ def charge_sweep(
             )
         require_active(run)
         refused = _charge(work, context, run.account_id, ready)
-        return refuse(refused) if refused else render(_read(tx, context, found), _draw(run.event))
+        return refused or NewExperiment(_read(tx, context, found), _draw(run.event))
 
-    return run_idempotent(context, _of_the_caller(context, identity), create)
+    return charge
 
 
 def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRecord:
@@ -230,12 +219,6 @@ def _found(tx: Connection, context: RequestContext, experiment_id: str) -> Exper
 def _draw(event: RepeatAndSelect) -> int:
     """Draw the number of trials from the charged distribution."""
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
-
-
-def _of_the_caller(context: RequestContext, identity: IdempotentRequest) -> IdempotentRequest:
-    """Bind the fingerprint to the caller, so that no one else learns the number."""
-    whose = hashlib.sha256(f"{identity.fingerprint} {context.principal.actor}".encode()).hexdigest()
-    return replace(identity, fingerprint=whose)
 
 
 def _charge(work: UnitOfWork, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:

@@ -1,18 +1,25 @@
-"""One effect and one response for each idempotency key."""
+"""Effects of requests: each runs in one transaction, and once for each idempotency key.
+
+A use case checks the caller and returns its effect; the API renders the effect's result inside the transaction. So the
+response is stored with the effect or not at all, and what it says is known to the API alone.
+"""
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import IdempotencyKeyReusedError, InvalidInputError
+from app.ledger.errors import IdempotencyKeyReusedError
 from app.persistence.repositories import decisions, idempotent_responses, organisations
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, run_with_costs
 
-CREATED = 201
-"""Default status."""
+T = TypeVar("T")
+
+Effect = Callable[[Connection, PrecomputedCosts], T]
+"""Writes within a transaction that has locked the organisation, and returns the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +29,21 @@ class IdempotentRequest:
     Args:
         key: the Idempotency-Key header, or None.
         fingerprint: sha256 (hex) of operation and body.
+        private: whether no other caller may get the response with the key.
     """
 
     key: str | None
     fingerprint: str
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response's body and status, and whether it is a replay."""
-
-    body: str
-    replayed: bool
-    status: int = CREATED
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseOverride:
-    """A response, stored for the request's key, with another status than 201."""
+    """A response as the API wrote it, and whether it is a replay."""
 
     body: str
     status: int
+    replayed: bool = False
 
 
 def key_reused_error(key: str) -> IdempotencyKeyReusedError:
@@ -52,75 +53,54 @@ def key_reused_error(key: str) -> IdempotencyKeyReusedError:
     )
 
 
-def require_no_key(identity: IdempotentRequest, if_lost: str) -> None:
-    """Refuse an idempotency key: a response with a secret is not stored.
+def run_effect(context: RequestContext, effect: Effect[T], key: str | None = None) -> T:
+    """Run an effect in one transaction; those of an organisation are serialized.
 
-    Args:
-        identity: of the request.
-        if_lost: advice for a lost response.
-
-    Raises:
-        InvalidInputError: the request has a key.
+    `key` is locked before the organisation.
     """
-    if identity.key is not None:
-        raise InvalidInputError(
-            "This request carries no Idempotency-Key: its reply, with the secret in it, would be stored. If the reply "
-            f"was lost, {if_lost}."
-        )
+
+    def work(tx: Connection, costs: PrecomputedCosts) -> T:
+        idempotent_responses.lock_keys(tx, context.organisation_id, () if key is None else (key,))
+        organisations.lock(tx, context.organisation_id)
+        return effect(tx, costs)
+
+    return run_with_costs(context.organisation_id, lambda costs: context.transact(lambda tx: work(tx, costs)))
 
 
 def run_idempotent(
-    context: RequestContext,
-    identity: IdempotentRequest,
-    create: Callable[[Connection, PrecomputedCosts], str | ResponseOverride],
+    context: RequestContext, identity: IdempotentRequest, effect: Effect[StoredResponse]
 ) -> StoredResponse:
-    """Create something and store the response, or replay a stored one.
-
-    Both happen in one transaction; the creations of an organisation are serialized.
-
-    Args:
-        context: of the request.
-        identity: of the request.
-        create: creates it and returns the response body.
+    """Run an effect and store its response in the same transaction, or replay the stored one.
 
     Raises:
         IdempotencyKeyReusedError: the key was used for another request.
     """
+    key = identity.key
+    if key is None:
+        return run_effect(context, effect)
+    fingerprint = _bound_fingerprint(context, identity)
 
-    def work(ready: PrecomputedCosts) -> StoredResponse:
-        with context.db.write(context.organisation_id) as tx:
-            if identity.key is not None:
-                idempotent_responses.lock_keys(tx, context.organisation_id, [identity.key])
-            organisations.lock(tx, context.organisation_id)
-            earlier = _earlier(tx, context, identity)
-            if earlier is not None:
-                return StoredResponse(earlier.body, replayed=True, status=earlier.status)
-            made = create(tx, ready)
-            answer = made if isinstance(made, ResponseOverride) else ResponseOverride(made, CREATED)
-            if identity.key is not None:
-                reply = idempotent_responses.Reply(_within_reach(context, identity), answer.body, answer.status)
-                idempotent_responses.add(tx, context.organisation_id, identity.key, reply, context.now)
-        return StoredResponse(answer.body, replayed=False, status=answer.status)
+    def once(tx: Connection, costs: PrecomputedCosts) -> StoredResponse:
+        if decisions.find_by_key(tx, context.organisation_id, key) is not None:
+            raise key_reused_error(key)
+        earlier = idempotent_responses.find(tx, context.organisation_id, key)
+        if earlier is None:
+            response = effect(tx, costs)
+            reply = idempotent_responses.Reply(fingerprint, response.body, response.status)
+            idempotent_responses.add(tx, context.organisation_id, key, reply, context.now)
+            return response
+        if earlier.request_fingerprint != fingerprint:
+            raise key_reused_error(key)
+        return StoredResponse(earlier.body, earlier.status, replayed=True)
 
-    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: work(ready)))
-
-
-def _earlier(tx: Connection, context: RequestContext, identity: IdempotentRequest) -> idempotent_responses.Reply | None:
-    """Find the response stored for the key and the same request."""
-    if identity.key is None:
-        return None
-    if decisions.find_by_key(tx, context.organisation_id, identity.key) is not None:
-        raise key_reused_error(identity.key)
-    earlier = idempotent_responses.find(tx, context.organisation_id, identity.key)
-    if earlier is None:
-        return None
-    if earlier.request_fingerprint != _within_reach(context, identity):
-        raise key_reused_error(identity.key)
-    return earlier
+    return run_effect(context, once, key)
 
 
-def _within_reach(context: RequestContext, identity: IdempotentRequest) -> str:
-    """Bind the fingerprint to the caller's scope, so that no replay crosses scopes."""
-    if context.principal.scope is None:
-        return identity.fingerprint
-    return hashlib.sha256(f"{identity.fingerprint} {context.principal.scope}".encode()).hexdigest()
+def _bound_fingerprint(context: RequestContext, identity: IdempotentRequest) -> str:
+    """Bind the fingerprint to the caller's scope, and to a private request's caller."""
+    bounds = (context.principal.actor if identity.private else None, context.principal.scope)
+    fingerprint = identity.fingerprint
+    for bound in bounds:
+        if bound is not None:
+            fingerprint = hashlib.sha256(f"{fingerprint} {bound}".encode()).hexdigest()
+    return fingerprint

@@ -48,16 +48,15 @@ CASES = (
     Mutation(
         "the key is claimed before the write",
         "app/service/idempotency.py",
-        "            made = create(tx, ready)\n",
+        "            response = effect(tx, costs)\n",
         "            from app.service.costing import CostNotReadyError\n"
-        "            if identity.key is not None:\n"
-        '                claim = idempotent_responses.Reply(identity.fingerprint, "{}", CREATED)\n'
-        "                idempotent_responses.add(tx, context.organisation_id, identity.key, claim, context.now)\n"
-        "                tx.exec_driver_sql('COMMIT')\n"
-        "                tx.exec_driver_sql('BEGIN')\n"
+        '            claim = idempotent_responses.Reply(fingerprint, "{}", 201)\n'
+        "            idempotent_responses.add(tx, context.organisation_id, key, claim, context.now)\n"
+        "            tx.exec_driver_sql('COMMIT')\n"
+        "            tx.exec_driver_sql('BEGIN')\n"
         "            claims = \"DELETE FROM idempotent_responses WHERE body = '{}'\"\n"
         "            try:\n"
-        "                made = create(tx, ready)\n"
+        "                response = effect(tx, costs)\n"
         "            except CostNotReadyError:\n"
         "                tx.exec_driver_sql(claims)\n"
         "                tx.exec_driver_sql('COMMIT')\n"

@@ -14,10 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
+from app.ledger.admission import Refusal
 from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
+from app.ledger.proposals import Proposal
 from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.database import ALL_TENANTS
@@ -30,7 +32,7 @@ from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
 from app.service.governance.limit_changes import LimitRequest
-from app.service.idempotency import IdempotentRequest, ResponseOverride
+from app.service.idempotency import run_effect
 from app.service.maintenance import loop
 from app.service.reservations import close, create
 from app.service.reservations.create import PlanRequest, PrecedingReservation
@@ -41,7 +43,6 @@ from tests.reliability.conftest import ROUNDS
 from tests.service.commanding import Office, request
 from tests.service.counting import EVENTS, Plan, Trained, cost, fits, said
 
-NOTHING = IdempotentRequest(None, "0" * 64)
 START = datetime(2100, 1, 1, tzinfo=UTC)
 """The service forfeits by the real clock what has lapsed meanwhile: that one must not overtake this one."""
 
@@ -239,12 +240,10 @@ class Reserving(RuleBasedStateMachine):
         subject = ([*self.above, *own])[account % (2 + len(own))]
         asked = LimitRequest(subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
         call = self.office.call(self.now, Role.ADMIN)
-        answer = self.attempted(
-            lambda: limit_changes.change_limit(call, asked, NOTHING, lambda _: "", lambda proposal: proposal.id)
-        )
-        if not isinstance(answer, LedgerError) and answer.status == 201:
+        answer = self.attempted(lambda: run_effect(call, limit_changes.change_limit(call, asked)))
+        if isinstance(answer, Proposal):
             other = replace(call, principal=replace(call.principal, actor="key_of_another_person"))
-            self.attempted(lambda: proposals.approve(other, answer.body, "as well"))
+            self.attempted(lambda: proposals.approve(other, answer.id, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
             kept = close.get_reservation(call, plan.id)
             withdrawn = Counter({item.event: item.withdrawn for item in kept.items if item.withdrawn})
@@ -287,15 +286,8 @@ class Reserving(RuleBasedStateMachine):
             total[event] += count
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
-        answer = self.attempted(
-            lambda: create.create_reservation(
-                self.office.call(self.now),
-                asked,
-                NOTHING,
-                lambda made: made.reservation.id,
-                lambda _: ResponseOverride("refused", 403),
-            )
-        )
+        call = self.office.call(self.now)
+        answer = self.attempted(lambda: run_effect(call, create.create_reservation(call, asked)))
         expected = self.objection(before, word)
         other = active is not None and not lapsed and active is not before
         if not can or other or expected is not None:
@@ -305,10 +297,10 @@ class Reserving(RuleBasedStateMachine):
         assert not isinstance(answer, LedgerError)
         if active is not None and active is not before:
             active.forfeit()
-        if answer.status == 201:
+        if not isinstance(answer, Refusal):
             if active is not None and active is before:
                 run.commit(before, word)
-            run.plans.append(Plan(answer.body, run.id, total, lease, self.now + timedelta(seconds=lease)))
+            run.plans.append(Plan(answer.reservation.id, run.id, total, lease, self.now + timedelta(seconds=lease)))
 
     def objection(self, before: Plan | None, word: int) -> type[LedgerError] | None:
         """Why a plan cannot follow on another with this word."""
@@ -381,16 +373,13 @@ class Reserving(RuleBasedStateMachine):
             return
         start = None if back is None else max(0, run.next_step - back)
         may = run.ended_with(self.now, number, needed=False)
-        answer = self.attempted(
-            lambda: lifecycle.start_attempt(
-                self.office.call(self.now), run.id, start, number, NOTHING, lambda record: str(record.run.attempt)
-            )
-        )
+        call = self.office.call(self.now)
+        answer = self.attempted(lambda: run_effect(call, lifecycle.start_attempt(call, run.id, start, number)))
         assert isinstance(answer, LedgerError) == (not may)
         if may:
             run.attempt += 1
             run.next_step = run.next_step if start is None else start
-            assert answer.body == str(run.attempt)
+            assert answer.run.attempt == run.attempt
 
     def wait(self, seconds: int, *, sweep: bool) -> None:
         self.now += timedelta(seconds=seconds)

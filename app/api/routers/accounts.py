@@ -1,20 +1,25 @@
 """Populations and budgets."""
 
+from http import HTTPStatus
 from typing import Annotated, Final
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
+from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, OPENING, READ_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
 from app.api.schemas.account_history import AccountHistory
 from app.api.schemas.accounts import Budget, BudgetPage, Population, PopulationPage
 from app.api.schemas.proposals import Proposal
 from app.ledger.accounts import AccountKind
+from app.ledger.proposals import Proposal as DomainProposal
 from app.service.accounts import create
+from app.service.accounts.partitions import AccountView
 from app.service.governance import openings
+from app.service.idempotency import StoredResponse
 from app.service.queries.account_history import AccountHistoryCache
 
 routes = router()
@@ -34,23 +39,19 @@ HISTORIANS: Final = CapacityLimiter(2)
         **responses(*OPENING, "name_taken"),
     },
 )
-def create_population(
-    body: CreatePopulation, request: Request, context: ContextDep, key: IdempotencyKey = None
-) -> Response:
+def create_population(body: CreatePopulation, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a population: the root of a tree of budgets, with a limit that is never exceeded (201).
 
     With `approvers_to_create_population: 2` in the organisation's policy, it is proposed instead (202).
     """
-    return created_response(
-        openings.create_population(
-            context,
-            body.terms(),
-            body.population(),
-            idempotent_request(request, body, key),
-            lambda view: Population.of(view).model_dump_json(),
-            lambda proposal: Proposal.of(proposal).model_dump_json(),
-        )
-    )
+    effect = openings.create_population(context, body.terms(), body.population())
+    return idempotency.respond(effect, _created_or_proposed, body)
+
+
+def _created_or_proposed(result: AccountView | DomainProposal) -> Population | StoredResponse:
+    if isinstance(result, DomainProposal):
+        return as_response(Proposal.of(result), HTTPStatus.ACCEPTED)
+    return Population.of(result)
 
 
 @routes.get(
@@ -87,21 +88,13 @@ def get_population(population_id: str, request: Request, context: ContextDep) ->
     response_model=Budget,
     responses=responses(*OPENING, "name_taken", "not_found"),
 )
-def create_budget(body: CreateBudget, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_budget(body: CreateBudget, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget. Its limit may exceed its parent's: every ancestor decides about every charge.
 
     Outside of its window, if any, nothing is charged to it. A block is a population's data from a time range: a
     partition of an account composed in parallel.
     """
-    return created_response(
-        create.create_budget(
-            context,
-            body.parent,
-            body.terms(),
-            idempotent_request(request, body, key),
-            lambda view: Budget.of(view).model_dump_json(),
-        )
-    )
+    return idempotency.respond(create.create_budget(context, body.parent, body.terms()), Budget.of, body)
 
 
 @routes.get(

@@ -2,13 +2,16 @@
 
 from fastapi import Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
 from app.service.governance import api_keys
 
 routes = router("api-keys")
+
+_IF_LOST = "revoke the lost key and retry"
 
 
 @routes.post(
@@ -18,16 +21,9 @@ routes = router("api-keys")
     response_model=CreatedApiKey,
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
-def create_api_key(body: CreateApiKey, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
-    return created_response(
-        api_keys.issue_key(
-            context,
-            body.terms(),
-            idempotent_request(request, body, key),
-            lambda issued: CreatedApiKey.issued(issued).model_dump_json(),
-        )
-    )
+    return idempotency.respond_with_secret(api_keys.issue_key(context, body.terms()), CreatedApiKey.issued, _IF_LOST)
 
 
 @routes.get(
@@ -62,19 +58,11 @@ def get_api_key(key_id: str, request: Request, context: ContextDep) -> Response:
     responses=responses(*WRITE_ERRORS, "not_found"),
 )
 def rotate_api_key(
-    key_id: str, request: Request, context: ContextDep, body: RotateApiKey | None = None, key: IdempotencyKey = None
+    key_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateApiKey | None = None
 ) -> Response:
     """Replace a key by a new one; the old one expires after an overlap. Every key can rotate itself."""
-    asked = body or RotateApiKey()
-    return created_response(
-        api_keys.rotate_key(
-            context,
-            key_id,
-            asked.overlap_seconds,
-            idempotent_request(request, asked, key),
-            lambda issued: CreatedApiKey.issued(issued).model_dump_json(),
-        )
-    )
+    effect = api_keys.rotate_key(context, key_id, (body or RotateApiKey()).overlap_seconds)
+    return idempotency.respond_with_secret(effect, CreatedApiKey.issued, _IF_LOST)
 
 
 @routes.post(

@@ -1,21 +1,16 @@
 """Signed checkpoints, and the public key that verifies them."""
 
+from http import HTTPStatus
+
 from fastapi import Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageLimit, decode_position, split_page
 from app.api.problems import AUTH_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import (
-    ContextDep,
-    IdempotencyKey,
-    SignerDep,
-    created_response,
-    etag_response,
-    idempotent_request,
-    router,
-)
+from app.api.route import ContextDep, SignerDep, etag_response, router
 from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
-from app.api.schemas.common import EmptyBody
 from app.service.audit import checkpoints
+from app.service.idempotency import StoredResponse
 from app.service.signatures import require_signer
 
 routes = router("checkpoints")
@@ -40,12 +35,10 @@ def get_signing_key(request: Request, context: ContextDep, signer: SignerDep) ->
     response_model=Checkpoint,
     responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
 )
-def create_checkpoint(request: Request, context: ContextDep, signer: SignerDep, key: IdempotencyKey = None) -> Response:
+def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: IdempotencyDep) -> Response:
     """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
-    asked = idempotent_request(request, EmptyBody(), key)
-    return created_response(
-        checkpoints.make_checkpoint(context, require_signer(signer), asked, lambda checkpoint: checkpoint.document)
-    )
+    effect = checkpoints.make_checkpoint(context, require_signer(signer))
+    return idempotency.respond(effect, lambda made: StoredResponse(made.document, HTTPStatus.CREATED))
 
 
 @routes.get(

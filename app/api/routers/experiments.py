@@ -4,13 +4,15 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
-from app.api.schemas.common import EmptyBody
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
+from app.ledger.decisions import Decision
 from app.service import experiments
-from app.service.experiments import ExperimentRecord
+from app.service.experiments import NewExperiment
+from app.service.idempotency import StoredResponse
 
 routes = router("experiments")
 
@@ -26,15 +28,12 @@ routes = router("experiments")
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def create_experiment(
-    body: CreateExperiment, request: Request, context: ContextDep, key: IdempotencyKey = None
-) -> Response:
+def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
-    asked = idempotent_request(request, body, key)
     if body.trials is not None:
-        return created_response(experiments.create_sweep(context, body.sweep(), asked, _declared, sweep_refused))
+        return idempotency.respond(experiments.create_sweep(context, body.sweep()), _created, body, private=True)
     assert body.budget is not None, "it was checked"
-    return created_response(experiments.create_experiment(context, body.budget, body.terms(), asked, _declared))
+    return idempotency.respond(experiments.create_experiment(context, body.budget, body.terms()), _created, body)
 
 
 @routes.post(
@@ -48,12 +47,9 @@ def create_experiment(
         *("policy_violation", "run_state_conflict"),
     ),
 )
-def charge_experiment(
-    experiment_id: str, request: Request, context: ContextDep, key: IdempotencyKey = None
-) -> Response:
+def charge_experiment(experiment_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""
-    asked = idempotent_request(request, EmptyBody(), key)
-    return created_response(experiments.charge_sweep(context, experiment_id, asked, _declared, sweep_refused))
+    return idempotency.respond(experiments.charge_sweep(context, experiment_id), _created, private=True)
 
 
 @routes.get(
@@ -89,5 +85,7 @@ def get_experiment(experiment_id: str, request: Request, context: ContextDep) ->
     return etag_response(request, Experiment.of(experiments.get_experiment(context, experiment_id)))
 
 
-def _declared(record: ExperimentRecord, trials: int | None = None) -> str:
-    return CreatedExperiment.of(record, trials=trials).model_dump_json()
+def _created(result: NewExperiment | Decision) -> CreatedExperiment | StoredResponse:
+    if isinstance(result, Decision):
+        return sweep_refused(result)
+    return CreatedExperiment.of(result.record, trials=result.trials)

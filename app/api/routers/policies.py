@@ -1,5 +1,6 @@
 """Policies: rules for runs."""
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
@@ -12,7 +13,6 @@ from app.ledger.proposals import Proposal as DomainProposal
 from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
 from app.service.governance.policies import PolicyRequest
-from app.service.idempotency import CREATED
 
 routes = router("policies")
 
@@ -84,6 +84,6 @@ def _changed(context: RequestContext, asked: PolicyRequest) -> Response:
     """Change a policy; respond with the policy or its proposal."""
     changed = policies.change_policy(context, asked)
     if isinstance(changed, DomainProposal):
-        return Response(Proposal.of(changed).model_dump_json(), CREATED, media_type="application/json")
+        return Response(Proposal.of(changed).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
     told = AccountPolicy.of(changed, account=asked.account is not None)
     return Response(told.model_dump_json(), media_type="application/json")

@@ -1,12 +1,14 @@
 """Limits, and proposals that need approval."""
 
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
+from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.proposals import (
     AccountLimit,
     ChangeLimit,
@@ -15,9 +17,12 @@ from app.api.schemas.proposals import (
     ProposalPage,
     ProposalReview,
 )
+from app.ledger.account_records import AccountRecord
+from app.ledger.proposals import Proposal as DomainProposal
 from app.ledger.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
 from app.service.governance.limit_changes import LimitRequest
+from app.service.idempotency import StoredResponse
 
 routes = router()
 
@@ -57,24 +62,22 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
 def change_account_limit(
     account_id: str,
     body: ChangeLimit,
-    request: Request,
     context: ContextDep,
-    key: IdempotencyKey = None,
+    idempotency: IdempotencyDep,
     if_match: IfMatch = None,
 ) -> Response:
     """Change a limit: a stricter limit applies at once (200); a looser one is proposed (201).
 
     Earlier refusals stay. All spending counts against the new limit.
     """
-    return created_response(
-        limit_changes.change_limit(
-            context,
-            LimitRequest(account_id, body.limit.domain(), body.reason, if_match),
-            idempotent_request(request, body, key),
-            lambda record: AccountLimit.of(record).model_dump_json(),
-            lambda proposal: Proposal.of(proposal).model_dump_json(),
-        )
-    )
+    asked = LimitRequest(account_id, body.limit.domain(), body.reason, if_match)
+    return idempotency.respond(limit_changes.change_limit(context, asked), _changed_or_proposed, body)
+
+
+def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | StoredResponse:
+    if isinstance(result, DomainProposal):
+        return Proposal.of(result)
+    return as_response(AccountLimit.of(result), HTTPStatus.OK)
 
 
 @routes.post(
@@ -86,21 +89,13 @@ def change_account_limit(
     responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
 )
 def lift_quarantine(
-    account_id: str, body: LiftQuarantine, request: Request, context: ContextDep, key: IdempotencyKey = None
+    account_id: str, body: LiftQuarantine, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
     """Propose to lift the quarantine of the account and of every account under it; another person approves it.
 
     Approval verifies the organisation again. While a discrepancy remains, it fails: 409 `account_quarantined`.
     """
-    return created_response(
-        quarantines.propose_lift(
-            context,
-            account_id,
-            body.reason,
-            idempotent_request(request, body, key),
-            lambda proposal: Proposal.of(proposal).model_dump_json(),
-        )
-    )
+    return idempotency.respond(quarantines.propose_lift(context, account_id, body.reason), Proposal.of, body)
 
 
 @routes.get(

@@ -2,8 +2,9 @@
 
 from fastapi import Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import (
     CommitReservation,
     CreateAttempt,
@@ -14,10 +15,13 @@ from app.api.schemas.reservations import (
     plan_refused,
 )
 from app.api.schemas.runs import Run
+from app.ledger.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
+from app.service.idempotency import StoredResponse
 from app.service.queries.runs import RunRecord
 from app.service.reservations import close, create
+from app.service.reservations.create import CreatedReservation as DomainCreatedReservation
 from app.service.runs import lifecycle
 
 routes = router()
@@ -82,22 +86,13 @@ def abort_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> R
     response_model=Run,
     responses=responses(*_ENDING, "idempotency_key_reused"),
 )
-def create_attempt(
-    run_id: str, body: CreateAttempt, request: Request, context: ContextDep, key: IdempotencyKey = None
-) -> Response:
+def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create an attempt, which fences off the previous trainer (412); send its `attempt` with the steps.
 
     Spending is final: steps repeated after the checkpoint are charged again.
     """
-    return created_response(
-        lifecycle.start_attempt(
-            context,
-            run_id,
-            body.first_step,
-            body.steps_executed,
-            idempotent_request(request, body, key),
-            lambda record: Run.of(record).model_dump_json(),
-        )
+    return idempotency.respond(
+        lifecycle.start_attempt(context, run_id, body.first_step, body.steps_executed), Run.of, body
     )
 
 
@@ -113,23 +108,20 @@ def create_attempt(
     ),
 )
 def create_reservation(
-    run_id: str, body: CreateReservation, request: Request, context: ContextDep, key: IdempotencyKey = None
+    run_id: str, body: CreateReservation, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
     """Reserve a plan on the run and all accounts above; its steps then write only the run's rows.
 
     A trainer that plans ahead lets each plan continue the previous one: one request for many steps.
     """
+
+    def render(result: DomainCreatedReservation | Refusal) -> CreatedReservation | StoredResponse:
+        return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.at(result)
+
     try:
-        answer = create.create_reservation(
-            context,
-            body.request(run_id),
-            idempotent_request(request, body, key),
-            lambda held: CreatedReservation.at(held).model_dump_json(),
-            lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
-        )
+        return idempotency.respond(create.create_reservation(context, body.request(run_id)), render, body)
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
-    return created_response(answer)
 
 
 @routes.get(

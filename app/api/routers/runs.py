@@ -4,15 +4,19 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import OPENING, READ_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import plan_refused
 from app.api.schemas.run_history import RunHistory
 from app.api.schemas.runs import CreateRun, Run, RunPage
+from app.ledger.admission import Refusal
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
+from app.service.idempotency import StoredResponse
 from app.service.queries import run_history, runs
+from app.service.queries.runs import RunRecord
 from app.service.runs import register
 
 routes = router("runs")
@@ -29,17 +33,13 @@ routes = router("runs")
         *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
     ),
 )
-def create_run(body: CreateRun, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
-    return created_response(
-        register.register_run(
-            context,
-            body.registration(),
-            idempotent_request(request, body, key),
-            lambda record: Run.of(record).model_dump_json(),
-            lambda refusal: plan_refused(refusal, sum(step.count for step in body.plan)),
-        )
-    )
+
+    def render(result: RunRecord | Refusal) -> Run | StoredResponse:
+        return plan_refused(result, body.plan) if isinstance(result, Refusal) else Run.of(result)
+
+    return idempotency.respond(register.register_run(context, body.registration()), render, body)
 
 
 @routes.get(

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
+from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageLimit, decode_cursor, split_page
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, IdempotencyKey, created_response, etag_response, idempotent_request, router
+from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import (
     CreatedWebhook,
     CreateWebhook,
@@ -16,7 +17,6 @@ from app.api.schemas.alerts import (
     Webhook,
     WebhookPage,
 )
-from app.api.schemas.common import Body
 from app.ledger.alerts import DeliveryStatus
 from app.service.alerts import webhooks
 
@@ -33,19 +33,16 @@ _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
     response_model=CreatedWebhook,
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
-def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
+def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a webhook, which posts alerts by the Standard Webhooks specification.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
-    return created_response(
-        webhooks.create_webhook(
-            context,
-            body.subscription(),
-            idempotent_request(request, body, key),
-            lambda webhook: CreatedWebhook.of(webhook).model_dump_json(),
-            allow_private=request.app.state.webhooks_allow_private,
-        )
+    private = request.app.state.webhooks_allow_private
+    return idempotency.respond_with_secret(
+        webhooks.create_webhook(context, body.subscription(), allow_private=private),
+        CreatedWebhook.of,
+        "disable the webhook whose secret is lost and create another one",
     )
 
 
@@ -91,26 +88,14 @@ def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
     responses=responses(*_CHANGING, "webhook_state_conflict"),
 )
 def rotate_webhook_secret(
-    webhook_id: str,
-    request: Request,
-    context: ContextDep,
-    body: RotateWebhookSecret | None = None,
-    key: IdempotencyKey = None,
+    webhook_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateWebhookSecret | None = None
 ) -> Response:
     """Rotate the secret. During the overlap requests have two signatures, so that the receiver can switch at any time.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
-    asked = body or RotateWebhookSecret()
-    return created_response(
-        webhooks.rotate_secret(
-            context,
-            webhook_id,
-            asked.overlap_seconds,
-            idempotent_request(request, asked, key),
-            lambda webhook: CreatedWebhook.of(webhook).model_dump_json(),
-        )
-    )
+    effect = webhooks.rotate_secret(context, webhook_id, (body or RotateWebhookSecret()).overlap_seconds)
+    return idempotency.respond_with_secret(effect, CreatedWebhook.of, "ask again, for another one still")
 
 
 @routes.post(
@@ -120,16 +105,9 @@ def rotate_webhook_secret(
     response_model=Delivery,
     responses=responses(*_MAKING),
 )
-def send_test_event(webhook_id: str, request: Request, context: ContextDep, key: IdempotencyKey = None) -> Response:
+def send_test_event(webhook_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Send a `webhook.test` alert at once; the list of deliveries has its result."""
-    return created_response(
-        webhooks.send_test_event(
-            context,
-            webhook_id,
-            idempotent_request(request, Body(), key),
-            lambda delivery: Delivery.of(delivery).model_dump_json(),
-        )
-    )
+    return idempotency.respond(webhooks.send_test_event(context, webhook_id), Delivery.of)
 
 
 @routes.get(

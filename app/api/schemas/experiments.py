@@ -37,7 +37,7 @@ from app.ledger.experiments import ChargingMode
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord, Sweep
-from app.service.idempotency import ResponseOverride
+from app.service.idempotency import StoredResponse
 from app.service.json_numbers import json_finite
 
 _TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
@@ -218,7 +218,7 @@ class ExperimentPage(Page[Experiment]):
     """Experiments by creation time."""
 
 
-def sweep_refused(decision: Decision) -> ResponseOverride:
+def sweep_refused(decision: Decision) -> StoredResponse:
     """Build the response to a sweep that does not fit."""
     assert decision.refusal_details is not None, "a refusal has its numbers"
     return not_made(json.loads(decision.refusal_details), decision.binding_account_id, decision.binding_account_path, 1)

@@ -1,6 +1,8 @@
 """Schemas of reservations and attempts."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -8,7 +10,7 @@ from pydantic import ConfigDict, Field
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
 from app.api.schemas.common import AnsweredEvent, Body, ExtendedNumber, Output
-from app.api.schemas.event_counts import EventCounts, step_events_of
+from app.api.schemas.event_counts import EventCount, EventCounts, step_events_of
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -20,7 +22,7 @@ from app.ledger.admission import Refusal
 from app.ledger.reservations import Reservation as DomainReservation
 from app.ledger.reservations import ReservationStatus
 from app.service.charging.refusing import refusal_details
-from app.service.idempotency import ResponseOverride
+from app.service.idempotency import StoredResponse
 from app.service.json_numbers import json_finite
 from app.service.reservations.create import (
     CreatedReservation as DomainCreatedReservation,
@@ -246,12 +248,13 @@ def _members(reservation: DomainReservation) -> dict[str, Any]:
     }
 
 
-def plan_refused(refusal: Refusal, steps_planned: int) -> ResponseOverride:
+def plan_refused(refusal: Refusal, plan: Sequence[EventCount]) -> StoredResponse:
     """Build the response to a plan that does not fit."""
-    return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps_planned)
+    steps = sum(step.count for step in plan)
+    return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps)
 
 
-def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> ResponseOverride:
+def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> StoredResponse:
     """Build the response to a creating request whose cost does not fit."""
     members = {
         "decision": "refused",
@@ -260,4 +263,5 @@ def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int)
         "binding_account_path": binding_path,
         **facts,
     }
-    return ResponseOverride(problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members), 403)
+    body = problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members)
+    return StoredResponse(body, HTTPStatus.FORBIDDEN)

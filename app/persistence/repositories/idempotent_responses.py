@@ -16,7 +16,7 @@ class Reply:
 
     request_fingerprint: str
     body: str
-    status: int = 201
+    status: int
 
 
 def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:

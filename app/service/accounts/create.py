@@ -1,7 +1,5 @@
 """Creation and listing of populations and budgets."""
 
-from collections.abc import Callable
-
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
@@ -17,7 +15,7 @@ from app.service.accounts.spec import AccountSpec, account_audit_payload, new_ac
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 
 
 def check_population(
@@ -61,13 +59,7 @@ def open_population(
     return _open(tx, context, account, [], population, terms, attested_by=attested_by)
 
 
-def create_budget(
-    context: RequestContext,
-    parent: str,
-    terms: AccountSpec,
-    identity: IdempotentRequest,
-    render: Callable[[AccountView], str],
-) -> StoredResponse:
+def create_budget(context: RequestContext, parent: str, terms: AccountSpec) -> Effect[AccountView]:
     """Create a budget under a population or another budget.
 
     Raises:
@@ -78,10 +70,10 @@ def create_budget(
     """
     context.require_permission(Permission.ACCOUNT_MANAGE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str:
-        return render(open_budget(tx, context, find_parent(tx, context, parent), terms, ready))
+    def create(tx: Connection, ready: PrecomputedCosts) -> AccountView:
+        return open_budget(tx, context, find_parent(tx, context, parent), terms, ready)
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 def open_budget(

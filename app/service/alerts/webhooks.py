@@ -4,7 +4,6 @@ All use cases need WEBHOOK_MANAGE in the whole organisation. NotFoundError: the 
 exist; WebhookStateConflictError: the webhook is disabled.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -16,7 +15,7 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, WebhookStateConflictError
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import alerts, deliveries, organisations, webhooks
+from app.persistence.repositories import alerts, deliveries, webhooks
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.http_sender import new_secret
@@ -24,7 +23,7 @@ from app.service.alerts.ssrf_guard import check_url
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.idempotency import IdempotentRequest, StoredResponse, require_no_key, run_idempotent
+from app.service.idempotency import Effect, run_effect
 from app.service.ids import new_id
 
 MOST_WEBHOOKS = 20
@@ -46,32 +45,23 @@ class Subscription:
     account: str | None
 
 
-def create_webhook(
-    context: RequestContext,
-    wanted: Subscription,
-    identity: IdempotentRequest,
-    render: Callable[[Webhook], str],
-    *,
-    allow_private: bool,
-) -> StoredResponse:
-    """Create a webhook; its response is the only one with the secret, and is not stored.
+def create_webhook(context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Effect[Webhook]:
+    """Create a webhook.
 
     Args:
         context: of the request.
         wanted: subscription.
-        identity: of the request.
-        render: builds the response body.
         allow_private: whether the URL may have a private address or use http.
 
     Raises:
-        InvalidInputError: the URL is invalid, or the request has an idempotency key.
+        InvalidInputError: the URL is invalid.
+        NotFoundError: the account does not exist.
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    require_no_key(identity, "disable the webhook whose secret is lost and create another one")
     check_url(wanted.url, allow_private=allow_private)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> Webhook:
         if len(webhooks.active(tx, context.organisation_id)) >= MOST_WEBHOOKS:
             raise WebhookStateConflictError(
                 f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
@@ -86,9 +76,9 @@ def create_webhook(
         )
         webhooks.add(tx, context.organisation_id, made)
         context.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
-        return render(made)
+        return made
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
@@ -109,8 +99,7 @@ def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     """Disable a webhook; a disabled one is returned unchanged."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
-    def write(tx: Connection) -> Webhook:
-        organisations.lock(tx, context.organisation_id)
+    def write(tx: Connection, _: PrecomputedCosts) -> Webhook:
         before = _found(tx, context, webhook_id)
         if before.disabled_at is not None:
             return before
@@ -118,49 +107,37 @@ def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
         disable(tx, context.organisation_id, before, context.actor, why, context.now)
         return _found(tx, context, webhook_id)
 
-    return context.transact(write)
+    return run_effect(context, write)
 
 
-def rotate_secret(
-    context: RequestContext,
-    webhook_id: str,
-    overlap_seconds: int,
-    identity: IdempotentRequest,
-    render: Callable[[Webhook], str],
-) -> StoredResponse:
-    """Rotate a webhook's secret; the previous one signs too for `overlap_seconds`.
-
-    The response contains the new secret and is not stored, so an idempotency key is an InvalidInputError.
-    """
+def rotate_secret(context: RequestContext, webhook_id: str, overlap_seconds: int) -> Effect[Webhook]:
+    """Rotate a webhook's secret; the previous one signs too for `overlap_seconds`."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    require_no_key(identity, "ask again, for another one still")
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str:
+    def rotate(tx: Connection, _: PrecomputedCosts) -> Webhook:
         before = _enabled(tx, context, webhook_id)
         until = context.now + timedelta(seconds=overlap_seconds)
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
         webhooks.save_secrets(tx, context.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
         context.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
-        return render(rotated)
+        return rotated
 
-    return run_idempotent(context, identity, create)
+    return rotate
 
 
-def send_test_event(
-    context: RequestContext, webhook_id: str, identity: IdempotentRequest, render: Callable[[Delivery], str]
-) -> StoredResponse:
-    """Send a test event to a webhook at once; the response is its delivery."""
+def send_test_event(context: RequestContext, webhook_id: str) -> Effect[Delivery]:
+    """Send a test event to a webhook at once."""
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str:
+    def send(tx: Connection, _: PrecomputedCosts) -> Delivery:
         _enabled(tx, context, webhook_id)
         delivery_id = alerts.add_test(tx, context.organisation_id, make_test_alert(webhook_id, context.now), webhook_id)
         made = deliveries.find(tx, context.organisation_id, delivery_id)
         assert made is not None
-        return render(made)
+        return made
 
-    return run_idempotent(context, identity, create)
+    return send
 
 
 def list_deliveries(

@@ -6,7 +6,6 @@ covers all changes and decisions.
 
 import json
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,8 +19,7 @@ from app.persistence.repositories import audit_entries, checkpoints, organisatio
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 from app.service.signatures import Signer
 
 RUNS_AN_ACT: Final = 500
@@ -33,16 +31,11 @@ LOOK_SECONDS: Final = 30.0
 _logger = logging.getLogger(__name__)
 
 
-def make_checkpoint(
-    context: RequestContext, signer: Signer, identity: IdempotentRequest, render: Callable[[Checkpoint], str]
-) -> StoredResponse:
-    """Create a checkpoint; `render` builds the response body."""
+def make_checkpoint(context: RequestContext, signer: Signer) -> Effect[Checkpoint]:
+    """Create a checkpoint."""
     context.require_organisation_scope(Permission.AUDIT_READ)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str:
-        return render(sign(tx, context.organisation_id, signer, context.actor, context.now))
-
-    return run_idempotent(context, identity, create)
+    return lambda tx, _: sign(tx, context.organisation_id, signer, context.actor, context.now)
 
 
 def list_checkpoints(context: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:

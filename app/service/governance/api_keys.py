@@ -1,7 +1,7 @@
 """Creation, rotation and revocation of API keys."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -21,15 +21,13 @@ from app.service.auth.authentication import CLI_ACTOR
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.costing import PrecomputedCosts
 from app.service.governance.key_generation import IssuedKey, KeyTerms, add_key, generate_key, key_audit_payload
-from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, require_no_key, run_idempotent
+from app.service.idempotency import Effect, run_effect
 
 MOST_OVERLAP_SECONDS = 30 * 86_400
 """Maximum time for which a rotated key stays valid."""
 
 MOST_ROTATIONS: Final = 1_000_000
 """Bound of the query for one key's rotations."""
-
-_IF_LOST = "revoke the lost key and retry"
 
 
 def create_key(
@@ -72,18 +70,15 @@ def create_key(
     return db.retried(create)
 
 
-def issue_key(
-    context: RequestContext, terms: KeyTerms, identity: IdempotentRequest, render: Callable[[IssuedKey], str]
-) -> StoredResponse:
-    """Issue a key; its response, with the secret, is not stored.
+def issue_key(context: RequestContext, terms: KeyTerms) -> Effect[IssuedKey]:
+    """Issue a key.
 
     The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
     """
     context.require_permission(Permission.KEY_MANAGE)
-    require_no_key(identity, _IF_LOST)
     _require_future(terms, context.now)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
+    def issue(tx: Connection, _: PrecomputedCosts) -> IssuedKey:
         scope = None if terms.scope is None else find_account(tx, context, terms.scope).account.id
         _require_lendable(tx, context, terms.role, scope)
         _require_no_longer(tx, context, terms.expires_at)
@@ -91,30 +86,23 @@ def issue_key(
             context.organisation_id, replace(terms, scope=scope), context.principal.actor, context.now
         )
         add_key(tx, issued, context.actor, context.now)
-        return render(issued)
+        return issued
 
-    return run_idempotent(context, identity, create)
+    return issue
 
 
-def rotate_key(
-    context: RequestContext,
-    key_id: str,
-    overlap_seconds: int,
-    identity: IdempotentRequest,
-    render: Callable[[IssuedKey], str],
-) -> StoredResponse:
+def rotate_key(context: RequestContext, key_id: str, overlap_seconds: int) -> Effect[IssuedKey]:
     """Issue a key's successor; the old key stays valid for an overlap.
 
-    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. The response is not stored.
+    Needs KEY_MANAGE and a role that may issue the key's, or is the key itself.
 
     Raises:
-        InvalidInputError: the key is revoked or expired, or the request has an idempotency key.
+        InvalidInputError: the key is revoked or expired.
     """
     if context.principal.actor != key_id:
         context.require_permission(Permission.KEY_MANAGE)
-    require_no_key(identity, _IF_LOST)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str | ResponseOverride:
+    def rotate(tx: Connection, _: PrecomputedCosts) -> IssuedKey:
         old = _found(tx, context, key_id)
         trouble = old.trouble(context.now)
         if trouble is not None:
@@ -129,9 +117,9 @@ def rotate_key(
         api_keys.change(tx, old, expires_at=ends)
         after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
         context.record(tx, AuditEvent(AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after))
-        return render(issued)
+        return issued
 
-    return run_idempotent(context, identity, create)
+    return rotate
 
 
 def revoke_key(
@@ -145,19 +133,16 @@ def revoke_key(
     if context.principal.actor != key_id:
         context.require_permission(Permission.KEY_MANAGE)
 
-    def revoke() -> KeyRecord:
-        with context.db.write(context.organisation_id) as tx:
-            organisations.lock(tx, context.organisation_id)
-            old = _found(tx, context, key_id)
-            if context.principal.actor != key_id:
-                _require_lendable(tx, context, Role(old.role), old.scope)
-            for heir in (
-                sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}) if include_successors else ()
-            ):
+    def revoke(tx: Connection, _: PrecomputedCosts) -> KeyRecord:
+        old = _found(tx, context, key_id)
+        if context.principal.actor != key_id:
+            _require_lendable(tx, context, Role(old.role), old.scope)
+        if include_successors:
+            for heir in sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}):
                 _revoke(tx, context, _found(tx, context, heir), reason)
-            return _revoke(tx, context, old, reason)
+        return _revoke(tx, context, old, reason)
 
-    return context.db.retried(revoke)
+    return run_effect(context, revoke)
 
 
 def _revoke(tx: Connection, context: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:

@@ -1,6 +1,6 @@
 """Limit changes: lowered at once, raised with a second approver."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection
@@ -33,9 +33,7 @@ from app.service.governance.proposing import propose, require_none_open
 from app.service.governance.run_policy_checks import needs_approval
 from app.service.governance.unapproved import find_excess
 from app.service.governance.withdrawal import withdraw_plans
-from app.service.idempotency import CREATED, IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
-
-OK = 200
+from app.service.idempotency import Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +58,8 @@ def limit_etag(record: AccountRecord) -> str:
     return f'"{record.account.id}-{record.account.limit_revision}"'
 
 
-def change_limit(
-    context: RequestContext,
-    request: LimitRequest,
-    identity: IdempotentRequest,
-    changed: Callable[[AccountRecord], str],
-    proposed: Callable[[Proposal], str],
-) -> StoredResponse:
-    """Lower a limit (200), or propose to raise it (201).
+def change_limit(context: RequestContext, request: LimitRequest) -> Effect[AccountRecord | Proposal]:
+    """Lower a limit, or propose to raise it.
 
     Needs LIMIT_PROPOSE; to change the limit at once, also ACCOUNT_MANAGE.
 
@@ -80,7 +72,7 @@ def change_limit(
     """
     context.require_permission(Permission.LIMIT_PROPOSE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def change(tx: Connection, ready: PrecomputedCosts) -> AccountRecord | Proposal:
         path = find_path_of(tx, context, request.account)
         record = _with_limit(path[-1])
         require_if_match("limit", limit_etag(record), request.tag, limit_revision=record.account.limit_revision)
@@ -92,13 +84,13 @@ def change_limit(
         _require_allowed(path, request.limit)
         raised, places = is_raised(limit, request.limit), [each.account for each in path]
         if raised and not single_approver_allowed(tx, context, places, request.limit):
-            return ResponseOverride(proposed(_propose(tx, context, record, request)), CREATED)
+            return _propose(tx, context, record, request)
         context.require_permission(Permission.ACCOUNT_MANAGE)
         if raised:
             require_every_budget(tx, context, record.account.id)
-        return ResponseOverride(changed(apply_limit(tx, context, path, request.limit, request.reason, ready)), OK)
+        return apply_limit(tx, context, path, request.limit, request.reason, ready)
 
-    return run_idempotent(context, identity, create)
+    return change
 
 
 def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:

@@ -1,7 +1,7 @@
 """Creation of populations with a second approver."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -23,38 +23,28 @@ from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals, propose
-from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
-
-PROPOSED: Final = 202
-"""Status of a proposal; 201 would mean that the population exists."""
+from app.service.idempotency import Effect
 
 MOST_WAITING: Final = 1000
 """Number of open proposals that a new name is compared with."""
 
 
 def create_population(
-    context: RequestContext,
-    terms: AccountSpec,
-    population: Population,
-    identity: IdempotentRequest,
-    opened: Callable[[AccountView], str],
-    proposed: Callable[[Proposal], str],
-) -> StoredResponse:
+    context: RequestContext, terms: AccountSpec, population: Population
+) -> Effect[AccountView | Proposal]:
     """Create a population, or propose it if the policy requires a second person.
-
-    The status is 201 or, for a proposal, 202.
 
     Raises:
         As `check_population`; also NameTakenError: a proposed population has a lookalike of the name.
     """
     context.require_organisation_scope(Permission.ACCOUNT_MANAGE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def create(tx: Connection, ready: PrecomputedCosts) -> AccountView | Proposal:
         if needs_second_person(tx, context):
-            return ResponseOverride(proposed(propose_population(tx, context, terms, population, ready)), PROPOSED)
-        return opened(open_population(tx, context, terms, population, ready))
+            return propose_population(tx, context, terms, population, ready)
+        return open_population(tx, context, terms, population, ready)
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 def needs_second_person(tx: Connection, context: RequestContext) -> bool:

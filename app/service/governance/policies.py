@@ -29,6 +29,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.if_match import require_if_match
 from app.service.governance.proposing import open_proposals, propose, require_none_open
+from app.service.idempotency import run_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +99,17 @@ def change_policy(context: RequestContext, request: PolicyRequest) -> PolicyReco
         context.require_permission(Permission.POLICY_MANAGE)
         _require_of_accounts(request.policy)
 
-    def change() -> PolicyRecord | Proposal:
-        with context.db.write(context.organisation_id) as tx:
-            organisations.lock(tx, context.organisation_id)
-            account = None if request.account is None else find_parent(tx, context, request.account).account.id
-            before = find_policy(tx, context, account)
-            require_if_match("policy", before.tag, request.tag, policy_revision=before.revision)
-            if before.policy == request.policy:
-                return before
-            if before.loosened(request.policy):
-                return _propose(tx, context, before, request)
-            return _apply(tx, context, before, request.policy, request.reason)
+    def change(tx: Connection, _: PrecomputedCosts) -> PolicyRecord | Proposal:
+        account = None if request.account is None else find_parent(tx, context, request.account).account.id
+        before = find_policy(tx, context, account)
+        require_if_match("policy", before.tag, request.tag, policy_revision=before.revision)
+        if before.policy == request.policy:
+            return before
+        if before.loosened(request.policy):
+            return _propose(tx, context, before, request)
+        return _apply(tx, context, before, request.policy, request.reason)
 
-    return context.db.retried(change)
+    return run_effect(context, change)
 
 
 def _require_of_accounts(policy: Policy) -> None:

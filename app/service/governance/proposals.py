@@ -11,18 +11,19 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalClosedError
 from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.persistence.repositories import api_keys, organisations, proposals
+from app.persistence.repositories import api_keys, proposals
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts, run_with_costs
+from app.service.costing import PrecomputedCosts
 from app.service.governance.api_keys import rotation_lineage
 from app.service.governance.limit_changes import approve_limit
 from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
+from app.service.idempotency import run_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,34 +126,26 @@ class _Change:
 
 
 def _decide(context: RequestContext, proposal_id: str, change: _Change, reason: str | None) -> Proposal:
-    def decide(ready: PrecomputedCosts) -> Proposal:
-        with context.db.write(context.organisation_id) as tx:
-            organisations.lock(tx, context.organisation_id)
-            proposal = _found(tx, context, proposal_id)
-            if proposal.status is not ProposalStatus.OPEN:
-                raise ProposalClosedError(
-                    f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
-                    proposal_status=str(proposal.status),
-                )
-            change.require_allowed(tx, proposal)
-            own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == context.principal.actor
-            reached = ProposalStatus.WITHDRAWN if own else change.status
-            decided = replace(
-                proposal,
-                status=reached,
-                decided_by=context.principal.actor,
-                decided_at=context.now,
-                decision_reason=reason,
+    def decide(tx: Connection, ready: PrecomputedCosts) -> Proposal:
+        proposal = _found(tx, context, proposal_id)
+        if proposal.status is not ProposalStatus.OPEN:
+            raise ProposalClosedError(
+                f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
+                proposal_status=str(proposal.status),
             )
-            proposals.decide(tx, context.organisation_id, decided)
-            before, after = ({"status": str(each.status)} for each in (proposal, decided))
-            context.record(
-                tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason)
-            )
-            change.work(tx, proposal, ready)
-            return decided
+        change.require_allowed(tx, proposal)
+        own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == context.principal.actor
+        reached = ProposalStatus.WITHDRAWN if own else change.status
+        decided = replace(
+            proposal, status=reached, decided_by=context.principal.actor, decided_at=context.now, decision_reason=reason
+        )
+        proposals.decide(tx, context.organisation_id, decided)
+        before, after = ({"status": str(each.status)} for each in (proposal, decided))
+        context.record(tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason))
+        change.work(tx, proposal, ready)
+        return decided
 
-    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: decide(ready)))
+    return run_effect(context, decide)
 
 
 def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:

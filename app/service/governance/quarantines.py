@@ -1,6 +1,6 @@
 """Quarantines: listing them, and lifting them after approval and verification."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,7 +16,7 @@ from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals, propose, require_none_open
-from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 from app.service.verification import verify
 from app.service.verification.lock import verification_lock
 
@@ -42,9 +42,7 @@ def find_open(context: RequestContext, account: str) -> Proposal | None:
         return next(iter(open_proposals(tx, context, found, {ProposalKind.QUARANTINE}, limit=1)), None)
 
 
-def propose_lift(
-    context: RequestContext, account: str, reason: str, identity: IdempotentRequest, render: Callable[[Proposal], str]
-) -> StoredResponse:
+def propose_lift(context: RequestContext, account: str, reason: str) -> Effect[Proposal]:
     """Propose to lift all quarantines at or under an account.
 
     Raises:
@@ -52,16 +50,16 @@ def propose_lift(
     """
     context.require_permission(Permission.LEDGER_VERIFY)
 
-    def create(tx: Connection, _: PrecomputedCosts) -> str:
+    def create(tx: Connection, _: PrecomputedCosts) -> Proposal:
         record = find_account(tx, context, account)
         found = _quarantined(tx, context, record.account.id)
         if not found:
             raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
         require_none_open(tx, context, record.account.id, {ProposalKind.QUARANTINE})
         facts = {"quarantined": dict(found)}
-        return render(propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason))
+        return propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason)
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 @contextmanager

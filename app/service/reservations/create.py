@@ -1,6 +1,5 @@
 """Creation of reservations: a whole plan is held, or refused."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -26,7 +25,7 @@ from app.service.charging.saving import save
 from app.service.charging.step_checks import find_deviations, require_no_sweep
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts
-from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 from app.service.ids import new_id
 
 
@@ -68,13 +67,7 @@ class CreatedReservation:
     binding: Account
 
 
-def create_reservation(
-    context: RequestContext,
-    request: PlanRequest,
-    identity: IdempotentRequest,
-    render: Callable[[CreatedReservation], str],
-    refuse: Callable[[Refusal], ResponseOverride],
-) -> StoredResponse:
+def create_reservation(context: RequestContext, request: PlanRequest) -> Effect[CreatedReservation | Refusal]:
     """Hold a plan's exact cost on every account of a path, or refuse.
 
     A preceding reservation is committed in the same transaction; a refusal leaves it active.
@@ -89,7 +82,7 @@ def create_reservation(
     """
     context.require_permission(Permission.STEP_AUTHORIZE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def create(tx: Connection, ready: PrecomputedCosts) -> CreatedReservation | Refusal:
         work = load_for(tx, context, request.run_id)
         run = work.run(context.organisation_id, request.run_id)
         require_attempt(run, request.attempt)
@@ -112,12 +105,12 @@ def create_reservation(
                     AuditAction.RESERVATION_REFUSED, request.run_id, count, held.binding.id, refusal_details(held)
                 ),
             )
-            return refuse(held)
+            return held
         before.commit()
         save(work)
-        return render(_as_held(work, context.organisation_id, held, request.steps[-1]))
+        return _as_held(work, context.organisation_id, held, request.steps[-1])
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 def _end_the_one_before(work: UnitOfWork, context: RequestContext, request: PlanRequest) -> None:

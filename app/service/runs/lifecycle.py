@@ -1,6 +1,5 @@
 """Lifecycle of a run: pause, resume, completion, abort and attempts."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -10,15 +9,15 @@ from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_attempt, require_not_ended
-from app.persistence.repositories import organisations, proposals, runs
+from app.persistence.repositories import proposals, runs
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
 from app.service.charging.step_checks import require_no_sweep
-from app.service.costing import PrecomputedCosts, run_with_costs
+from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals
-from app.service.idempotency import IdempotentRequest, StoredResponse, run_idempotent
+from app.service.idempotency import Effect, run_effect
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations.close import end_with_the_run, require_same_step_count
 
@@ -51,38 +50,31 @@ def transition_run(
     """
     context.require_permission(Permission.RUN_MANAGE)
 
-    def change(ready: PrecomputedCosts) -> RunRecord:
-        with context.db.write(context.organisation_id) as tx:
-            organisations.lock(tx, context.organisation_id)
-            work = load_for(tx, context, run_id)
-            run = work.run(context.organisation_id, run_id)
-            if attempt is not None:
-                require_attempt(run, attempt)
-            reached = next_status(run.status, action)
-            if reached is not run.status:
-                if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
-                    _supersede(tx, context, run_id)
-                if action in ENDS:
-                    needed = action is RunAction.COMPLETE
-                    end_with_the_run(work, context, run_id, steps_executed, attested_only=needed)
-                save_transition(work, context, replace(work.run(context.organisation_id, run_id), status=reached))
-                done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
-                context.record(tx, done)
-            elif steps_executed is not None:
-                require_same_step_count(tx, context, run_id, steps_executed)
-            return read_run(tx, context, run_id, ready)
+    def change(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
+        work = load_for(tx, context, run_id)
+        run = work.run(context.organisation_id, run_id)
+        if attempt is not None:
+            require_attempt(run, attempt)
+        reached = next_status(run.status, action)
+        if reached is not run.status:
+            if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
+                _supersede(tx, context, run_id)
+            if action in ENDS:
+                needed = action is RunAction.COMPLETE
+                end_with_the_run(work, context, run_id, steps_executed, attested_only=needed)
+            save_transition(work, context, replace(work.run(context.organisation_id, run_id), status=reached))
+            done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
+            context.record(tx, done)
+        elif steps_executed is not None:
+            require_same_step_count(tx, context, run_id, steps_executed)
+        return read_run(tx, context, run_id, ready)
 
-    return run_with_costs(context.organisation_id, lambda ready: context.db.retried(lambda: change(ready)))
+    return run_effect(context, change)
 
 
 def start_attempt(
-    context: RequestContext,
-    run_id: str,
-    first_step: int | None,
-    steps_executed: int | None,
-    identity: IdempotentRequest,
-    render: Callable[[RunRecord], str],
-) -> StoredResponse:
+    context: RequestContext, run_id: str, first_step: int | None, steps_executed: int | None
+) -> Effect[RunRecord]:
     """Start an attempt from a checkpoint, fencing off the last one without refund.
 
     `first_step` None is the run's next step. `steps_executed` commits an active reservation; without it, the rest of
@@ -95,27 +87,27 @@ def start_attempt(
     """
     context.require_permission(Permission.STEP_AUTHORIZE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str:
+    def start(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
         work = load_for(tx, context, run_id)
         run = work.run(context.organisation_id, run_id)
         require_not_ended(run)
         require_no_sweep(work, context.organisation_id, run)
         end_with_the_run(work, context, run_id, steps_executed, attested_only=False)
         run = work.run(context.organisation_id, run_id)
-        start = run.next_step if first_step is None else first_step
-        if start > run.next_step:
+        first = run.next_step if first_step is None else first_step
+        if first > run.next_step:
             raise InvalidInputError(
-                f"No checkpoint can lie before step {start}: the run's next step is {run.next_step}. "
+                f"No checkpoint can lie before step {first}: the run's next step is {run.next_step}. "
                 f"Send a `first_step` of at most {run.next_step}."
             )
-        opened = replace(run, attempt=run.attempt + 1, next_step=start, attempt_first_step=start)
+        opened = replace(run, attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
         runs.add_attempt(tx, context.organisation_id, opened, context.now)
         save_transition(work, context, opened)
         before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
         context.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
-        return render(read_run(tx, context, run_id, ready))
+        return read_run(tx, context, run_id, ready)
 
-    return run_idempotent(context, identity, create)
+    return start
 
 
 def _supersede(tx: Connection, context: RequestContext, run_id: str) -> None:

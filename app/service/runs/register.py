@@ -1,6 +1,6 @@
 """Registration of runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -35,7 +35,7 @@ from app.service.governance.run_policy_checks import (
     size_of,
 )
 from app.service.governance.unapproved import find_excess
-from app.service.idempotency import IdempotentRequest, ResponseOverride, StoredResponse, run_idempotent
+from app.service.idempotency import Effect
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations.create import PlanRequest, hold_plan
 
@@ -74,13 +74,7 @@ class RegisteredRun:
     bounded: bool = False
 
 
-def register_run(
-    context: RequestContext,
-    registration: RegisteredRun,
-    identity: IdempotentRequest,
-    render: Callable[[RunRecord], str],
-    refuse: Callable[[Refusal], ResponseOverride],
-) -> StoredResponse:
+def register_run(context: RequestContext, registration: RegisteredRun) -> Effect[RunRecord | Refusal]:
     """Register a run that charges each step to all its budgets or none.
 
     A run that needs approval is pending and reserves nothing: the lease could expire before the approval and forfeit
@@ -95,7 +89,7 @@ def register_run(
     """
     context.require_permission(Permission.RUN_MANAGE)
 
-    def create(tx: Connection, ready: PrecomputedCosts) -> str | ResponseOverride:
+    def create(tx: Connection, ready: PrecomputedCosts) -> RunRecord | Refusal:
         before = tx.begin_nested()
         opened = insert_run(tx, context, registration, ready)
         if isinstance(opened, Refusal):
@@ -105,11 +99,11 @@ def register_run(
             context.record(
                 tx, refusal_event(AuditAction.RUN_REFUSED, budget, count, opened.binding.id, refusal_details(opened))
             )
-            return refuse(opened)
+            return opened
         before.commit()
-        return render(read_run(tx, context, opened, ready))
+        return read_run(tx, context, opened, ready)
 
-    return run_idempotent(context, identity, create)
+    return create
 
 
 def insert_run(
