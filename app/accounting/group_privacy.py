@@ -5,7 +5,6 @@ from functools import singledispatch
 from math import exp, expm1, inf, log, log1p
 
 from numpy import euler_gamma
-from scipy.special import digamma
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
@@ -28,6 +27,7 @@ from app.accounting.events import (
     type_name,
     with_noise_multiplier,
 )
+from app.accounting.formulas import scipy_functions as sp
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
@@ -88,7 +88,7 @@ def _(event: Exponential, size: int) -> DpEvent:
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
     # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
-    harmonic = float(digamma(size + 1)) + euler_gamma
+    harmonic = float(sp.digamma(size + 1)) + euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
 
 

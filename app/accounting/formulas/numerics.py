@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import roots_legendre
+
+from app.accounting.formulas import scipy_functions as sp
 
 TINY: Final = float(np.finfo(np.float64).tiny)
 
@@ -142,17 +143,14 @@ def root(of: Callable[[float], float], low: float, high: float, xtol: float = 1e
 
     The tolerance is the larger of `xtol`, absolute, and `rtol`, relative.
     """
-    # Imported lazily: few events need it, and it is a tenth of the imports at every start of the service.
-    from scipy.optimize import brentq  # noqa: PLC0415 - see above
-
-    return float(brentq(of, low, high, xtol=xtol, rtol=rtol))
+    return float(sp.brentq(of, low, high, xtol=xtol, rtol=rtol))
 
 
 @lru_cache(maxsize=64)
 def _unit_nodes(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute and cache the n Gauss-Legendre nodes in [-1, 1] and their weights."""
     # numpy's own routine takes ten times as long for hundreds of nodes.
-    nodes, weights = roots_legendre(n)
+    nodes, weights = sp.roots_legendre(n)
     return nodes, weights
 
 

@@ -2,9 +2,8 @@
 
 from math import exp, expm1, log1p
 
-from scipy.special import betainc, betaincc, gammainc, gammaln
-
 from app.accounting.errors import InvalidEventError
+from app.accounting.formulas import scipy_functions as sp
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma
 
 LEAST_SHAPE = 1e-6
@@ -46,7 +45,7 @@ def number_of_runs(mean: float, shape: float | None, uniform: float) -> int:
     log_inverse = 0.0 if shape is None else log_inverse_gamma(mean, shape)
 
     def tail(runs: int) -> float:
-        return float(gammainc(runs + 1, mean)) if shape is None else _tail(runs, shape, log_inverse)
+        return float(sp.gammainc(runs + 1, mean)) if shape is None else _tail(runs, shape, log_inverse)
 
     least = 0 if shape is None else 1
     if tail(least) <= uniform:
@@ -71,7 +70,7 @@ def _tail(runs: int, shape: float, log_inverse_gamma: float) -> float:
     h = shape if abs(shape) >= LEAST_SHAPE else 1e-9
     kept = -expm1(-h * log_inverse_gamma)
     if h > 0:
-        beyond = betaincc(h, a, gamma) if h >= _NEAR_HALF else betainc(a, h, 1 - gamma)
+        beyond = sp.betaincc(h, a, gamma) if h >= _NEAR_HALF else sp.betainc(a, h, 1 - gamma)
         return float(beyond) / kept
-    log_step = a * log1p(-gamma) - h * log_inverse_gamma + gammaln(a + h) - gammaln(a) - gammaln(h + 1)
-    return float(betaincc(h + 1, a, gamma) - exp(log_step)) / kept
+    log_step = a * log1p(-gamma) - h * log_inverse_gamma + sp.gammaln(a + h) - sp.gammaln(a) - sp.gammaln(h + 1)
+    return float(sp.betaincc(h + 1, a, gamma) - exp(log_step)) / kept

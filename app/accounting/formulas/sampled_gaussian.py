@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
+from app.accounting.formulas import scipy_functions as sp
 from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
 
 Floats = NDArray[np.float64]
@@ -194,8 +194,8 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
     if few:
         a, b = a[:few], b[:few]
         # It equals a q P(x > bend - 1) + (1 - a q) P(x > bend).
-        log_shifted = float(log_ndtr((1 - mechanism.bend) / mechanism.s))
-        ratio = float(log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
+        log_shifted = float(sp.log_ndtr((1 - mechanism.bend) / mechanism.s))
+        ratio = float(sp.log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
         log_other = np.log1p(np.exp(ratio - log_q - np.log(a)) - exp(ratio))
         log_subtracted = log_q + np.log1p(b) + log_shifted + log_other
         difference = b * slope[:few] + log_series[:few] - np.log1p(b) - log_shifted - log_other
