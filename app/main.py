@@ -29,22 +29,10 @@ from app.api.routers import (
     steps,
     webhooks,
 )
-from app.dashboard import (
-    account,
-    api_docs,
-    approvals,
-    assets,
-    decisions,
-    login,
-    oidc_login,
-    overview,
-    planner,
-    run,
-)
-from app.dashboard import audit as audit_page
-from app.dashboard import keys as keys_page
-from app.dashboard import policies as policies_page
-from app.dashboard import webhooks as webhooks_page
+from app.dashboard import accounts as accounts_pages
+from app.dashboard import administration, api_docs, assets, login, planner
+from app.dashboard import audit as audit_pages
+from app.dashboard import run as run_page
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
 from app.service.audit.checkpoints import run_checkpoints
@@ -84,22 +72,7 @@ ROUTERS = (
 )
 """In the order of the OpenAPI document."""
 
-DASHBOARD_ROUTERS = (
-    assets,
-    login,
-    oidc_login,
-    overview,
-    account,
-    run,
-    approvals,
-    policies_page,
-    keys_page,
-    webhooks_page,
-    planner,
-    decisions,
-    audit_page,
-    api_docs,
-)
+DASHBOARD_ROUTERS = (assets, login, accounts_pages, run_page, administration, planner, audit_pages, api_docs)
 """Pages for browsers."""
 
 

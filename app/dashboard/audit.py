@@ -1,28 +1,123 @@
-"""Page of the audit log and of its integrity."""
+"""Pages of decisions, and of the audit log and its integrity."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
-from fastapi import Request, Response
-from pydantic import Field
+from fastapi import Path, Request, Response
+from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.api.pagination import decode_position, split_page
+from app.accounting.events import event_to_dict
+from app.api.pagination import MAX_DIGITS, decode_position, decode_position_cursor, encode_position, split_page
 from app.api.routers.audit import verified
+from app.api.schemas.steps import refusal_facts, refusal_text
 from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
-from app.dashboard.decisions import PAGE, Moment, Word
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
 from app.ledger.audit import AuditFilter, StoredAuditEntry
-from app.ledger.errors import InvalidInputError
+from app.ledger.decisions import Decision, DecisionOutcome, DecisionWithPath
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.names import ACTOR_LENGTH
 from app.ledger.permissions import Permission
 from app.service.audit.chain_status import read_health
-from app.service.audit.queries import name_accounts, read_audit_entries
+from app.service.audit.queries import DecisionQuery, name_accounts, read_audit_entries, read_decision, read_decisions
 from app.service.queries.overview import read_change_token
 from app.service.verification.result_cache import Verifications
 
 routes = router()
+
+PAGE: Final = 50
+MOST_EVENTS: Final = 100
+"""Events shown of one decision; an export has all of them."""
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be between the years 1 and 9999") from None
+
+
+Moment = Annotated[datetime | None, AfterValidator(lambda at: None if at is None else _in_utc(at))]
+"""A time as HTML fields write it; UTC unless it has a zone."""
+
+Word = Annotated[str | None, Field(max_length=ACTOR_LENGTH)]
+
+
+class DecisionFields(Fields):
+    """Filters of the page, those of `GET /v1/decisions`."""
+
+    account: Annotated[str | None, Field(max_length=2000)] = None
+    run: Annotated[str | None, Field(max_length=100)] = None
+    decision: DecisionOutcome | None = None
+    actor: Word = None
+    since: Moment = None
+    until: Moment = None
+
+    def query(self) -> DecisionQuery:
+        """Convert to the service's filter."""
+        return DecisionQuery(self.run, self.account, self.decision, self.actor, self.since, self.until)
+
+
+@routes.get("/decisions")
+def show_decisions(request: Request, page: PageDep, after: str = "") -> Response:
+    """Show decisions of all visible runs, newest first."""
+    # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
+    tag = page.check_etag(page.minute, read_change_token(page.context))
+    given = dict(request.query_params)
+    fields, faults = read_fields(DecisionFields, given)
+    found: list[DecisionWithPath] = []
+    before = decode_position_cursor(after)
+    try:
+        if fields is not None:
+            found = read_decisions(page.context, fields.query(), before=before, limit=PAGE + 1)
+    except (NotFoundError, InsufficientScopeError) as error:
+        faults = {"run" if fields is not None and fields.run else "account": error.detail}
+    except InvalidInputError as error:
+        faults = {"until": error.detail}
+    shown, following = split_page(found, PAGE, lambda each: encode_position(each.place))
+    filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
+    return page.render(
+        "decisions.html",
+        tag=tag,
+        values=filters,
+        faults=faults,
+        found=shown,
+        outcomes=list(DecisionOutcome),
+        why=why,
+        older=following and f"/decisions?{urlencode(filters | {'after': following})}",
+        newest=f"/decisions?{urlencode(filters)}" if after else None,
+    )
+
+
+@routes.get("/decisions/{run_id}/{position}")
+def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0, lt=10**MAX_DIGITS)]) -> Response:
+    """Show one decision: its events, its numbers, and its hash in the run's chain."""
+    found = read_decision(page.context, run_id, position)
+    decision = found.decision
+    return page.render(
+        "decision.html",
+        found=found,
+        decision=decision,
+        events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
+        hidden=max(0, len(decision.steps) - MOST_EVENTS),
+        facts=refusal_facts(decision) if decision.refusal_details is not None else None,
+        why=why,
+    )
+
+
+def why(decision: Decision) -> str:
+    """Explain a decision in a few sentences, where there is something to explain."""
+    if decision.refusal_details is not None:
+        return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
+    if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
+        return f"These steps were reported after they ran, and took {decision.binding_account_path} over its limit."
+    if decision.requested_count > decision.step_count:
+        return f"These are the steps that fitted, of {decision.requested_count} requested."
+    return ""
+
 
 ACTIONS: Final = sorted({*SENTENCES, *(f"{action.partition('.')[0]}.*" for action in SENTENCES)})
 """Known actions and, before them, their kinds such as "run.*"."""
@@ -48,19 +143,16 @@ async def show_audit(request: Request, page: PageDep, verify: bool = False) -> R
     now = verify and PART_HEADER not in request.headers
     if now:
         require_own_page(request)
-        await verified(request, page.call)
+        await verified(request, page.context)
     return await run_in_threadpool(_shown, request, page, now)
 
 
 def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
-    page.call.require_permission(Permission.AUDIT_READ)
+    page.context.require_permission(Permission.AUDIT_READ)
     known: Verifications = request.app.state.verifications
-    whole = page.call.principal.scope is None
-    last = known.last(page.call.organisation_id) if whole else None
-    tag = page.etag(page.minute, last and last.at, verified_now, read_change_token(page.call))
-    unchanged = page.not_modified(tag)
-    if unchanged is not None:
-        return unchanged
+    whole = page.context.principal.scope is None
+    last = known.last(page.context.organisation_id) if whole else None
+    tag = page.check_etag(page.minute, last and last.at, verified_now, read_change_token(page.context))
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
@@ -68,16 +160,16 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     try:
         if fields is not None:
             place = decode_position(after, -1) if after else None
-            found = read_audit_entries(page.call, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
+            found = read_audit_entries(page.context, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
     except InvalidInputError as error:
         faults = {"until": error.detail}
     shown, following = split_page(found, PAGE, lambda kept: str(kept.entry.position))
-    paths = name_accounts(page.call, ids_in(shown))
+    paths = name_accounts(page.context, ids_in(shown))
     filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
     return page.render(
         "audit.html",
         tag=tag,
-        health=read_health(page.call) if whole else None,
+        health=read_health(page.context) if whole else None,
         last=last,
         verified_now=verified_now,
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),

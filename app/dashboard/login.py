@@ -1,5 +1,6 @@
-"""Sign-in with an API key, and sign-out."""
+"""Sign-in with an API key or OpenID Connect, and sign-out."""
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -13,19 +14,52 @@ from starlette.concurrency import run_in_threadpool
 from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
 from app.api.route import StrictJsonRequest, address_of, authenticate_request, placement_of, rates_of
-from app.api.session_cookies import COOKIE, RENEWED_COOKIE, cookie_of, keep_cookie, require_own_page, require_token
-from app.dashboard.page_context import error_page, login_page
-from app.ledger.errors import AuthenticationError, InvalidInputError
+from app.api.session_cookies import (
+    COOKIE,
+    FLOW_COOKIE,
+    RENEWED_COOKIE,
+    cookie_of,
+    keep_cookie,
+    require_own_page,
+    require_token,
+)
+from app.dashboard.page_context import PublicPageRoute, error_page, login_page
+from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.service.auth import sessions
+from app.service.auth.authentication import Principal
+from app.service.auth.oidc.authorization_code import (
+    MOST_CHARACTERS,
+    LoginState,
+    OidcClient,
+    new_login_state,
+    read_login_state,
+)
 from app.service.auth.oidc.tokens import token_in
 
-routes = APIRouter(include_in_schema=False)
+NO_KEY: Final = "An API key has the form key_….…."
 
-Next = Annotated[str, Query(max_length=4000)]
+FLOW_SECONDS: Final = 600
+"""Time limit of a login at the provider."""
+
+RETURN: Final = "/sign-in/openid/return"
+
+ERRORS: Final = {
+    "access_denied": "The sign-in was declined, by you or by the identity provider.",
+    "temporarily_unavailable": "The identity provider cannot let anybody sign in at this moment.",
+    "server_error": "The identity provider has failed.",
+    "invalid_scope": "The identity provider rejected the request as unknown; ask its administrator.",
+    "unauthorized_client": "The identity provider does not allow this client; ask its administrator.",
+}
+"""Messages for the provider's error codes."""
+
+UNSEEN: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
+"""Errors of a provider that may not show a page (`prompt=none`)."""
 
 _MOST_FIELDS: Final = 10
 
-NO_KEY: Final = "An API key has the form key_….…."
+Next = Annotated[str, Query(max_length=4000)]
+
+routes = APIRouter(route_class=PublicPageRoute, include_in_schema=False)
 
 
 @routes.get("/sign-in")
@@ -37,34 +71,18 @@ async def show_sign_in(request: Request, next: Next = "/") -> Response:  # noqa:
 @routes.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Exchange a key for a session cookie."""
+    require_own_page(request, alone=True)
+    rates_of(request).sign_ins_tried.take(address_of(request))
+    fields = await form_of(request)
+    target = own_path(fields.get("next", "/"))
+    key = f"Bearer {fields.get('key', '').strip()}"
+    if token_in(key) is not None:
+        return login_page(request, target, "This is an access token. Sign in with an API key.")
     try:
-        require_own_page(request, alone=True)
-        rates_of(request).sign_ins_tried.take(address_of(request))
-        fields = await form_of(request)
-        target = own_path(fields.get("next", "/"))
-        key = f"Bearer {fields.get('key', '').strip()}"
-        if token_in(key) is not None:
-            return login_page(request, target, "This is an access token. Sign in with an API key.")
-        try:
-            caller = await authenticate_request(request, key)
-        except AuthenticationError as error:
-            return login_page(request, target, error.detail if "." in key else NO_KEY)
-        request.state.principal = caller
-        rates_of(request).sign_ins.take(caller.actor)
-        lasting = timedelta(hours=request.app.state.session_hours)
-        db = placement_of(request).database
-        opened = await run_in_threadpool(
-            sessions.open_session,
-            db,
-            caller,
-            db.clock.moment(wait=False).latest,
-            lasting=lasting,
-            request_id=request_id_of(request.scope),
-        )
-    except EXPECTED_ERRORS as error:
-        return await error_page(request, error)
-    reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)
-    keep_cookie(request, reply, COOKIE, opened)
+        caller = await authenticate_request(request, key)
+    except AuthenticationError as error:
+        return login_page(request, target, error.detail if "." in key else NO_KEY)
+    reply = await _open_session(request, caller, target, timedelta(hours=request.app.state.session_hours))
     keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)  # a session by key is not renewed at the provider
     return reply
 
@@ -81,21 +99,102 @@ async def sign_out(request: Request) -> Response:
             require_token(cookie, fields.get("csrf", ""))
             caller = request.state.principal = await authenticate_request(request, credential)
             db = placement_of(request).database
-            now = db.clock.moment(wait=False).latest
             if "everywhere" in fields:
                 end = partial(sessions.end_every_session, db, caller)
             else:
                 end = partial(sessions.end_session, db, cookie, caller)
-            await run_in_threadpool(end, now, request_id_of(request.scope))
+            await run_in_threadpool(end, db.clock.moment(wait=False).latest, request_id_of(request.scope))
             request.app.state.keys.evict(credential)
     except AuthenticationError:
         pass  # it has ended already
-    except EXPECTED_ERRORS as error:
-        return await error_page(request, error)
     reply = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     for cookie in (COOKIE, RENEWED_COOKIE):
         keep_cookie(request, reply, cookie, "", seconds=0)
     return reply
+
+
+@routes.get("/sign-in/openid")
+async def begin(request: Request, next: Next = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
+    """Redirect the browser to the provider."""
+    client = _oidc_client(request)
+    flow = new_login_state(own_path(next), silent=silent)
+    address = await run_in_threadpool(client.address, flow, _return_to(request))
+    reply = RedirectResponse(address, HTTPStatus.SEE_OTHER)
+    keep_cookie(request, reply, FLOW_COOKIE, flow.written(), seconds=FLOW_SECONDS)
+    return reply
+
+
+@routes.get(RETURN)
+async def callback(request: Request) -> Response:
+    """Redeem the provider's answer, once, and set the session cookie."""
+    flow = read_login_state(cookie_of(request, FLOW_COOKIE))
+    try:
+        reply = await _redeem(request, flow)
+    except AuthenticationError as error:
+        reply = login_page(request, flow.target if flow else "/", error.detail)
+    except EXPECTED_ERRORS as error:
+        reply = await error_page(request, error)
+    keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once
+    return reply
+
+
+async def _redeem(request: Request, flow: LoginState | None) -> Response:
+    client = _oidc_client(request)
+    answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
+    address, rates = address_of(request), rates_of(request)
+    rates.sign_ins_tried.take(address)
+    with rates.anonymous.spent_on(AuthenticationError, address):
+        flow = await run_in_threadpool(client.require_ours, flow, answer)
+        if "error" in answer:
+            return _refused(request, flow, answer)
+        token = await run_in_threadpool(client.redeem, answer.get("code", ""), flow, _return_to(request))
+        authenticate = partial(request.app.state.keys.sign_in, token, client.client_id, flow.nonce)
+        person = await run_in_threadpool(authenticate, request_id_of(request.scope))
+    lasting = timedelta(minutes=request.app.state.oidc_session_minutes)
+    reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person.thumbprint)
+    keep_cookie(request, reply, RENEWED_COOKIE, "1")
+    return reply
+
+
+async def _open_session(
+    request: Request, caller: Principal, target: str, lasting: timedelta, thumbprint: str | None = None
+) -> Response:
+    """Open the session of an authenticated caller, and redirect to a page; people have a `thumbprint`."""
+    request.state.principal = caller
+    rates_of(request).sign_ins.take(caller.actor)
+    db = placement_of(request).database
+    # A token is for the moment of the sign-in, and lives minutes: the session has an end of its own.
+    caller = caller if thumbprint is None else replace(caller, expires_at=None)
+    open_session = partial(
+        sessions.open_session, lasting=lasting, request_id=request_id_of(request.scope), thumbprint=thumbprint
+    )
+    cookie = await run_in_threadpool(lambda: open_session(db, caller, db.clock.now()))
+    reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)
+    keep_cookie(request, reply, COOKIE, cookie)
+    return reply
+
+
+def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Response:
+    if flow.silent and answer["error"] in UNSEEN:
+        reply = login_page(request, flow.target)
+        keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)
+        return reply
+    words = ERRORS.get(answer["error"], f"The identity provider answered {answer['error'][:100]!a}.")
+    more = answer.get("error_description", "")[:300]
+    return login_page(request, flow.target, f"{words} It says: {more}" if more.isprintable() and more else words)
+
+
+def _oidc_client(request: Request) -> OidcClient:
+    client: OidcClient | None = request.app.state.oidc_client
+    if client is None:
+        raise NotFoundError("People do not sign in at an identity provider here; sign in with a key.")
+    return client
+
+
+def _return_to(request: Request) -> str:
+    """Get the registered redirect URI."""
+    origin = request.app.state.public_url or f"{request.url.scheme}://{request.url.netloc}"
+    return f"{origin}{RETURN}"
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -51,6 +51,11 @@ NAV_ITEMS: Final = (
 )
 """Name, path and needed permission of each page in the navigation."""
 
+MOST_OPTIONS: Final = 300
+"""Accounts offered by a select field; with more, users type a path."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
 TEMPLATES: Final = Environment(
     loader=PackageLoader("app.dashboard"),
     autoescape=True,
@@ -67,7 +72,7 @@ class PageContext:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self.call: RequestContext = build_context(placement_of(request), request.state.principal, request.scope)
+        self.context: RequestContext = build_context(placement_of(request), request.state.principal, request.scope)
         self._part = PART_HEADER in request.headers
 
     @property
@@ -83,13 +88,13 @@ class PageContext:
     @property
     def display_name(self) -> str:
         """Abbreviated id of the principal."""
-        actor = self.call.principal.actor
+        actor = self.context.principal.actor
         return actor if actor.startswith("oidc:") else f"{actor[:4]}…{actor[-6:]}"
 
     @property
     def minute(self) -> str:
         """The current minute, part of the entity tag of pages that depend on the time."""
-        return f"{self.call.now:%Y-%m-%dT%H:%M}"
+        return f"{self.context.now:%Y-%m-%dT%H:%M}"
 
     @property
     def path(self) -> str:
@@ -99,44 +104,70 @@ class PageContext:
 
     def has_permission(self, needed: Permission) -> bool:
         """Check whether the principal's role has a permission."""
-        return needed in PERMISSIONS[self.call.principal.role]
+        return needed in PERMISSIONS[self.context.principal.role]
 
     def etag(self, *facts: object) -> str:
         """Compute an entity tag from the principal, the version and what the page depends on."""
-        caller = self.call.principal
+        caller = self.context.principal
         known = [version("epsilon-ledger"), caller.actor, caller.role, caller.scope, self.path, *facts]
         return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
 
-    def not_modified(self, tag: str) -> Response | None:
-        """Get the 304 response, if a script has this content already."""
+    def check_etag(self, *facts: object) -> str:
+        """Compute an entity tag; raise PageUnchangedError if a script has this content already."""
+        tag = self.etag(*facts)
         if self._part and self._request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "private, no-cache"})
-        return None
+            raise PageUnchangedError(tag)
+        return tag
+
+    def account_paths(self) -> list[str]:
+        """List paths of visible accounts in order, those at the top first, for a select field."""
+        with self.context.db.read(self.context.organisation_id) as tx:
+            found = self._request.app.state.account_statuses.read(tx, self.context)
+        return sorted(each.path for each in found[:MOST_OPTIONS])
 
     def render(self, template: str, *, tag: str | None = None, status_code: int = 200, **facts: object) -> Response:
-        """Render a page, or its changing part for a script.
+        """Render a page with the variables `facts`, or its changing part for a script.
 
-        Args:
-            template: file name.
-            tag: entity tag; None: computed from the content.
-            status_code: of the response.
-            **facts: variables of the template.
+        Without a `tag`, the entity tag is computed from the content.
         """
         cookie = cookie_of(self._request)
         context = {"page": self, "csrf": sessions.csrf_token(cookie) if cookie else "", "tag": tag or ""}
         content = TEMPLATES.get_template(template).render(facts | context, part=self._part)
         if not self._part:
             return html(content, status_code)
-        tag = tag or self.etag(content)
-        return self.not_modified(tag) or html(content, status_code, {"ETag": tag, "Cache-Control": "private, no-cache"})
+        return html(content, status_code, _validators(tag or self.check_etag(content)))
 
 
-class PageRoute(APIRoute):
-    """Route that authenticates by cookie and shows errors as pages."""
+class PageUnchangedError(Exception):
+    """A script has the content with this entity tag already."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def __init__(self, tag: str) -> None:
+        super().__init__(tag)
+        self.tag = tag
+
+
+class PublicPageRoute(APIRoute):
+    """Route that shows errors as pages."""
+
+    def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
+
+        async def page(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except EXPECTED_ERRORS as error:
+                return await error_page(request, error)
+
+        return page
+
+
+class PageRoute(PublicPageRoute):
+    """Route that also authenticates by cookie."""
+
+    def get_route_handler(self) -> Handler:
+        """Wrap FastAPI's handler."""
+        handle = APIRoute.get_route_handler(self)
 
         async def page(request: Request) -> Response:
             cookie = cookie_of(request)
@@ -146,6 +177,8 @@ class PageRoute(APIRoute):
                 request.state.principal = await authenticate_request(request, f"{sessions.SCHEME} {cookie}")
                 reject_nul(request)
                 return await handle(request)
+            except PageUnchangedError as unchanged:
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_validators(unchanged.tag))
             except AuthenticationError:
                 return _redirect_to_login(request)
             except EXPECTED_ERRORS as error:
@@ -177,16 +210,9 @@ async def error_page(request: Request, error: Exception) -> Response:
     return html(content, reply.status_code, kept)
 
 
-def login_page(request: Request, target: str, fault: str = "", status: int | None = None) -> Response:
-    """Build the sign-in page.
-
-    Args:
-        request: that is answered.
-        target: path to open after sign-in.
-        fault: error of the previous attempt, if any.
-        status: None: 401 with an error, else 200.
-    """
-    way: OidcClient | None = request.app.state.oidc_client
+def login_page(request: Request, target: str, fault: str = "") -> Response:
+    """Build the sign-in page, which leads to the path `target`; with an error, its status is 401."""
+    client: OidcClient | None = request.app.state.oidc_client
     content = TEMPLATES.get_template("login.html").render(
         page=None,
         csrf="",
@@ -194,9 +220,9 @@ def login_page(request: Request, target: str, fault: str = "", status: int | Non
         part=False,
         next=target,
         fault=fault,
-        provider=None if way is None else urlsplit(way.issuer).netloc,
+        provider=None if client is None else urlsplit(client.issuer).netloc,
     )
-    return html(content, status or (HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK))
+    return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 
 def install_error_pages(app: FastAPI) -> None:
@@ -216,6 +242,10 @@ def install_error_pages(app: FastAPI) -> None:
 def router() -> APIRouter:
     """Create a router of authenticated pages."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+def _validators(tag: str) -> dict[str, str]:
+    return {"ETag": tag, "Cache-Control": "private, no-cache"}
 
 
 def _redirect_to_login(request: Request) -> Response:

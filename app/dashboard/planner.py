@@ -83,22 +83,19 @@ class PlannerFields(Fields):
 @routes.get("/planner")
 async def show_planner(request: Request, page: PageDep) -> Response:
     """Show a plan and its cost, computed by a worker process so that no request thread waits."""
-    tag = page.etag(await to_thread.run_sync(read_change_token, page.call))
-    unchanged = page.not_modified(tag)
-    if unchanged is not None:
-        return unchanged
+    tag = page.check_etag(await to_thread.run_sync(read_change_token, page.context))
     fields, faults = read_fields(PlannerFields, dict(request.query_params))
     found = None
     if fields is not None:
         calculation = Job(estimate, (fields.sketch(),))
-        found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {page.call.organisation_id}", calculation))
+        found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {page.context.organisation_id}", calculation))
     return await to_thread.run_sync(_shown, request, page, tag, found, faults)
 
 
 def _shown(request: Request, page: PageContext, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
     given = dict(request.query_params)
     wanted = given.get("budget", "").strip()[:200]
-    accounts, more = find_accounts(page.call, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
+    accounts, more = find_accounts(page.context, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
     return page.render(
         "planner.html",
         tag=tag,

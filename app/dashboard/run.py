@@ -32,11 +32,8 @@ KINDS: Final = {
 @routes.get("/runs/{run_id}")
 def show_run(run_id: str, request: Request, page: PageDep) -> Response:
     """Show the spending, refusals, deviations and reservations of a run."""
-    tag = page.etag(page.minute, run_change_token(page.call, run_id))
-    unchanged = page.not_modified(tag)
-    if unchanged is not None:
-        return unchanged
-    seen = get_run_detail(page.call, run_id)
+    tag = page.check_etag(page.minute, run_change_token(page.context, run_id))
+    seen = get_run_detail(page.context, run_id)
     return page.render(
         "run.html",
         tag=tag,
@@ -49,7 +46,7 @@ def show_run(run_id: str, request: Request, page: PageDep) -> Response:
         why=_why,
         signed=request.app.state.signer is not None,
         kinds=KINDS,
-        lapsed=lambda reservation: has_lapsed(reservation, page.call.lapsed_by),
+        lapsed=lambda reservation: has_lapsed(reservation, page.context.lapsed_by),
     )
 
 

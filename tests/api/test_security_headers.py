@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from app.api.middleware import PUBLIC
-from app.service.queries import run_history
+from app.service.queries import runs
 from tests.api.conftest import House
 from tests.api.operations import OPERATIONS, Operation
 from tests.api.ways import watched
@@ -71,7 +71,7 @@ def test_an_error_that_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(run_history, "read_history", broken)
+    monkeypatch.setattr(runs, "read_history", broken)
     with open_ledger(tmp_path) as ledger:  # the document knows no such answer
         reply = ledger.get("/v1/runs/run_1/history")
     assert reply.status_code == 500

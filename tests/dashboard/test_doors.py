@@ -6,14 +6,14 @@ import httpx2
 import pytest
 from fastapi.routing import APIRoute
 
-from app.dashboard import api_docs, assets, login, oidc_login
+from app.dashboard import api_docs, assets, login
 from app.ledger.permissions import Role
 from app.main import DASHBOARD_ROUTERS
 from tests.conftest import LiveServer
 from tests.dashboard.scenery import Hospital
 from tests.dashboard.visiting import browser_client
 
-OPEN = (assets, api_docs, oidc_login, login)
+OPEN = (assets, api_docs, login)
 """What people see before they are signed in."""
 
 PATHS = sorted(

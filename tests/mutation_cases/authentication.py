@@ -4,25 +4,17 @@ from tests.mutation_cases.case import Mutation
 
 CASES = (
     Mutation(
-        "a key signs in as often as it likes",
+        "a key or a person signs in as often as they like",
         "app/dashboard/login.py",
-        "        rates_of(request).sign_ins.take(caller.actor)\n",
+        "    rates_of(request).sign_ins.take(caller.actor)\n",
         "",
         ("tests/dashboard/test_sign_in_limits.py",),
-        "again_and_again",
-    ),
-    Mutation(
-        "a person signs in as often as they like",
-        "app/dashboard/oidc_login.py",
-        "    rates.sign_ins.take(person.caller.actor)\n",
-        "",
-        ("tests/dashboard/test_sign_in_limits.py",),
-        "person",
+        "again_and_again or person",
     ),
     Mutation(
         "sign-ins are tried as often as an address likes",
         "app/dashboard/login.py",
-        "        rates_of(request).sign_ins_tried.take(address_of(request))\n",
+        "    rates_of(request).sign_ins_tried.take(address_of(request))\n",
         "",
         ("tests/dashboard/test_sign_in_limits.py",),
         "address",
@@ -123,7 +115,7 @@ CASES = (
     ),
     Mutation(
         "an identity provider's answer is taken twice",
-        "app/dashboard/oidc_login.py",
+        "app/dashboard/login.py",
         '    keep_cookie(request, reply, FLOW_COOKIE, "", seconds=0)  # an answer is taken once\n',
         "",
         ("tests/dashboard/test_openid_sign_in.py",),

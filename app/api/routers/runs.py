@@ -15,7 +15,7 @@ from app.ledger.admission import Refusal
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus
 from app.service.idempotency import StoredResponse
-from app.service.queries import run_history, runs
+from app.service.queries import runs
 from app.service.queries.runs import RunRecord
 from app.service.runs import register
 
@@ -93,5 +93,5 @@ def get_run_history(
     known = decode_cursor(after) or "-1"
     if after and not known.isdecimal():
         raise InvalidInputError(f"{after!a} is not a cursor of a history; send the `next` of an earlier one.")
-    found = run_history.read_history(context, run_id, after=int(known), max_points=max_points)
+    found = runs.read_history(context, run_id, after=int(known), max_points=max_points)
     return etag_response(request, RunHistory.of(found, after))

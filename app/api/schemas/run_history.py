@@ -17,7 +17,7 @@ from app.api.schemas.examples import (
 )
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.json_numbers import json_finite
-from app.service.queries.run_history import History
+from app.service.queries.runs import History
 
 
 class RunHistoryPoint(Output):

@@ -14,8 +14,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import account_paths, audit_entries, decision_queries, decisions
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
-from app.service.queries.run_history import EVENTS_ROOM
-from app.service.queries.runs import find_path
+from app.service.queries.runs import EVENTS_ROOM, find_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from app.persistence.repositories import monitoring_queries, overview_queries
 from app.persistence.repositories.monitoring_queries import Backlog, Signing
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.placements import Placement
-from app.service.queries.damaged_rows import read_tolerating_damage
+from app.service.queries.account_status import read_tolerating_damage
 
 CACHE_SECONDS: Final = 10.0
 """Lifetime of the cache, so that frequent scrapes cost no more than one."""

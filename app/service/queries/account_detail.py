@@ -10,17 +10,21 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.ledger.permissions import Permission
 from app.persistence.repositories import decision_queries, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
 from app.service.accounts.partitions import AccountView, account_views
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, ancestors, with_burn_rate
-from app.service.queries.damaged_rows import read_tolerating_damage
+from app.service.queries.account_status import (
+    AccountStatus,
+    AccountStatusCache,
+    ancestors,
+    read_tolerating_damage,
+    with_burn_rate,
+)
+from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
-from app.service.queries.proposal_detail import CurrentLimit, current_limit
 from app.service.queries.whatif import HypotheticalRun, WhatIfResult, what_if
 
 POINTS: Final = 200
@@ -71,7 +75,7 @@ class AccountDetail:
 
 
 def get_account_detail(
-    call: RequestContext,
+    context: RequestContext,
     statuses: AccountStatusCache,
     histories: AccountHistoryCache,
     account_id: str,
@@ -86,22 +90,23 @@ def get_account_detail(
     Raises:
         LedgerUnavailableError: the row of the account or of an ancestor is damaged.
     """
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        path = find_path_of(tx, call, account_id)
+    with context.read() as tx:
+        path = find_path_of(tx, context, account_id)
         record = path[-1]
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
-        [view] = account_views(tx, call, [record])
-        everything = statuses.read(tx, call, beneath=record.account.id)
-        shown = with_burn_rate(tx, call, _chosen(everything, record.account.id))
+        [view] = account_views(tx, context, [record])
+        everything = statuses.read(tx, context, beneath=record.account.id)
+        shown = with_burn_rate(tx, context, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
-        history = histories.read_in(tx, call, record, POINTS)
-        found = overview_queries.newest_runs(tx, call.organisation_id, record.account.id, before=before, limit=RUNS + 1)
+        history = histories.read_in(tx, context, record, POINTS)
+        found = overview_queries.newest_runs(
+            tx, context.organisation_id, record.account.id, before=before, limit=RUNS + 1
+        )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=record.account.id)
         return AccountDetail(
             view=view,
@@ -109,12 +114,12 @@ def get_account_detail(
             status=tree.status,
             tree=tree,
             history=history,
-            spenders=_spenders(tx, call, record.account, history),
+            spenders=_spenders(tx, context, record.account, history),
             runs=found[:RUNS],
             following=found[RUNS - 1].id if len(found) > RUNS else None,
-            refusals=decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS),
-            limit=current_limit(tx, call, path),
-            answer=None if plan is None else what_if(tx, call, tuple(each.account for each in path), plan),
+            refusals=decision_queries.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS),
+            limit=current_limit(tx, context, path),
+            answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )
 
 
@@ -125,11 +130,13 @@ def _chosen(everything: list[AccountStatus], account_id: str) -> list[AccountSta
     return [each for each in everything if each.id in ids]
 
 
-def _spenders(tx: Connection, call: RequestContext, account: Account, history: AccountHistory) -> tuple[Spender, ...]:
+def _spenders(
+    tx: Connection, context: RequestContext, account: Account, history: AccountHistory
+) -> tuple[Spender, ...]:
     children = {each.account_id: each for each in history.children if each.account_id is not None}
 
     def spender(record: AccountRecord) -> Spender:
         return Spender(children[record.account.id], account.epsilon(record.account.spent), record.updated_at)
 
-    found, _ = read_tolerating_damage(tx, call.organisation_id, list(children), spender)
+    found, _ = read_tolerating_damage(tx, context.organisation_id, list(children), spender)
     return tuple(found.get(child_id, Spender(child, None, None)) for child_id, child in children.items())

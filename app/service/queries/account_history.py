@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -16,14 +16,13 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
-from app.ledger.permissions import Permission
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import audit_entries, dp_events, history_samples, overview_queries
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.history_samples import Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
-from app.service.queries.run_history import spread
+from app.service.queries.runs import spread
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
 
 SAMPLES: Final = 4_000
@@ -86,65 +85,43 @@ class AccountHistory:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """The part of a history that depends on charges alone."""
-
-    moments: tuple[datetime, ...]
-    epsilons: tuple[float, ...]
-    order: float | None
-    children: tuple[ChildShare, ...]
-    decisions: int
-    read: int
-    exact: bool
-
-
 class AccountHistoryCache:
     """Cached histories; safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._known: LruCache[tuple[str, str, int], tuple[tuple[object, ...], _Curve]] = LruCache(REMEMBERED)
+        self._known: LruCache[tuple[str, str, int], tuple[tuple[object, ...], AccountHistory]] = LruCache(REMEMBERED)
 
-    def read(self, call: RequestContext, account_id: str, max_points: int) -> AccountHistory:
+    def read(self, context: RequestContext, account_id: str, max_points: int) -> AccountHistory:
         """Get the history of a population or budget, with at least 2 points."""
-        call.require_permission(Permission.LEDGER_READ)
-        with call.db.read(call.organisation_id) as tx:
-            record = find_account(tx, call, account_id)
+        with context.read() as tx:
+            record = find_account(tx, context, account_id)
             if record.account.kind is AccountKind.RUN:
                 raise NotFoundError(f"{account_id} is a run; its history is at /v1/runs/{account_id}/history.")
-            return self.read_in(tx, call, record, max_points)
+            return self.read_in(tx, context, record, max_points)
 
-    def read_in(self, tx: Connection, call: RequestContext, record: AccountRecord, max_points: int) -> AccountHistory:
+    def read_in(
+        self, tx: Connection, context: RequestContext, record: AccountRecord, max_points: int
+    ) -> AccountHistory:
         """Get the history of an account that the caller may read, within a transaction."""
         account = record.account
-        key = (call.organisation_id, account.id, max_points)
+        key = (context.organisation_id, account.id, max_points)
         mark = (account.version, record.updated_at, account.limit_revision, account.path)
         kept = self._known.get(key)
         if kept is None or kept[0] != mark:
-            kept = (mark, _made(tx, call.organisation_id, record, max_points))
+            kept = (mark, _made(tx, context.organisation_id, record, max_points))
             self._known.put(key, kept)
-        curve = kept[1]
-        return AccountHistory(
-            account=account,
-            moments=curve.moments,
-            epsilons=curve.epsilons,
-            order=curve.order,
-            children=curve.children,
-            changes=_changes(tx, call.organisation_id, account),
-            decisions=curve.decisions,
-            read=curve.read,
-            exact=curve.exact,
-        )
+        return replace(kept[1], account=account, changes=_changes(tx, context.organisation_id, account))
 
 
-def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> _Curve:
+def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> AccountHistory:
+    """Read a history, without the changes of the limit."""
     account = record.account
     parts = history_samples.charged_runs(tx, organisation_id, account.id)
     decisions = sum(part.decisions for part in parts)
     each = max(1, SAMPLES // max(1, len(parts)))
     found = [one for one in history_samples.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
-        return _Curve((), (), None, (), decisions, len(found), exact=True)
+        return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
     told = history_samples.events_of(tx, organisation_id, account.id, each, EVENTS)
     prices = CostTable(organisation_id, account.relation, account.grid_version)
     keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
@@ -165,11 +142,13 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     curves, deltas = grown.total(most)
     spent = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
     order, children = _shares(tx, organisation_id, account, grown)
-    return _Curve(
+    return AccountHistory(
+        account=account,
         moments=tuple(moments),
         epsilons=(*(account.epsilon(curve) for curve in spent), account.epsilon()),
         order=order,
         children=children,
+        changes=(),
         decisions=decisions,
         read=sum(min(part.decisions, each) for part in parts),
         exact=exact,

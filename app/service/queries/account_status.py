@@ -1,11 +1,11 @@
-"""Status of accounts: spending, reservations and burn rate, cached until an account changes."""
+"""Status of accounts: spending, reservations and burn rate, cached until an account changes; and damaged rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -15,12 +15,14 @@ from app.ledger.filters import Limit
 from app.ledger.forecast import share_used
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import overview_queries
+from app.persistence.repositories import accounts, overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_snapshots import Reading
+from app.persistence.tolerant import DAMAGED
 from app.service.alerts.forecasts import WINDOW, extrapolate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.damaged_rows import read_tolerating_damage
+
+T = TypeVar("T")
 
 CACHED_ACCOUNTS: Final = 50_000
 """Accounts whose status is cached; each takes less than a kilobyte."""
@@ -68,14 +70,14 @@ class AccountStatus:
     name: str
     path: str
     depth: int
-    limit: Limit | None
-    epsilon: float
-    epsilon_including_reserved: float
-    has_reserved: bool
-    share: float
-    window: Window
     created_at: datetime
-    quarantine: str | None = None
+    quarantine: str | None
+    limit: Limit | None = None
+    epsilon: float = math.inf
+    epsilon_including_reserved: float = math.inf
+    has_reserved: bool = False
+    share: float = math.inf
+    window: Window = ALWAYS
     per_day: float | None = None
     empty_at: datetime | None = None
     now: datetime | None = None
@@ -130,33 +132,41 @@ class AccountStatusCache:
     def __init__(self) -> None:
         self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = LruCache(CACHED_ACCOUNTS)
 
-    def read(self, tx: Connection, call: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
-        """Get the status of visible accounts, or of one and those under it, without burn rates.
-
-        Args:
-            tx: a reader's transaction.
-            call: who asks.
-            beneath: only this account and those under it.
-
-        Returns:
-            Those above first.
-        """
-        found = overview_queries.list_summaries(tx, call.organisation_id, beneath=beneath or call.principal.scope)
+    def read(self, tx: Connection, context: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
+        """Get the status of visible accounts, or of one and those under it, parents first, without burn rates."""
+        found = overview_queries.list_summaries(tx, context.organisation_id, beneath=beneath or context.principal.scope)
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
             page = {each.id: each for each in missing[start : start + PAGE]}
-            read, damaged = read_tolerating_damage(tx, call.organisation_id, list(page), status_of)
+            read, damaged = read_tolerating_damage(tx, context.organisation_id, list(page), status_of)
             for status in read.values():
-                self._known.put((call.organisation_id, status.id), (page[status.id].mark, status))
+                self._known.put((context.organisation_id, status.id), (page[status.id].mark, status))
             known |= read
             if damaged:
-                known |= _damaged(tx, call.organisation_id, [page[each] for each in damaged])
+                known |= _damaged(tx, context.organisation_id, [page[each] for each in damaged])
         return [kept for each in found if (kept := known[each.id]) is not None]
 
     def _cached(self, outline: AccountSummary) -> AccountStatus | None:
         kept = self._known.get(outline.key)
         return kept[1] if kept is not None and kept[0] == outline.mark else None
+
+
+def read_tolerating_damage(
+    tx: Connection, organisation_id: str, ids: Sequence[str], make: Callable[[AccountRecord], T]
+) -> tuple[dict[str, T], list[str]]:
+    """Apply `make` to accounts; return the results by id, and the ids of damaged accounts.
+
+    An account is damaged if its row cannot be read, or if `make` raises one of `DAMAGED`.
+    """
+    try:
+        return {each.account.id: make(each) for each in accounts.read_many(tx, organisation_id, ids)}, []
+    except DAMAGED:
+        if len(ids) <= 1:
+            return {}, list(ids)
+    middle = len(ids) // 2
+    first, second = (read_tolerating_damage(tx, organisation_id, half, make) for half in (ids[:middle], ids[middle:]))
+    return first[0] | second[0], first[1] + second[1]
 
 
 def status_of(record: AccountRecord) -> AccountStatus:
@@ -196,12 +206,6 @@ def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSum
             name=names[each.id].path.rpartition("/")[2],
             path=names[each.id].path,
             depth=each.depth,
-            limit=None,
-            epsilon=math.inf,
-            epsilon_including_reserved=math.inf,
-            has_reserved=False,
-            share=math.inf,
-            window=ALWAYS,
             created_at=each.updated_at,
             quarantine=each.quarantine,
         )
@@ -209,13 +213,15 @@ def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSum
     }
 
 
-def with_burn_rate(tx: Connection, call: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
+def with_burn_rate(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
     """Add burn rate and forecast to the accounts that are shown."""
-    start = call.now - WINDOW
+    start = context.now - WINDOW
     older = [each.id for each in statuses if each.created_at <= start]
-    readings = overview_queries.readings_before(tx, call.organisation_id, older, start) if older else {}
+    readings = overview_queries.readings_before(tx, context.organisation_id, older, start) if older else {}
     return [
-        _with_rate(each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), call.now)
+        _with_rate(
+            each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), context.now
+        )
         for each in statuses
     ]
 

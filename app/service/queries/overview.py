@@ -1,13 +1,12 @@
-"""Read model of an organisation's overview: account trees, active runs and refusals."""
+"""Read model of an organisation's overview: account trees, active runs and refusals; and search of accounts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.ledger.accounts import AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
-from app.ledger.permissions import Permission
-from app.persistence.repositories import decision_queries, overview_queries
+from app.persistence.repositories import account_paths, decision_queries, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
@@ -50,28 +49,26 @@ class Overview:
     refusals: list[DecisionWithPath]
 
 
-def read_change_token(call: RequestContext) -> tuple[object, ...]:
+def read_change_token(context: RequestContext) -> tuple[object, ...]:
     """Get a token that changes with the contents of an organisation's pages, time aside."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return overview_queries.change_token(tx, call.organisation_id)
+    with context.read() as tx:
+        return overview_queries.change_token(tx, context.organisation_id)
 
 
-def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted: str = "") -> Overview:
+def read_overview(context: RequestContext, statuses: AccountStatusCache, *, wanted: str = "") -> Overview:
     """Get the most urgent accounts: at most POPULATIONS trees with BUDGETS budgets.
 
     `wanted` selects trees with an account whose path contains this text, ignoring case.
     """
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        everything = statuses.read(tx, call)
+    with context.read() as tx:
+        everything = statuses.read(tx, context)
         found = _matching(everything, wanted)
-        chosen = with_burn_rate(tx, call, _chosen(found))
+        chosen = with_burn_rate(tx, context, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
-            tx, call.organisation_id, beneath=call.principal.scope, limit=RUNS
+            tx, context.organisation_id, beneath=context.principal.scope, limit=RUNS
         )
-        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=call.principal.scope)
-        refusals = decision_queries.page(tx, call.organisation_id, refused, before=None, limit=REFUSALS)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=context.principal.scope)
+        refusals = decision_queries.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS)
     severities: dict[Severity, int] = {}
     for each in found:
         severities[each.severity] = severities.get(each.severity, 0) + 1
@@ -87,21 +84,29 @@ def read_overview(call: RequestContext, statuses: AccountStatusCache, *, wanted:
 
 
 def find_accounts(
-    call: RequestContext, statuses: AccountStatusCache, *, wanted: str, most: int
+    context: RequestContext, statuses: AccountStatusCache, *, wanted: str, most: int
 ) -> tuple[list[AccountStatus], int]:
     """Search accounts by a part of their path, ignoring case.
 
     Returns:
         The first accounts by path, without damaged ones, and the number of further ones.
     """
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        everything = statuses.read(tx, call)
+    with context.read() as tx:
+        everything = statuses.read(tx, context)
     found = sorted(
         (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
         key=lambda each: each.path,
     )
     return found[:most], max(0, len(found) - most)
+
+
+def account_paths_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Get the paths of existing accounts by id, also outside the caller's scope."""
+    wanted = {each for each in account_ids if each is not None}
+    if not wanted:
+        return {}
+    with context.db.read(context.organisation_id) as tx:
+        return account_paths.paths_of(tx, context.organisation_id, sorted(wanted))
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:

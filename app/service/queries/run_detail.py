@@ -8,16 +8,14 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
-from app.ledger.permissions import Permission
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
 from app.persistence.repositories import audit_entries, decision_queries, decisions, overview_queries, reservations
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
-from app.service.queries.run_history import EVENTS_ROOM, spread
-from app.service.queries.runs import RunRecord, read_run
+from app.service.queries.runs import EVENTS_ROOM, RunRecord, read_run, spread
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""
@@ -53,33 +51,26 @@ class RunDetail:
     projected: tuple[tuple[int, float], ...]
 
 
-def run_change_token(call: RequestContext, run_id: str) -> tuple[object, ...]:
+def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]:
     """Get a token that changes with the contents of a run's page, time aside."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return overview_queries.path_change_token(tx, call.organisation_id, run_id)
+    with context.read() as tx:
+        return overview_queries.path_change_token(tx, context.organisation_id, run_id)
 
 
-def get_run_detail(call: RequestContext, run_id: str) -> RunDetail:
+def get_run_detail(context: RequestContext, run_id: str) -> RunDetail:
     """Get a run's page."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return run_with_costs(call.organisation_id, lambda ready: _seen(tx, call, run_id, ready))
+    with context.read() as tx:
+        return run_with_costs(context.organisation_id, lambda ready: _seen(tx, context, run_id, ready))
 
 
-def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunDetail:
-    organisation_id = call.organisation_id
-    record = read_run(tx, call, run_id, ready)
+def _seen(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunDetail:
+    organisation_id = context.organisation_id
+    record = read_run(tx, context, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
     refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
-    found: list[DecisionWithPath] = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
-    registered = audit_entries.page(
-        tx,
-        organisation_id,
-        AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id),
-        after=-1,
-        limit=1,
-    )
+    found = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    creation = AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id)
+    registered = audit_entries.page(tx, organisation_id, creation, after=-1, limit=1)
     return RunDetail(
         record=record,
         points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted, EVENTS_ROOM)),
@@ -88,18 +79,18 @@ def _seen(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedC
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
         registered_by=registered[0].entry.actor if registered else None,
         governing=governing_of([each.account for each in record.path]),
-        projected=_projected(tx, call, record, ready),
+        projected=_projected(tx, context, record, ready),
     )
 
 
 def _projected(
-    tx: Connection, call: RequestContext, record: RunRecord, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, record: RunRecord, ready: PrecomputedCosts
 ) -> tuple[tuple[int, float], ...]:
     """Project epsilon for the default event, up to its refusal or the chart's end."""
     if record.run.event is None or not record.steps_remaining:
         return ()
     path = [each.account for each in record.path]
-    [one] = cost_steps(tx, call.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
+    [one] = cost_steps(tx, context.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
     taken = record.run.next_step
     last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
     # Epsilon rises most with the first steps: powers of two sample them densely.

@@ -1,6 +1,6 @@
-"""Get and list runs."""
+"""Get and list runs and their decisions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -10,13 +10,22 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
 from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.composition import budgets_of, exposed
+from app.ledger.decisions import Decision
 from app.ledger.errors import NotFoundError
-from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus
-from app.persistence.repositories import accounts, locks, runs
+from app.persistence.repositories import accounts, decisions, locks, runs
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
+
+EVENTS_ROOM = 4 << 20
+"""Bytes of events per response; more would take seconds and hundreds of megabytes."""
+
+Path = tuple[AccountRecord, ...]
+"""A run's account and its ancestors by depth and id."""
+
+Rule = tuple[NeighboringRelation, int]
+"""The population's neighboring relation and the grid version, which determine an event's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class RunRecord:
     """
 
     run: Run
-    path: tuple[AccountRecord, ...]
+    path: Path
     reading: Reading
     steps_remaining: int | None
     binding: Account | None
@@ -45,15 +54,30 @@ class RunRecord:
         return budgets_of([record.account for record in self.path])
 
 
-def get_run(call: RequestContext, run_id: str) -> RunRecord:
+@dataclass(frozen=True, slots=True)
+class History:
+    """A run's decisions, evenly thinned out, and the accounts that it charges, root first.
+
+    Args:
+        points: always with the first and the last of the range; their steps are truncated to EVENTS_ROOM and are
+            complete if they add up to `step_count`.
+        decisions: number of all the run's decisions.
+    """
+
+    run_id: str
+    accounts: tuple[str, ...]
+    points: tuple[Decision, ...]
+    decisions: int
+
+
+def get_run(context: RequestContext, run_id: str) -> RunRecord:
     """Get a run."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        return run_with_costs(call.organisation_id, lambda ready: read_run(tx, call, run_id, ready))
+    with context.read() as tx:
+        return run_with_costs(context.organisation_id, lambda ready: read_run(tx, context, run_id, ready))
 
 
 def list_runs(
-    call: RequestContext,
+    context: RequestContext,
     *,
     budget: str | None,
     status: RunStatus | None,
@@ -61,68 +85,89 @@ def list_runs(
     limit: int,
 ) -> list[RunRecord]:
     """List runs in order of registration; `budget` selects those that charge it directly."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        budget_id = None if budget is None else find_parent(tx, call, budget).account.id
+    with context.read() as tx:
+        budget_id = None if budget is None else find_parent(tx, context, budget).account.id
         found = runs.page(
             tx,
-            call.organisation_id,
-            beneath=call.principal.scope,
+            context.organisation_id,
+            beneath=context.principal.scope,
             budget_id=budget_id,
             status=status,
             after=after,
             limit=limit,
         )
-        paths = find_paths(tx, call, [run.account_id for run in found])
+        paths = find_paths(tx, context, [run.account_id for run in found])
         return run_with_costs(
-            call.organisation_id, lambda ready: _records(tx, call, list(zip(found, paths, strict=True)), ready)
+            context.organisation_id, lambda ready: _records(tx, context, list(zip(found, paths, strict=True)), ready)
         )
 
 
-def find_path(tx: Connection, call: RequestContext, run_id: str) -> tuple[AccountRecord, ...]:
-    """Get a run's account and its ancestors by depth and id, locked if the transaction writes.
+def read_history(context: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
+    """Get a run's decisions after a position (-1: all).
 
-    Raises:
-        NotFoundError: no such run.
-        InsufficientScopeError: outside the caller's scope.
+    More than `max_points`, at least 2, are thinned out evenly.
     """
-    path = accounts.path_of(tx, call.organisation_id, run_id)
+    with context.read() as tx:
+        path = find_path(tx, context, run_id)
+        run = runs.get(tx, context.organisation_id, run_id)
+        wanted = spread(after + 1, run.decisions, max_points)
+        points = decisions.at_positions(tx, context.organisation_id, run_id, wanted, EVENTS_ROOM)
+    return History(run_id, tuple(record.account.id for record in path), tuple(points), run.decisions)
+
+
+def spread(start: int, stop: int, most: int) -> list[int]:
+    """Spread at most `most` integers evenly over [start, stop).
+
+    Both ends are included; a single one is the last.
+    """
+    length = stop - start
+    if length <= most:
+        return list(range(start, stop))
+    if most == 1:
+        return [stop - 1]
+    return [start + index * (length - 1) // (most - 1) for index in range(most)]
+
+
+def find_path(tx: Connection, context: RequestContext, run_id: str) -> Path:
+    """Get the path of a run, locked if the transaction writes."""
+    path = accounts.path_of(tx, context.organisation_id, run_id)
     if not path or path[-1].account.kind is not AccountKind.RUN:
         raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
-    call.require_scope([record.account.id for record in path])
+    context.require_scope([record.account.id for record in path])
     return tuple(path)
 
 
-def find_paths(tx: Connection, call: RequestContext, run_ids: Sequence[str]) -> list[tuple[AccountRecord, ...]]:
+def find_paths(tx: Connection, context: RequestContext, run_ids: Sequence[str]) -> list[Path]:
     """Get the paths of readable runs, in a constant number of statements."""
-    ids = locks.paths(tx, call.organisation_id, run_ids)
+    ids = locks.paths(tx, context.organisation_id, run_ids)
     wanted = sorted({account_id for path in ids.values() for account_id in path})
-    records = {record.account.id: record for record in accounts.read_many(tx, call.organisation_id, wanted)}
+    records = {record.account.id: record for record in accounts.read_many(tx, context.organisation_id, wanted)}
     return [tuple(records[account_id] for account_id in ids[run_id]) for run_id in run_ids]
 
 
-def read_run(tx: Connection, call: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunRecord:
+def partitions_of(tx: Connection, context: RequestContext, found: Iterable[Account]) -> list[Account]:
+    """Get the partitions of those accounts that are parallel."""
+    parallel = list({account.id: None for account in found if account.partitions_per_unit is not None})
+    return [part.account for part in accounts.children(tx, context.organisation_id, parallel)] if parallel else []
+
+
+def read_run(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunRecord:
     """Read a run within a transaction.
 
     Raises:
         UnpreparedError: `ready` lacks the cost of its default event.
     """
-    path = find_path(tx, call, run_id)
-    [record] = _records(tx, call, [(runs.get(tx, call.organisation_id, run_id), path)], ready)
+    path = find_path(tx, context, run_id)
+    [record] = _records(tx, context, [(runs.get(tx, context.organisation_id, run_id), path)], ready)
     return record
 
 
-Path = tuple[AccountRecord, ...]
-
-
 def _records(
-    tx: Connection, call: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
 ) -> list[RunRecord]:
     """Build the records of runs, in a constant number of statements."""
-    whole = {record.account.id: record.account for _, path in found for record in path}
-    composed = [account.id for account in whole.values() if account.partitions_per_unit is not None]
-    beside = [part.account for part in accounts.children(tx, call.organisation_id, composed)] if composed else []
-    prices = _prices(tx, call, found, ready)
+    beside = partitions_of(tx, context, (record.account for _, path in found for record in path))
+    prices = _prices(tx, context, found, ready)
     read = []
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
@@ -134,16 +179,12 @@ def _records(
     return read
 
 
-Rule = tuple[NeighboringRelation, int]
-"""The population's neighboring relation and the grid version, which determine an event's cost."""
-
-
 def _rule(account: Account) -> Rule:
     return account.relation, account.grid_version
 
 
 def _prices(
-    tx: Connection, call: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
 ) -> dict[tuple[Rule, DpEvent], PricedStep]:
     """Get the cost of each run's default event."""
     roots: dict[Rule, Account] = {}
@@ -156,6 +197,6 @@ def _prices(
     priced = {}
     for rule, events in wanted.items():
         steps = [StepEvent(event, 1) for event in events]
-        for step in cost_steps(tx, call.organisation_id, roots[rule], steps, ready):
+        for step in cost_steps(tx, context.organisation_id, roots[rule], steps, ready):
             priced[rule, step.step.event] = step
     return priced

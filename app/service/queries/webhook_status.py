@@ -21,26 +21,15 @@ class WebhookStatus:
     last: tuple[Delivery, ...]
 
 
-def read_webhooks(call: RequestContext, *, after: str | None, limit: int) -> list[WebhookStatus]:
+def read_webhooks(context: RequestContext, *, after: str | None, limit: int) -> list[WebhookStatus]:
     """List webhooks with their deliveries, in order of creation."""
-    call.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with call.db.read(call.organisation_id) as tx:
-        waiting = deliveries.waiting(tx, call.organisation_id)
-        return [
-            WebhookStatus(
-                each,
-                waiting.get(each.id, 0),
-                tuple(
-                    deliveries.page(
-                        tx,
-                        call.organisation_id,
-                        webhook_id=each.id,
-                        alert_id=None,
-                        status=None,
-                        before=None,
-                        limit=LAST,
-                    )
-                ),
+    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    with context.db.read(context.organisation_id) as tx:
+        waiting = deliveries.waiting(tx, context.organisation_id)
+        found = []
+        for each in webhooks.page(tx, context.organisation_id, after=after, limit=limit):
+            last = deliveries.page(
+                tx, context.organisation_id, webhook_id=each.id, alert_id=None, status=None, before=None, limit=LAST
             )
-            for each in webhooks.page(tx, call.organisation_id, after=after, limit=limit)
-        ]
+            found.append(WebhookStatus(each, waiting.get(each.id, 0), tuple(last)))
+        return found

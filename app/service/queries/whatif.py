@@ -13,9 +13,9 @@ from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
 from app.ledger.filters import FilterKind
 from app.ledger.noise_search import noise_that_fits
-from app.persistence.repositories import accounts
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
+from app.service.queries.runs import partitions_of
 
 QUIET: Final = 0.3
 """Lower bound of the noise search; less noise costs more than any meaningful limit."""
@@ -76,20 +76,20 @@ class WhatIfResult:
 
 
 def what_if(
-    tx: Connection, call: RequestContext, path: Sequence[Account], plan: HypotheticalRun
+    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun
 ) -> WhatIfResult | None:
     """Evaluate a run under the last account of a path; None: its cost is not proven."""
     try:
-        return run_with_costs(call.organisation_id, lambda ready: _answer(tx, call, path, plan, ready))
+        return run_with_costs(context.organisation_id, lambda ready: _answer(tx, context, path, plan, ready))
     except UnsupportedEventError:
         return None
 
 
 def _answer(
-    tx: Connection, call: RequestContext, path: Sequence[Account], plan: HypotheticalRun, ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun, ready: PrecomputedCosts
 ) -> WhatIfResult:
-    touched, within = _touched(tx, call, path), _readable(call, path)
-    steps = cost_steps(tx, call.organisation_id, path[0], [plan.step], ready)
+    touched, within = _touched(tx, context, path), _readable(context, path)
+    steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], ready)
     outcome = admit(touched, steps, lambda *_: None)
     refused = isinstance(outcome, Refusal)
     return WhatIfResult(
@@ -103,10 +103,10 @@ def _answer(
     )
 
 
-def _readable(call: RequestContext, path: Sequence[Account]) -> set[str]:
+def _readable(context: RequestContext, path: Sequence[Account]) -> set[str]:
     """Get the accounts of a path that the caller may read: the scope, its descendants, roots."""
     ids = [account.id for account in path]
-    reach = ids if call.principal.scope is None else ids[ids.index(call.principal.scope) :]
+    reach = ids if context.principal.scope is None else ids[ids.index(context.principal.scope) :]
     return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
 
 
@@ -115,7 +115,7 @@ def _min_noise(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
     return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
 
 
-def _touched(tx: Connection, call: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
+def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
     """Get the accounts that a new run would charge; in a parallel account, a new partition."""
     nothing = zero_curve(path[-1].grid_version)
     run = replace(
@@ -133,14 +133,8 @@ def _touched(tx: Connection, call: RequestContext, path: Sequence[Account]) -> t
     )
     if path[-1].partitions_per_unit is not None:
         part = replace(run, id="part", kind=AccountKind.BUDGET)
-        return _exposed(tx, call, [*path, part, replace(run, parent_id="part")])
-    return _exposed(tx, call, [*path, run])
-
-
-def _exposed(tx: Connection, call: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
-    composed = [account.id for account in path if account.partitions_per_unit is not None]
-    beside = accounts.children(tx, call.organisation_id, composed) if composed else []
-    return exposed(path, [part.account for part in beside])
+        path, run = [*path, part], replace(run, parent_id="part")
+    return exposed([*path, run], partitions_of(tx, context, path))
 
 
 def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:

@@ -1,7 +1,7 @@
-"""Read models of proposals for review and of limits for their form."""
+"""Read models of policies, of proposals for review, and of limits for their form."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -10,15 +10,16 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.permissions import PERMISSIONS, Permission
-from app.ledger.policies import ORGANISATION, Policy, policy_of
+from app.ledger.policies import ORGANISATION, Policy, PolicySource, policy_of
+from app.ledger.policy_checks import sources_of
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import accounts, proposals
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.governance.limit_changes import limit_etag, single_approver_allowed
-from app.service.governance.policies import find_policy
+from app.service.governance.policies import PolicyRecord, find_policy, read_policy
 from app.service.governance.proposals import approval_blocker
-from app.service.queries.effective_policy import shown
+from app.service.governance.proposing import open_proposals
 
 MOST_OPEN: Final = 100
 """Number of open proposals shown."""
@@ -89,6 +90,31 @@ class ProposalDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """A rule of a policy.
+
+    Args:
+        said: the value set at the account itself; None: not set.
+        holds: the effective value; None: no requirement.
+        sources: paths of the policies that set it, "organisation" among them; empty: the default.
+    """
+
+    name: str
+    said: Any
+    holds: Any
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EffectivePolicy:
+    """A policy with its effective rules, and an open proposal to loosen it."""
+
+    record: PolicyRecord
+    rules: tuple[PolicyRule, ...]
+    waiting: Proposal | None
+
+
+@dataclass(frozen=True, slots=True)
 class CurrentLimit:
     """The limit of an account, for the form that changes it.
 
@@ -106,61 +132,66 @@ class CurrentLimit:
     alone: bool
 
 
-def read_open_proposals(call: RequestContext) -> list[ProposalDetail]:
+def read_open_proposals(context: RequestContext) -> list[ProposalDetail]:
     """List the open proposals, the oldest first, MOST_OPEN + 1 at most."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        wanted = ProposalFilter(beneath=call.principal.scope, status=ProposalStatus.OPEN)
-        found = proposals.page(tx, call.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
-        return [_proposed(tx, call, each) for each in found]
+    with context.read() as tx:
+        wanted = ProposalFilter(beneath=context.principal.scope, status=ProposalStatus.OPEN)
+        found = proposals.page(tx, context.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
+        return [_proposed(tx, context, each) for each in found]
 
 
-def read_decided_proposals(call: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
+def read_decided_proposals(context: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
     """List the decided proposals, the newest first, made before an id."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
+    with context.read() as tx:
         found = proposals.list_closed(
-            tx, call.organisation_id, beneath=call.principal.scope, before=before, limit=limit
+            tx, context.organisation_id, beneath=context.principal.scope, before=before, limit=limit
         )
-        return [_proposed(tx, call, each) for each in found]
+        return [_proposed(tx, context, each) for each in found]
 
 
-def read_current_limit(call: RequestContext, account: str) -> CurrentLimit | None:
+def read_current_limit(context: RequestContext, account: str) -> CurrentLimit | None:
     """Get the limit of an account for its form; None: a run without one."""
-    call.require_permission(Permission.LEDGER_READ)
-    with call.db.read(call.organisation_id) as tx:
-        path = find_path_of(tx, call, account)
-        return None if path[-1].account.limit is None else current_limit(tx, call, path)
+    with context.read() as tx:
+        path = find_path_of(tx, context, account)
+        return None if path[-1].account.limit is None else current_limit(tx, context, path)
 
 
-def current_limit(tx: Connection, call: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
+def read_effective_policy(context: RequestContext, account: str | None) -> EffectivePolicy:
+    """Get an effective policy with the source of each rule; None: the organisation's."""
+    record = read_policy(context, account)
+    with context.read() as tx:
+        sources: tuple[PolicySource, ...] = (PolicySource(ORGANISATION, record.policy),)
+        if account is not None:
+            path = accounts.path_of(tx, context.organisation_id, record.subject)
+            sources = sources_of([each.account for each in path])
+        about = None if account is None else record.subject
+        waiting = next(iter(open_proposals(tx, context, about, {ProposalKind.POLICY}, limit=1)), None)
+    return EffectivePolicy(record, tuple(_rule(field.name, record, sources) for field in fields(Policy)), waiting)
+
+
+def current_limit(tx: Connection, context: RequestContext, path: Sequence[AccountRecord]) -> CurrentLimit:
     """Get the limit of the last account of a path within a transaction."""
     record = path[-1]
     assert record.account.limit is not None, "as said"
-    wanted = ProposalFilter(
-        account_id=record.account.id,
-        kinds=frozenset({ProposalKind.LIMIT, ProposalKind.RUN}),
-        status=ProposalStatus.OPEN,
-    )
-    waiting = proposals.page(tx, call.organisation_id, wanted, after=None, limit=1)
+    waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
     return CurrentLimit(
         record=record,
         limit=record.account.limit,
         tag=limit_etag(record),
         population=_population(path),
         waiting=next(iter(waiting), None),
-        alone=single_approver_allowed(tx, call, [each.account for each in path], record.account.limit),
+        alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),
     )
 
 
-def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> ProposalDetail:
-    may = proposal.status is ProposalStatus.OPEN and Permission.PROPOSAL_APPROVE in PERMISSIONS[call.principal.role]
+def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> ProposalDetail:
+    may = proposal.status is ProposalStatus.OPEN and Permission.PROPOSAL_APPROVE in PERMISSIONS[context.principal.role]
     path, page = ORGANISATION, "/policies"
     spending = None
     if proposal.kind is ProposalKind.POPULATION:
         path, page = str(proposal.proposed["name"]), ""
     if proposal.account_id is not None:
-        accounts_above = accounts.path_of(tx, call.organisation_id, proposal.account_id)
+        accounts_above = accounts.path_of(tx, context.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
         path, page = account.path, f"/{'runs' if account.kind is AccountKind.RUN else 'accounts'}/{account.id}"
         spending = _spending(accounts_above, proposal)
@@ -169,11 +200,11 @@ def _proposed(tx: Connection, call: RequestContext, proposal: Proposal) -> Propo
         path=path,
         page=page,
         spending=spending,
-        rules=_rules(tx, call, proposal),
+        rules=_rules(tx, context, proposal),
         opening=proposal.proposed if proposal.kind is ProposalKind.POPULATION else None,
         faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is ProposalKind.QUARANTINE else (),
-        obstacle=approval_blocker(tx, call, proposal) if may else None,
-        own=proposal.proposed_by == call.principal.actor,
+        obstacle=approval_blocker(tx, context, proposal) if may else None,
+        own=proposal.proposed_by == context.principal.actor,
     )
 
 
@@ -194,15 +225,15 @@ def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | N
     )
 
 
-def _rules(tx: Connection, call: RequestContext, proposal: Proposal) -> tuple[RuleChange, ...]:
+def _rules(tx: Connection, context: RequestContext, proposal: Proposal) -> tuple[RuleChange, ...]:
     """Compare an open policy proposal with the present policy."""
     if proposal.kind is not ProposalKind.POLICY or proposal.status is not ProposalStatus.OPEN:
         return ()
-    before, after = find_policy(tx, call, proposal.account_id), policy_of(proposal.proposed["policy"])
+    before, after = find_policy(tx, context, proposal.account_id), policy_of(proposal.proposed["policy"])
     looser = before.loosened(after)
     pairs = {name: (getattr(before.policy, name), getattr(after, name)) for name in Policy.__dataclass_fields__}
     return tuple(
-        RuleChange(name, shown(was), shown(would), name in looser)
+        RuleChange(name, _shown(was), _shown(would), name in looser)
         for name, (was, would) in pairs.items()
         if was != would
     )
@@ -213,3 +244,21 @@ def _population(path: Sequence[AccountRecord]) -> tuple[str, Limit]:
     roots = [each.account for each in path if each.account.kind is AccountKind.POPULATION]
     limits = [(root.path, root.limit) for root in roots if root.limit is not None]
     return min(limits, key=lambda root: root[1].epsilon)
+
+
+def _rule(name: str, record: PolicyRecord, sources: tuple[PolicySource, ...]) -> PolicyRule:
+    holds = getattr(record.effective, name)
+    saying = [(source.path, getattr(source.policy, name)) for source in sources]
+    by = tuple(
+        path
+        for path, value in saying
+        if value not in (None, False) and (value == holds or isinstance(value, frozenset))
+    )
+    return PolicyRule(name, _shown(getattr(record.policy, name)), _shown(holds), by)
+
+
+def _shown(value: object) -> object:
+    """Convert a rule's value for display; None: not set."""
+    if isinstance(value, frozenset):
+        return sorted(map(str, value))
+    return None if value is False else value

@@ -1,4 +1,4 @@
-"""Page of a population or a budget."""
+"""Pages of the overview, and of a population or a budget."""
 
 from typing import Annotated, Final
 
@@ -9,10 +9,12 @@ from pydantic import Field
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
 from app.api.routers.accounts import HISTORIANS
 from app.charts.account_charts import account_chart, share_chart
+from app.dashboard.formatting import RELATIONS
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PageContext, PageDep, router
+from app.ledger.permissions import Permission
 from app.service.queries.account_detail import get_account_detail
-from app.service.queries.overview import read_change_token
+from app.service.queries.overview import read_change_token, read_overview
 from app.service.queries.whatif import HypotheticalRun
 
 routes = router()
@@ -32,6 +34,15 @@ class PlanFields(Fields):
         return HypotheticalRun(self.steps, self.noise, self.rate)
 
 
+@routes.get("/")
+def show_overview(request: Request, page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """Show an organisation at a glance."""
+    tag = page.check_etag(page.minute, read_change_token(page.context))
+    seen = read_overview(page.context, request.app.state.account_statuses, wanted=find)
+    opens = page.has_permission(Permission.ACCOUNT_MANAGE) and page.context.principal.scope is None
+    return page.render("overview.html", tag=tag, seen=seen, find=find, opens=opens, relations=RELATIONS)
+
+
 @routes.get("/accounts/{account_id}")
 async def show_account(
     account_id: str, request: Request, page: PageDep, before: Annotated[str | None, Query(max_length=100)] = None
@@ -41,15 +52,12 @@ async def show_account(
 
 
 def _shown(account_id: str, request: Request, page: PageContext, before: str | None) -> Response:
-    tag = page.etag(page.minute, read_change_token(page.call))
-    unchanged = page.not_modified(tag)
-    if unchanged is not None:
-        return unchanged
+    tag = page.check_etag(page.minute, read_change_token(page.context))
     given, state = dict(request.query_params), request.app.state
     fields, faults = read_fields(PlanFields, given)
     plan = None if fields is None else fields.plan()
     seen = get_account_detail(
-        page.call, state.account_statuses, state.account_histories, account_id, before=before, plan=plan
+        page.context, state.account_statuses, state.account_histories, account_id, before=before, plan=plan
     )
     record = seen.view.record
     return page.render(

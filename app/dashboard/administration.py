@@ -1,0 +1,183 @@
+"""Pages of approvals, policies, keys and webhooks, with the forms that change them."""
+
+from typing import Annotated, Final
+
+from fastapi import Query, Response
+
+from app.accounting.events import NeighboringRelation
+from app.api.pagination import decode_cursor, split_page
+from app.dashboard.page_context import PageContext, PageDep, router
+from app.ledger.alerts import AlertType
+from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.permissions import ISSUES, Permission, Role
+from app.ledger.policies import LEAVES
+from app.service.alerts.settings import get_alert_settings, list_alerts
+from app.service.governance.api_keys import list_keys
+from app.service.queries.governance import (
+    MOST_OPEN,
+    CurrentLimit,
+    read_current_limit,
+    read_decided_proposals,
+    read_effective_policy,
+    read_open_proposals,
+)
+from app.service.queries.overview import account_paths_of, read_change_token
+from app.service.queries.webhook_status import read_webhooks
+
+DECIDED: Final = 20
+KEYS: Final = 50
+WEBHOOKS: Final = 20
+ALERTS: Final = 15
+"""Decided proposals, keys, webhooks and alerts of a page."""
+
+RULES: Final = {
+    "max_epsilon": "Largest epsilon of a run",
+    "max_delta": "Largest delta of a run, and of any limit",
+    "require_delta_below_inverse_size": "Population size known, and delta below 1/size",
+    "require_limit": "Every run has its own limit",
+    "require_plan": "Every run declares a plan",
+    "mechanisms": "Allowed mechanisms",
+    "neighboring_relations": "Allowed neighboring relations",
+    "min_noise_multiplier": "Smallest noise multiplier",
+    "approval_above_epsilon": "Runs above this epsilon need approval",
+    "max_unapproved_epsilon_per_budget": "Largest epsilon of all unapproved runs together",
+    "report_roles": "Roles that may report executed steps",
+    "approvers_to_raise_limit": "People needed to raise a limit",
+    "approvers_to_create_population": "People needed to create a population",
+    "deviations": "Steps that differ from the run's declaration",
+}
+
+PURPOSES: Final = {
+    Role.VIEWER: "for dashboards: read",
+    Role.TRAINER: "for training jobs: register runs and authorize steps",
+    Role.PLANNER: "for planning: read and propose limits",
+    Role.BUDGET_ADMIN: "for team leads: create budgets, lower limits, issue keys",
+    Role.PRIVACY_OFFICER: "for the privacy office: everything except authorizing steps",
+    Role.AUDITOR: "for auditors: read and verify",
+    Role.ADMIN: "for set-up: everything",
+}
+"""Purpose of each role."""
+
+ALERT_TYPES: Final = {
+    AlertType.THRESHOLD: "threshold reached",
+    AlertType.EXHAUSTED: "budget exhausted",
+    AlertType.FORECAST: "limit expected soon",
+    AlertType.OVERDRAWN: "run over its limit",
+    AlertType.RESERVATION_STALE: "trainer silent",
+    AlertType.RESERVATION_FORFEITED: "reservation forfeited",
+    AlertType.TEST: "test event",
+}
+
+Account = Annotated[str, Query(max_length=2000)]
+Cursor = Annotated[str, Query(max_length=200)]
+
+routes = router()
+
+
+@routes.get("/approvals")
+def show_approvals(page: PageDep, account: Account = "", before: Cursor = "") -> Response:
+    """Show open and decided proposals, and the limit form of one account."""
+    tag = page.check_etag(read_change_token(page.context))
+    account = account.strip()
+    limit, fault = _current_limit(page, account, "the accounts above it")
+    waiting = read_open_proposals(page.context)
+    decided, following = split_page(
+        read_decided_proposals(page.context, before=decode_cursor(before), limit=DECIDED + 1),
+        DECIDED,
+        lambda each: each.proposal.id,
+    )
+    return page.render(
+        "approvals.html",
+        tag=tag,
+        waiting=waiting[:MOST_OPEN],
+        more=len(waiting) > MOST_OPEN,
+        decided=decided,
+        following=following,
+        account=account,
+        fault=fault,
+        limit=limit,
+        words=RULES,
+        paths=page.account_paths(),
+    )
+
+
+@routes.get("/policies")
+def show_policies(page: PageDep, account: Account = "") -> Response:
+    """Show the policy of the organisation or of one account, and the form that changes it."""
+    tag = page.check_etag(read_change_token(page.context))
+    fault, account = "", account.strip()
+    try:
+        ruled = read_effective_policy(page.context, account or None)
+    except (NotFoundError, InsufficientScopeError) as error:
+        ruled, fault = read_effective_policy(page.context, None), error.detail
+    on_account = bool(account) and not fault
+    return page.render(
+        "policies.html",
+        tag=tag,
+        account=account,
+        on_account=on_account,
+        fault=fault,
+        ruled=ruled,
+        words=RULES,
+        may=page.has_permission(Permission.POLICY_MANAGE) and (on_account or page.context.principal.scope is None),
+        mechanisms=LEAVES,
+        relations=list(map(str, NeighboringRelation)),
+        paths=page.account_paths(),
+    )
+
+
+@routes.get("/keys")
+def show_keys(page: PageDep, after: Cursor = "") -> Response:
+    """Show keys in order of creation, and the form that creates one."""
+    tag = page.check_etag(page.minute, read_change_token(page.context))
+    found = list_keys(page.context, after=decode_cursor(after), limit=KEYS + 1)
+    shown, following = split_page(found, KEYS, lambda key: key.id)
+    lendable = ISSUES[page.context.principal.role]
+    return page.render(
+        "keys.html",
+        tag=tag,
+        keys=[(key, key.trouble(page.context.now)) for key in shown],
+        following=following,
+        scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in shown)]),
+        roles=[(role, PURPOSES[role]) for role in Role if role in lendable],
+        paths=page.account_paths(),
+    )
+
+
+@routes.get("/webhooks")
+def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
+    """Show webhooks, the latest alerts, and the alert settings of one account."""
+    found = read_webhooks(page.context, after=decode_cursor(after), limit=WEBHOOKS + 1)
+    shown, following = split_page(found, WEBHOOKS, lambda each: each.webhook.id)
+    alerts = list_alerts(page.context, account=None, kind=None, before=None, limit=ALERTS)
+    # Deliveries are no audit entries, so the tag is computed from the content.
+    tag = page.check_etag(page.minute, read_change_token(page.context), shown, alerts)
+    account = account.strip()
+    limit, fault = _current_limit(page, account, "the alert settings of the accounts above it")
+    chosen = limit and limit.record.account
+    return page.render(
+        "webhooks.html",
+        tag=tag,
+        webhooks=shown,
+        following=following,
+        alerts=alerts,
+        places=account_paths_of(
+            page.context, [*(each.webhook.account_id for each in shown), *(each.account_id for each in alerts)]
+        ),
+        words=ALERT_TYPES,
+        account=account,
+        chosen=chosen and (chosen, get_alert_settings(page.context, chosen.id)),
+        fault=fault,
+        paths=page.account_paths(),
+    )
+
+
+def _current_limit(page: PageContext, account: str, instead: str) -> tuple[CurrentLimit | None, str]:
+    """Get the limit of the account that a form is about, or an error message."""
+    if not account:
+        return None, ""
+    try:
+        found = read_current_limit(page.context, account)
+    except (NotFoundError, InsufficientScopeError) as error:
+        return None, error.detail
+    return found, "" if found else f"This run has no limit of its own. See {instead}."
