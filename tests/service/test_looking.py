@@ -11,7 +11,6 @@ from app.dashboard.formatting import severity_label
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
-from app.ledger.windows import ALWAYS
 from app.persistence.repositories import accounts
 from app.persistence.tables import accounts as accounts_table
 from app.service.alerts.forecasts import forecast_limit
@@ -196,10 +195,8 @@ def status(path: str, share: float, *, parent: str | None = None, epsilon: float
     root = path.split("/", maxsplit=1)[0]
     kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
     spent = 2 * share if epsilon is None else epsilon
-    facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), Limit(2.0, 1e-6))
-    return AccountStatus(
-        *facts, spent, spent, has_reserved=False, share=share, window=ALWAYS, created_at=datetime.now(UTC)
-    )
+    facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), datetime.now(UTC), None)
+    return AccountStatus(*facts, Limit(2.0, 1e-6), spent, spent, share=share)
 
 
 def ending(account: AccountStatus, days: int) -> AccountStatus:
