@@ -52,19 +52,20 @@ class Change:
         return f'UPDATE {self.table} SET "{self.column}" = {mark} WHERE {where}', (self.value, *values)
 
 
-def changes(file: sqlite3.Connection, table: Table, most: int | None = None) -> Iterator[Change]:
+def changes(file: sqlite3.Connection, table: Table) -> Iterator[Change]:
     """Change each column of a row to several wrong values, and delete the row; of each further kind one value.
+
+    The first value for a column is that of another row, if there is one, which is the hardest to find.
 
     Args:
         file: whose rows are looked at.
         table: one of its tables.
-        most: values for a column; None: all.
     """
     key = [column.name for column in table.primary_key]
     for number, values in enumerate(_chosen(file, table, key)):
         row = tuple(zip(key, values, strict=True))
         for column in table.columns:
-            yield from list(_of_cell(file, table, column, row))[: most if number == 0 else 1]
+            yield from list(_of_cell(file, table, column, row))[: None if number == 0 else 1]
         yield Change(table.name, row, None)
 
 
