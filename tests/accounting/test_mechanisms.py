@@ -20,6 +20,7 @@ from app.accounting.formulas.mechanisms import (
     tree_aggregation_rdp,
 )
 from app.accounting.orders import finite_orders
+from tests.soak import thinned
 
 GRID = finite_orders(1)
 ORDERS = np.array([1.0625, 1.5, 2.0, 11.75, 60.5, 1024.0])
@@ -59,7 +60,7 @@ def two_point(t: mpmath.mpf, epsilon: float) -> tuple[list[mpmath.mpf], list[mpm
     return [high * mpmath.exp(t), (1 - high) * mpmath.exp(t - epsilon)], second
 
 
-@pytest.mark.parametrize("z", [0.05, 0.9, 7.0])
+@pytest.mark.parametrize("z", thinned([0.9, 0.05, 7.0], 3))
 def test_laplace_is_the_integral_of_its_densities(z: float) -> None:
     def integral(order: float) -> mpmath.mpf:
         a, v = mpmath.mpf(order), 1 / mpmath.mpf(z)
@@ -176,15 +177,16 @@ def test_a_step_is_in_as_many_nodes_of_the_tree_as_its_number_has_digits(steps: 
 
 
 def test_nothing_is_above_dp_accounting() -> None:
+    some = GRID[::5]
     for z in (0.01, 0.5, 1.0, 20.0):
-        theirs = np.array([dp_accounting._laplace_rdp(1 / z, order) for order in GRID])
-        assert np.all(laplace_rdp(z, GRID) <= theirs * (1 + 1e-12))
+        theirs = np.array([dp_accounting._laplace_rdp(1 / z, order) for order in some])
+        assert np.all(laplace_rdp(z, some) <= theirs * (1 + 1e-12))
     relations = dp_accounting.NeighborRel
     for p, k in product((0.01, 0.5, 0.99), (2, 7, 1000)):
         for special, relation in ((False, relations.REPLACE_ONE), (True, relations.REPLACE_SPECIAL)):
-            theirs = dp_accounting._compute_randomized_response_rdp(p, k, list(GRID), relation)
-            rounding = 2e-15 / (GRID - 1)  # theirs is the logarithm of a sum near 1
-            assert np.all(randomized_response_rdp(p, k, GRID, special=special) <= theirs * (1 + 1e-12) + rounding)
+            theirs = dp_accounting._compute_randomized_response_rdp(p, k, list(some), relation)
+            rounding = 2e-15 / (some - 1)  # theirs is the logarithm of a sum near 1
+            assert np.all(randomized_response_rdp(p, k, some, special=special) <= theirs * (1 + 1e-12) + rounding)
     for counts in ([1], [7, 8], [1000, 3]):
         theirs = np.asarray(dp_accounting._compute_rdp_single_epoch_tree_aggregation(1.3, counts, list(GRID)))
         assert tree_aggregation_rdp(1.3, counts, GRID) == pytest.approx(theirs, rel=1e-14)

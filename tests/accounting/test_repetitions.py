@@ -37,7 +37,7 @@ def test_each_number_is_drawn_as_often_as_it_should_be(mean: float, shape: float
         beyond = mpmath.mpf(1)
         for k, probability in enumerate(probabilities(mean, shape, 400)):
             beyond -= probability
-            if not 1e-9 < beyond < 1 - 1e-6:
+            if not 1e-9 < beyond < 1 - 1e-6 or (k > 24 and k % 8):
                 continue
             assert number_of_runs(mean, shape, float(beyond * (1 + mpmath.mpf("1e-7")))) <= k
             assert number_of_runs(mean, shape, float(beyond * (1 - mpmath.mpf("1e-7")))) > k

@@ -120,16 +120,16 @@ GROUP_PRIVACY = Examples(
 DECAY = Examples(
     cases=(
         Case(
-            Decay("time", 6e-4, 200, PoissonSampled(0.01, Gaussian(1.1))),
-            {"type": "decay", "mode": "time", "decay_rate": 6e-4, "steps": 200, "event": SAMPLED_WIRE},
-            "d051447cc22192d7826be6912360b8fd6891fadbfb0d08ed7d2ae5e8d1f2d679",
-            sdk.decay("time", 6e-4, sdk.poisson_sampled(0.01, sdk.gaussian(1.1)), steps=200),
+            Decay("time", 6e-4, 50, PoissonSampled(0.01, Gaussian(1.1))),
+            {"type": "decay", "mode": "time", "decay_rate": 6e-4, "steps": 50, "event": SAMPLED_WIRE},
+            "d576d893a1591b38e01f399a6b28f0f9285efaf857308736b3ce6ce942b558e4",
+            sdk.decay("time", 6e-4, sdk.poisson_sampled(0.01, sdk.gaussian(1.1)), steps=50),
             NOT_REPLACED,
             (
-                Decay("time", 6e-4, 201, PoissonSampled(0.01, Gaussian(1.1))),
-                Decay("time", 7e-4, 200, PoissonSampled(0.01, Gaussian(1.1))),
-                Decay("time", 6e-4, 200, PoissonSampled(0.01, Gaussian(1.0))),
-                Decay("time", 6e-4, 200, PoissonSampled(0.01, Gaussian(1.1)), first_step=1),
+                Decay("time", 6e-4, 51, PoissonSampled(0.01, Gaussian(1.1))),
+                Decay("time", 7e-4, 50, PoissonSampled(0.01, Gaussian(1.1))),
+                Decay("time", 6e-4, 50, PoissonSampled(0.01, Gaussian(1.0))),
+                Decay("time", 6e-4, 50, PoissonSampled(0.01, Gaussian(1.1)), first_step=1),
             ),
         ),
         Case(
