@@ -15,7 +15,7 @@ from app.persistence import database
 from app.service import readiness
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
-from tests import postgres
+from tests import postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
@@ -49,6 +49,8 @@ http_sender._ssl_context = cache(http_sender._ssl_context)
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
 database._engine = sharing_statements(database._engine)
+
+pure_decisions.enforce()
 
 # Where tests have their SQLite files. None of them pulls the plug: what a killed process wrote stays there, too.
 if (memory := postgres.in_memory()) is not None:

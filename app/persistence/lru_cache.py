@@ -1,7 +1,7 @@
 """A thread-safe LRU cache."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -25,13 +25,28 @@ class LruCache(Generic[K, V]):
             self._values.move_to_end(key)
             return self._values[key]
 
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """Get the cached ones of some values."""
+        found = {}
+        with self._lock:
+            for key in keys:
+                if key in self._values:
+                    self._values.move_to_end(key)
+                    found[key] = self._values[key]
+        return found
+
     def put(self, key: K, value: V) -> None:
         """Cache a value, evicting the least recently used one if needed."""
+        self.put_many([(key, value)])
+
+    def put_many(self, items: Iterable[tuple[K, V]]) -> None:
+        """Cache values, evicting the least recently used ones if needed."""
         with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            if len(self._values) > self._size:
-                self._values.popitem(last=False)
+            for key, value in items:
+                self._values[key] = value
+                self._values.move_to_end(key)
+                if len(self._values) > self._size:
+                    self._values.popitem(last=False)
 
     def forget(self, key: K) -> None:
         """Remove a value."""

@@ -1,19 +1,18 @@
 """Costs of steps, computed once per event outside the write lock."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise_search import noise_that_fits
-from app.persistence.repositories import dp_events
-from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool.costs import price_events
 from app.service.worker_pool.pool import WORKER_POOL, Job
 
@@ -61,6 +60,12 @@ class PrecomputedCosts:
                 self.prices.update({(*rule, event): curve for event, curve in zip(now, curves, strict=True)})
 
             raise CostNotReadyError(Job(price_events, (now, *rule)), keep, work)
+
+    def require_planned(self, path: Iterable[Account]) -> None:
+        """Require the costs of the workloads that weights are yet to be chosen for, as `require`."""
+        for account in path:
+            if account.planned and account.limit is not None and not account.weights_frozen:
+                self.require(account, [step.event for step in account.planned])
 
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
         """Return the noise with which a refused charge fits, or None.
@@ -159,24 +164,27 @@ def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) 
             missing.compute(organisation_id)
 
 
-def cost_steps(
-    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
+def price_steps(
+    account: Account, steps: Sequence[StepEvent], stored: Mapping[DpEvent, RdpCurve], ready: PrecomputedCosts
 ) -> list[PricedStep]:
-    """Price step events from the ledger's cost table or the precomputed costs.
+    """Price step events from the ledger's costs or the precomputed ones.
 
     Args:
-        tx: the caller's transaction.
-        organisation_id: owner of the ledger.
         account: any account of the population; its relation and grid apply.
         steps: to price.
-        ready: costs missing in the table.
+        stored: costs of the ledger, which take precedence.
+        ready: costs that the ledger lacks.
 
     Raises:
         CostNotReadyError: neither has the costs of an event.
     """
-    kept = CostTable(organisation_id, account.relation, account.grid_version)
-    curves = dp_events.find_curves(tx, kept, (fingerprint(step.event) for step in steps))
-    missing = {step.event for step in steps if fingerprint(step.event) not in curves}
-    ready.require(account, missing)
-    curves |= {fingerprint(event): ready.curve(account, event) for event in missing}
-    return [PricedStep(step, curves[fingerprint(step.event)]) for step in steps]
+    ready.require(account, [step.event for step in steps if step.event not in stored])
+    return [PricedStep(step, stored.get(step.event) or ready.curve(account, step.event)) for step in steps]
+
+
+def cost_steps(
+    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
+) -> list[PricedStep]:
+    """Price step events as `price_steps`, with the costs read from the ledger."""
+    table = CostTable(organisation_id, account.relation, account.grid_version)
+    return price_steps(account, steps, CostCache().find_events(tx, table, [step.event for step in steps]), ready)

@@ -25,9 +25,10 @@ from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
-from app.service.charging.decision import decide
+from app.service.charging.cache import LedgerCache
+from app.service.charging.commit_queue import decide_loaded
 from app.service.charging.loading import load_for
-from app.service.charging.refusing import refusal_event
+from app.service.charging.refusals import refusal_event
 from app.service.charging.requests import StepCommand, StepRequest
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
@@ -130,12 +131,12 @@ def create_sweep(context: RequestContext, sweep: Sweep) -> Effect[NewExperiment 
         run_id = insert_run(tx, context, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
         assert isinstance(run_id, str), "only a plan is refused"
         experiment = _add(tx, context, run_id, ChargingMode.REPEAT_AND_SELECT)
-        work = load_for(tx, context, run_id)
-        if work.run(context.organisation_id, run_id).status is RunStatus.PENDING:
+        work = load_for(tx, context, run_id, _whole_charge(run_id))
+        if work.run(run_id).status is RunStatus.PENDING:
             # A caller who knew the number before the charge could discard sweeps until it suits them.
             before.commit()
             return NewExperiment(_read(tx, context, experiment))
-        refused = _charge(work, context, run_id, ready)
+        refused = _charge(tx, work, context, run_id, ready)
         if refused is not None:
             before.rollback()
             budget = find_parent(tx, context, sweep.budgets[0]).account.id
@@ -163,8 +164,8 @@ def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExper
         found = _found(tx, context, experiment_id)
         if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
             raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
-        work = load_for(tx, context, found.account_id)
-        run = work.run(context.organisation_id, found.account_id)
+        work = load_for(tx, context, found.account_id, _whole_charge(found.account_id))
+        run = work.run(found.account_id)
         if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
             raise RunStateConflictError(
                 "The sweep was charged before, and its number of trials was returned once. Create another experiment "
@@ -172,7 +173,7 @@ def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExper
                 run_status=str(run.status),
             )
         require_active(run)
-        refused = _charge(work, context, run.account_id, ready)
+        refused = _charge(tx, work, context, run.account_id, ready)
         return refused or NewExperiment(_read(tx, context, found), _draw(run.event))
 
     return charge
@@ -221,18 +222,25 @@ def _draw(event: RepeatAndSelect) -> int:
     return number_of_runs(event.mean, event.shape, (secrets.randbits(UNIFORM_BITS) + 0.5) / 2**UNIFORM_BITS)
 
 
-def _charge(work: UnitOfWork, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> Decision | None:
+def _whole_charge(run_id: str) -> StepRequest:
+    """Build the only step of a sweep's run."""
+    return StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
+
+
+def _charge(
+    tx: Connection, work: UnitOfWork, context: RequestContext, run_id: str, ready: PrecomputedCosts
+) -> Decision | None:
     """Charge a sweep's run and complete it; return a refusal, if any."""
-    request = StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
-    decision = decide(work, StepCommand(context, request, ready, charges_sweep=True)).decision
+    command = StepCommand(context, _whole_charge(run_id), ready, charges_sweep=True)
+    decision = decide_loaded(tx, LedgerCache(), work, command).decision
     if decision.outcome is DecisionOutcome.REFUSED:
-        save(work)
+        save(tx, work)
         return decision
-    charged = work.run(context.organisation_id, run_id)
-    work.move(context.organisation_id, replace(charged, status=RunStatus.COMPLETED))
-    save(work)
+    charged = work.run(run_id)
+    work.move(replace(charged, status=RunStatus.COMPLETED))
+    save(tx, work)
     context.record(
-        work.tx,
+        tx,
         AuditEvent(AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}),
     )
     return None

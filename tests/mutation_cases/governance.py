@@ -155,7 +155,7 @@ CASES = (
     Mutation(
         "a sweep's run takes further steps",
         "app/service/experiments.py",
-        "    work.move(context.organisation_id, replace(charged, status=RunStatus.COMPLETED))\n",
+        "    work.move(replace(charged, status=RunStatus.COMPLETED))\n",
         "",
         ("tests/api/test_experiments.py",),
     ),
@@ -246,7 +246,7 @@ CASES = (
     Mutation(
         "the run of an approved sweep sets a plan aside",
         "app/service/reservations/create.py",
-        "    require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))\n",
+        "    require_no_sweep(work, run)\n",
         "",
         ("tests/api/test_experiments.py",),
         "nothing_but_its_charge and not postgresql",

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, text
 
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, decision_queries, deliveries, reservations
+from app.persistence.repositories import accounts, decision_queries, decisions, deliveries, reservations
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
@@ -60,6 +60,10 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
     "uq_accounts_path": (
         lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
         "accounts",
+    ),
+    "uq_decisions_first_step": (
+        lambda tx, organisation: decisions.find_admitted(tx, organisation, [("run_1", 1, 5), ("run_2", 1, 7)]),
+        "decisions",
     ),
     "uq_reservations_active": (lambda tx, _: reservations.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }

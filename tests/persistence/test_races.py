@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Connection
 
 from app.api.pagination import encode_cursor
 from app.ledger.errors import NameTakenError
@@ -220,15 +221,15 @@ def test_a_session_that_is_ended_at_work_is_503_and_the_repetition_is_decided_on
     ledger, run, cluster = training
     name = str(ledger.database.engine.url.database)
 
-    def save_and_die(work: UnitOfWork) -> None:
+    def save_and_die(tx: Connection, *works: UnitOfWork) -> None:
         if not before:
-            save(work)
+            save(tx, *works)
         assert cluster.terminate_backends(name) > 0
         if before:
-            save(work)
+            save(tx, *works)
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.service.charging.group.save", save_and_die)
+        patched.setattr("app.service.charging.commit_queue.save", save_and_die)
         reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 1}, Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
     assert int(reply.headers["retry-after"]) >= 1

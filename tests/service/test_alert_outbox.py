@@ -19,7 +19,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts as kept_accounts
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
-from app.service.charging.group import commit_group
+from app.service.charging.commit_queue import commit_group
 from app.service.maintenance.loop import expire_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, request

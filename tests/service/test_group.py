@@ -159,7 +159,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
     lacking, done = office.once(command, request(run))
     assert isinstance(lacking, CostNotReadyError)
     assert isinstance(done, StepResult)
-    lacking.compute(command.organisation_id)
+    lacking.compute(command.context.organisation_id)
     assert _decisions(office.once(command))[0].admitted
     assert sound(ledger)
 

@@ -26,7 +26,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.service.auth import authentication
 from app.service.charging.close import close_withdrawn
-from app.service.charging.group import CommandResult, NotReady
+from app.service.charging.commit_queue import CommandResult, NotReady
 from app.service.charging.requests import PlanWithdrawnError, StepCommand, StepResult
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
@@ -153,9 +153,9 @@ class Reserving(RuleBasedStateMachine):
         [outcome] = office.once(command)
         while isinstance(outcome, NotReady):
             if isinstance(outcome, CostNotReadyError):
-                outcome.compute(command.organisation_id)
+                outcome.compute(command.context.organisation_id)
             elif isinstance(outcome, PlanWithdrawnError):
-                close_withdrawn(self.ledger.database, command.call, command.request.run_id, outcome.reservation_id)
+                close_withdrawn(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
             else:
                 command.needs_path = True
             [outcome] = office.once(command)
@@ -180,7 +180,7 @@ class Reserving(RuleBasedStateMachine):
         command = office.command(
             request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
         )
-        command.call = office.call(self.now)
+        command.context = office.call(self.now)
         command.ends_plan = True
         outcome = self.decided(office, command)
         if frozen:

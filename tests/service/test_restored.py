@@ -66,10 +66,10 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
 
     real, first = close.close_reservation, ledger.get(f"/v1/runs/{ill.run}").json()["reservation"]
 
-    def end(work: Any, organisation_id: str, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
+    def end(tx: Any, work: Any, before: Any, *more: Any) -> None:  # noqa: ANN401 - passed through
         if before.id == first:
             raise LookupError("a bug")
-        real(work, organisation_id, before, *more)
+        real(tx, work, before, *more)
 
     now = moved(monkeypatch, seconds=61)
     with monkeypatch.context() as patched:

@@ -1,9 +1,9 @@
 """Decisions on requests for steps, admitted and refused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, select
+from sqlalchemy import Connection, Row, Select, bindparam, or_, select
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
@@ -13,6 +13,7 @@ from app.ledger.hash_chain import Actor
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.decision_event_previews import first_events
 from app.persistence.repositories.dp_events import read_event
+from app.persistence.repositories.partial_indexes import ADVANCED
 from app.persistence.tables import accounts, decision_events, decisions, dp_events
 
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
@@ -88,16 +89,14 @@ def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> D
     return next(iter(find_by_keys(tx, organisation_id, [idempotency_key])), None)
 
 
-def find_admitted(tx: Connection, organisation_id: str, run_id: str, attempt: int, first_step: int) -> Decision | None:
-    """Find the decision that admitted the steps from `first_step` on, without these steps."""
-    found = _of(organisation_id).where(
-        decisions.c.run_id == run_id,
-        decisions.c.attempt == attempt,
-        decisions.c.first_step == first_step,
-        decisions.c.next_step.is_not(None),
-    )
-    row = tx.execute(found).one_or_none()
-    return None if row is None else read_decision(row, ())
+def find_admitted(tx: Connection, organisation_id: str, places: Iterable[tuple[str, int, int]]) -> list[Decision]:
+    """Find the decisions that admitted steps from a run, attempt and first step on, without these steps."""
+    these = [
+        (decisions.c.run_id == run_id) & (decisions.c.attempt == attempt) & (decisions.c.first_step == first_step)
+        for run_id, attempt, first_step in places
+    ]
+    found = _of(organisation_id).where(or_(*these), ADVANCED)
+    return [read_decision(row, ()) for row in tx.execute(found)]
 
 
 def at_positions(

@@ -72,22 +72,24 @@ class CostCache:
 
     def find(self, tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
         """Get the curves of priced events by fingerprint, reading unknown ones."""
-        found, unknown = {}, []
-        for key in fingerprints:
-            curve = self._known.get((prices, key))
-            if curve is None:
-                unknown.append(key)
-            else:
-                found[key] = curve
+        keys = set(fingerprints)
+        cached = self._known.get_many([(prices, key) for key in keys])
+        found = {key: curve for (_, key), curve in cached.items()}
+        unknown = keys - found.keys()
         if unknown:
-            for key, curve in find_curves(tx, prices, unknown).items():
-                found[key] = curve
-                self.put(prices, key, curve)
+            read = find_curves(tx, prices, unknown)
+            self._known.put_many(((prices, key), curve) for key, curve in read.items())
+            found |= read
         return found
 
-    def put(self, prices: CostTable, key: str, curve: RdpCurve) -> None:
-        """Cache a price of the ledger."""
-        self._known.put((prices, key), curve)
+    def find_events(self, tx: Connection, prices: CostTable, events: Iterable[DpEvent]) -> dict[DpEvent, RdpCurve]:
+        """Get the curves of priced events, reading unknown ones."""
+        by_key = {fingerprint(event): event for event in events}
+        return {by_key[key]: curve for key, curve in self.find(tx, prices, by_key).items()}
+
+    def put_events(self, prices: CostTable, curves: Mapping[DpEvent, RdpCurve]) -> None:
+        """Cache prices of the ledger."""
+        self._known.put_many(((prices, fingerprint(event)), curve) for event, curve in curves.items())
 
 
 def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:

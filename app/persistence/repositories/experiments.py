@@ -1,5 +1,6 @@
 """Sweeps and the accounts that they charge."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
@@ -58,10 +59,12 @@ def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experim
     return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id))]
 
 
-def is_charged_at_once(tx: Connection, organisation_id: str, run_id: str) -> bool:
-    """Check whether a run is charged for all trials of a sweep."""
-    here = (experiments.c.organisation_id == organisation_id) & (experiments.c.account_id == run_id)
-    return tx.execute(select(experiments.c.id).where(here)).one_or_none() is not None
+def charged_at_once(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> set[str]:
+    """Find the runs that are charged for all trials of a sweep."""
+    found = select(experiments.c.account_id).where(
+        experiments.c.organisation_id == organisation_id, experiments.c.account_id.in_(run_ids)
+    )
+    return set(tx.execute(found).scalars())
 
 
 def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dict[str, int]:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sqlalchemy import Connection
+
 from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.composition import recompose, topmost_parallel_under
@@ -18,21 +21,21 @@ from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
 from app.ledger.headroom import fits
 from app.ledger.parallel_exposure import without
-from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact, subtract_hold
+from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact
 from app.ledger.runs import TERMINAL, Run, RunStatus
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
+from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.alerts.alert_factory import exhausted_alert, forfeited_alert, overdrawn_alert
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import CostNotReadyError, PrecomputedCosts
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The closed reservation, with actor and time."""
+    """The reservation to close, with actor and time."""
 
     id: str
     by: Actor
@@ -40,19 +43,20 @@ class _Ended:
 
 
 def close_reservation(
-    work: UnitOfWork, organisation_id: str, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
+    tx: Connection, work: UnitOfWork, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
 ) -> None:
-    """Settle a reservation's hold on its locked path, and close it."""
-    path = work.path(organisation_id, before.run_id)
+    """Settle a reservation's hold on its locked path, and close it; the caller saves the work."""
+    path = work.path(before.run_id)
     assert path is not None, "the whole path is locked before a reservation ends"
-    run = work.run(organisation_id, before.run_id)
+    others = _load_others(tx, work, path, before)
+    run = work.run(before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
-    spent_before = _cost(work, organisation_id, path[0], used)
-    further = _cost(work, organisation_id, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
-    reserved = _cost(work, organisation_id, path[0], [StepEvent(item.event, item.count) for item in before.items])
-    above = _above(work, organisation_id, path, before.id, spent_before + further, reserved)
+    spent_before = _cost(work, path[0], used)
+    further = _cost(work, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
+    reserved = _cost(work, path[0], [StepEvent(item.event, item.count) for item in before.items])
+    above = _above(work, path, others, spent_before + further, reserved)
     own = path[-1].settle_hold(further, zero_curve(path[-1].grid_version))
-    work.change(organisation_id, (*above, own), now)
+    work.change((*above, own), now)
     outcomes = {
         DecisionOutcome.ADMITTED: closing.charged,
         DecisionOutcome.REPORTED: closing.reported,
@@ -60,137 +64,128 @@ def close_reservation(
     }
     for outcome, steps in outcomes.items():
         if steps:
-            run = _append(work, organisation_id, run, _Ended(before.id, asker, now), outcome, steps)
-    work.move(organisation_id, replace(run, reservation_id=None))
+            run = _append(work, run, _Ended(before.id, asker, now), outcome, steps)
     if closing.forfeited:
         lost = sum(step.count for step in closing.forfeited)
-        work.tell(organisation_id, [forfeited_alert(own, before, lost, now, lapsed=has_lapsed(before, now))])
-    del work.reservations[organisation_id, before.run_id]
-    work.changed_plan_items.pop((organisation_id, before.run_id), None)
-    reservations.close(work.tx, organisation_id, closing.reservation, now)
+        work.alerts.append(forfeited_alert(own, before, lost, now, lapsed=has_lapsed(before, now)))
+    work.close(closing.reservation, now)
 
 
-def close_withdrawn(db: Database, call: RequestContext, run_id: str, reservation_id: str) -> None:
+def close_withdrawn(db: Database, context: RequestContext, run_id: str, reservation_id: str) -> None:
     """Commit a cancelled plan with its authorised steps and release the rest.
 
     A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left
     alone.
     """
 
-    def commit_rest() -> None:
-        with db.write(call.organisation_id) as tx:
-            work = load_run(tx, call.organisation_id, run_id)
-            active = work.reservations.get((call.organisation_id, run_id))
-            if active is None or active.id != reservation_id or has_lapsed(active, call.lapsed_by):
-                return
-            close_reservation(
-                work, call.organisation_id, active, commit(active, active.steps_used), call.actor, call.now
-            )
-            save(work)
+    def commit_rest(tx: Connection) -> None:
+        work = load_run(tx, context.organisation_id, run_id)
+        active = work.reservations.get(run_id)
+        if active is None or active.id != reservation_id or has_lapsed(active, context.lapsed_by):
+            return
+        close_reservation(tx, work, active, commit(active, active.steps_used), context.actor, context.now)
+        save(tx, work)
 
-    db.retried(commit_rest)
+    db.transact(context.organisation_id, commit_rest)
 
 
-def _append(
-    work: UnitOfWork,
-    organisation_id: str,
-    run: Run,
-    ended: _Ended,
-    outcome: DecisionOutcome,
-    steps: Sequence[StepEvent],
-) -> Run:
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What other reservations hold on the ancestors of a run.
+
+    Args:
+        parts: topmost parallel accounts under each ancestor that adds them up.
+        kept: those of them that the path does not touch.
+        planned: planned events that each ancestor adds up directly; left out if subtraction is exact.
+    """
+
+    parts: dict[str, list[str]]
+    kept: dict[str, Account]
+    planned: dict[str, list[tuple[DpEvent, int]]]
+
+
+def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], before: Reservation) -> _Others:
+    """Load what other reservations hold, and the costs of all these plans."""
+    owner = work.organisation_id
+    sequential = [account for account in path[:-1] if account.partitions_per_unit is None]
+    parts = partitions.topmost_parallel(tx, owner, [account.id for account in sequential])
+    planned = {
+        account.id: reservations.planned_beneath(tx, owner, account.id, before.id)
+        for account in sequential
+        if account.id in parts or not is_exact(account.held, ())
+    }
+    beside = {part for found in parts.values() for part in found} - {account.id for account in path}
+    kept = {each: work.unlocked[each].account for each in beside if each in work.unlocked}
+    unknown = sorted(beside - kept.keys())  # a lock on one of their ancestors protects them
+    if unknown:
+        found = accounts.find_many(tx, CostCache(), owner, unknown)
+        kept |= {record.account.id: record.account for record in found}
+    events = {item.event for item in before.items} | {event for each in planned.values() for event, _ in each}
+    table = CostTable(owner, path[0].relation, path[0].grid_version)
+    work.costs_of(path[0]).update(CostCache().find_events(tx, table, events))
+    return _Others(parts, kept, planned)
+
+
+def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome, steps: Sequence[StepEvent]) -> Run:
     """Append a decision; set a run over a limit to overdrawn."""
-    path = work.path(organisation_id, run.account_id)
+    path = work.path(run.account_id)
     assert path is not None, "it has not been unlocked"
-    priced = _priced(work, organisation_id, path[0], steps)
+    priced = _priced(work, path[0], steps)
     # Executed steps that were cancelled count as reported: recorded even over a limit.
     over = (
         next((account for account in path if not fits(account)), None) if outcome is DecisionOutcome.REPORTED else None
     )
     if over is not None and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
-        used_up = exhausted_alert(over, path[-1], ended.at)
-        work.tell(organisation_id, [overdrawn_alert(path[-1], over, ended.at), used_up])
-    work.append(organisation_id, run, _decision(path, run, ended, outcome, priced, over))
-    return work.run(organisation_id, run.account_id)
+        exhausted = exhausted_alert(over, path[-1], ended.at)
+        work.alerts += [overdrawn_alert(path[-1], over, ended.at), exhausted]
+    work.append(run, _decision(path, run, ended, outcome, priced, over))
+    return work.run(run.account_id)
 
 
-def _cost(work: UnitOfWork, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
-    if not steps:
-        return zero_curve(account.grid_version)
-    return total_cost(_priced(work, organisation_id, account, steps))
+def _cost(work: UnitOfWork, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
+    return total_cost(_priced(work, account, steps)) if steps else zero_curve(account.grid_version)
 
 
-def _priced(work: UnitOfWork, organisation_id: str, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
-    """Get the costs of planned steps as stored when the plan was made."""
-    try:
-        return work.quote(organisation_id, account, steps, PrecomputedCosts())
-    except CostNotReadyError as missing:
+def _priced(work: UnitOfWork, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
+    return [PricedStep(step, _curve(work, account, step.event)) for step in steps]
+
+
+def _curve(work: UnitOfWork, account: Account, event: DpEvent) -> RdpCurve:
+    """Get the cost of a planned event as stored when the plan was made."""
+    found = work.costs_of(account).get(event)
+    if found is None:
         raise LedgerUnavailableError(
             "The ledger's price of an event of this plan is missing, so the plan cannot be ended. "
             "Run `epsilon-ledger verify`."
-        ) from missing
+        )
+    return found
 
 
 def _above(
-    work: UnitOfWork,
-    organisation_id: str,
-    path: Sequence[Account],
-    ended_id: str,
-    spent: RdpCurve,
-    reserved: RdpCurve,
+    work: UnitOfWork, path: Sequence[Account], others: _Others, spent: RdpCurve, reserved: RdpCurve
 ) -> list[Account]:
     """Compute a run's ancestors after the close of a reservation.
 
     Of its `reserved` hold, `spent` is now spent.
     """
-    composed = partitions.topmost_parallel(
-        work.tx, organisation_id, [account.id for account in path[:-1] if account.partitions_per_unit is None]
-    )
     after: dict[str, Account] = {}
-
-    def now(account_id: str) -> Account:
-        return after.get(account_id) or _as_kept(work, organisation_id, account_id)
-
     for account in reversed(path[:-1]):
         inner = topmost_parallel_under(path, account)
         if account.partitions_per_unit is not None:
-            children = work.parts[organisation_id, account.id]
-            after[account.id] = recompose(account, map(now, children))
-        elif account.id not in composed:
-            held = _held_after(work, organisation_id, account, ended_id, reserved)
-            after[account.id] = account.settle_hold(spent, held)
+            children = [after.get(each) or work.record(each).account for each in work.parts[account.id]]
+            after[account.id] = recompose(account, children)
+        elif account.id not in others.planned:
+            after[account.id] = account.settle_hold(spent, without(account.held, reserved))
         else:
-            held = _planned_beneath(work, organisation_id, account, ended_id)
-            for part in composed[account.id]:
-                held = held + now(part).held
+            held = zero_curve(account.grid_version)
+            for event, count in others.planned[account.id]:  # a sum over plans may pass the limit of a step event
+                held = held + _curve(work, account, event).times(count)
+            for part in others.parts.get(account.id, ()):
+                held = held + (after.get(part) or others.kept[part]).held
             moved = spent if inner is None else without(after[inner.id].spent, inner.spent)
             after[account.id] = account.settle_hold(moved, held)
     return [after[account.id] for account in path[:-1]]
-
-
-def _as_kept(work: UnitOfWork, organisation_id: str, account_id: str) -> Account:
-    """Read an account that a lock on one of its ancestors protects."""
-    if (organisation_id, account_id) in work.accounts or (organisation_id, account_id) in work.unlocked_partitions:
-        return work.record(organisation_id, account_id).account
-    [record] = accounts.find_many(work.tx, work.memory.prices, organisation_id, [account_id])
-    return record.account
-
-
-def _held_after(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str, ended: RdpCurve) -> RdpCurve:
-    """Compute the hold of an ancestor for the other reservations under it."""
-    if is_exact(account.held, ()):
-        return subtract_hold(account.held, ended)
-    return _planned_beneath(work, organisation_id, account, ended_id)
-
-
-def _planned_beneath(work: UnitOfWork, organisation_id: str, account: Account, ended_id: str) -> RdpCurve:
-    """Sum the other reservations that reach an account without passing a parallel one."""
-    total = zero_curve(account.grid_version)
-    for event, count in reservations.planned_beneath(work.tx, organisation_id, account.id, ended_id):
-        [one] = _priced(work, organisation_id, account, [StepEvent(event, 1)])
-        total = total + one.curve.times(count)
-    return total
 
 
 def _decision(

@@ -1,25 +1,45 @@
-"""Group commit: commands that arrive during a transaction form the next group."""
+"""Group commit: commands that arrive during a transaction form the next group.
+
+Only `commit_group` charges steps. Its order guarantees that no budget is exceeded:
+
+1. All accounts of all paths are locked in one global order before they are read.
+2. A cached account is used only if the locked row has the same version and time of change.
+3. Each command is decided on the state that the previous ones left.
+4. Decisions and balances are written in the same transaction, and responses are sent after its commit.
+"""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
 from opentelemetry.trace import SpanContext
+from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
-from app.ledger.errors import LedgerUnavailableError
+from app.accounting.errors import AccountingError
+from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.permissions import Permission
-from app.persistence.database import Database, WriteLockBusyError, error_summary
+from app.persistence.database import ALL_TENANTS, Database, WriteLockBusyError, error_summary
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.close import close_withdrawn
-from app.service.charging.group import CommandResult, commit_group, preview
-from app.service.charging.requests import PathNotLockedError, PlanWithdrawnError, StepCommand, StepRequest, StepResult
+from app.service.charging.decision import decide
+from app.service.charging.loading import LoadRequest, load, load_missing
+from app.service.charging.requests import (
+    NotLoadedError,
+    PathNotLockedError,
+    PlanWithdrawnError,
+    StepCommand,
+    StepRequest,
+    StepResult,
+)
+from app.service.charging.saving import save
+from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.metrics import counters
 from app.service.metrics.tracing import TRACES
@@ -34,6 +54,12 @@ MOST_GROUPS = 8
 MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """Maximum size of one transaction, in commands and in their step events."""
+
+NotReady = CostNotReadyError | PathNotLockedError | PlanWithdrawnError
+"""Prerequisite to meet before a command is repeated."""
+
+CommandResult = StepResult | LedgerError | AccountingError | NotReady
+"""Decision, error or missing prerequisite of a command."""
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
@@ -65,7 +91,7 @@ class CommitQueue:
     _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
 
-    async def authorize_steps(self, call: RequestContext, request: StepRequest) -> StepResult:
+    async def authorize_steps(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide a run's next steps; return when the decision is durable.
 
         Raises:
@@ -73,16 +99,16 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to repeat the request.
             Also those of `decide`.
         """
-        command = _command(call, request)
+        command = _command(context, request)
         command.ends_plan = True
         asked_at = perf_counter()
         result = await self._repeated(command, self._admit)
         counters.observe_step_authorization(perf_counter() - asked_at)
         return result
 
-    async def preview(self, call: RequestContext, request: StepRequest) -> StepResult:
+    async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide as `authorize_steps` without recording."""
-        return await self._repeated(_command(call, request), self._preview)
+        return await self._repeated(_command(context, request), self._preview)
 
     @property
     def waiting(self) -> int:
@@ -103,11 +129,11 @@ class CommitQueue:
                 case StepResult() as result:
                     return result
                 case CostNotReadyError() as missing:
-                    await missing.computed(command.organisation_id)
+                    await missing.computed(command.context.organisation_id)
                 case PathNotLockedError():
                     command.needs_path = True
                 case PlanWithdrawnError(reservation_id=ended):
-                    await asyncio.to_thread(close_withdrawn, self.db, command.call, command.request.run_id, ended)
+                    await asyncio.to_thread(close_withdrawn, self.db, command.context, command.request.run_id, ended)
                 case error:
                     raise error
 
@@ -120,7 +146,7 @@ class CommitQueue:
 
     async def _submit(self, command: StepCommand) -> CommandResult | Exception:
         # SQLite has one writer; on PostgreSQL, an organisation with locked rows must not delay others.
-        name = "" if self.db.dialect == "sqlite" else command.organisation_id
+        name = "" if self.db.dialect == "sqlite" else command.context.organisation_id
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Retry the request shortly.")
@@ -183,6 +209,55 @@ class CommitQueue:
         return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
 
 
+def commit_group(
+    db: Database, memory: LedgerCache, commands: Sequence[StepCommand], *, wait: bool = True
+) -> list[CommandResult]:
+    """Decide commands in order and commit the decisions in one transaction.
+
+    Each command has its own result; a failed one changes nothing. Only on SQLite may a group mix organisations.
+
+    Raises:
+        WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
+        SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
+    """
+    wanted: dict[str, list[LoadRequest]] = {}
+    for command in commands:
+        request = LoadRequest(command.request.run_id, command.request, command.needs_path)
+        wanted.setdefault(command.context.organisation_id, []).append(request)
+    whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
+    with db.write(whose, wait=wait) as tx:
+        works = {owner: load(tx, memory, owner, wanted[owner]) for owner in sorted(wanted)}
+        outcomes = [_outcome(tx, memory, works[command.context.organisation_id], command) for command in commands]
+        save(tx, *works.values())
+    for work in works.values():
+        memory.remember(work)
+    return outcomes
+
+
+def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandResult:
+    """Decide a command without writing."""
+    owner, request = command.context.organisation_id, command.request
+    with db.read(owner) as tx:
+        work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])
+        return _outcome(tx, memory, work, command)
+
+
+def _outcome(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
+    try:
+        return decide_loaded(tx, memory, work, command)
+    except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanWithdrawnError) as reason:
+        return reason
+
+
+def decide_loaded(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> StepResult:
+    """Decide a command as `decide`, again after rows that few decisions need were loaded."""
+    while True:
+        try:
+            return decide(work, command)
+        except NotLoadedError as missing:
+            load_missing(tx, memory, work, missing)
+
+
 def _counted(outcomes: "Iterable[CommandResult | Exception]") -> Iterator[tuple[str, int]]:
     """Yield outcome and requested count of each decision, for the metrics."""
     for each in outcomes:
@@ -199,6 +274,6 @@ def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
     return group
 
 
-def _command(call: RequestContext, request: StepRequest) -> StepCommand:
-    call.require_permission(Permission.STEP_AUTHORIZE)
-    return StepCommand(call, request, PrecomputedCosts())
+def _command(context: RequestContext, request: StepRequest) -> StepCommand:
+    context.require_permission(Permission.STEP_AUTHORIZE)
+    return StepCommand(context, request, PrecomputedCosts())

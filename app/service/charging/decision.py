@@ -1,14 +1,19 @@
-"""The decision on one command, from the rows of its unit of work."""
+"""The decision on one command: a function of its unit of work, without a connection."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from app.ledger.accounts import Account, StepEvent, total_cost
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
 from app.ledger.composition import require_bounded_on_removal
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.errors import SequenceConflictError
+from app.ledger.deviations import Declared, Deviation, deviations, merge_deviations
+from app.ledger.errors import RunStateConflictError, SequenceConflictError
+from app.ledger.parallel_exposure import without
+from app.ledger.policy_checks import require_declared, require_reporter, require_steps, sources_of
 from app.ledger.reservations import (
     Reservation,
     Shortfall,
@@ -16,22 +21,23 @@ from app.ledger.reservations import (
     has_lapsed,
     is_exact,
     is_withdrawn,
-    subtract_hold,
+    remaining_items,
     take,
 )
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
-from app.service.charging.refusing import refusal_details, with_limit_change
+from app.service.charging.refusals import refusal_details
 from app.service.charging.requests import (
     Mode,
+    NotLoadedError,
     OnExceed,
     PathNotLockedError,
     PlanWithdrawnError,
     StepCommand,
+    StepRequest,
     StepResult,
 )
-from app.service.charging.step_checks import require_allowed, require_no_sweep, with_deviations
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.idempotency import key_reused_error
 
@@ -53,56 +59,55 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         AccountQuarantinedError: an account of the path is quarantined.
         PolicyViolationError: a policy of the path forbids it.
         CostNotReadyError: a cost must be computed first.
+        NotLoadedError: rows that few decisions need must be loaded first.
         PathNotLockedError: the run's ancestors must be locked first.
         PlanWithdrawnError: the run's reservation must be closed first.
     """
     request = command.request
-    run = work.run(command.organisation_id, request.run_id)
-    command.call.require_scope(work.paths[command.organisation_id, request.run_id])
+    run = work.run(request.run_id)
+    command.context.require_scope(work.paths[request.run_id])
     steps = request.steps_of(run)
-    asked = request.fingerprint(steps)
-    earlier = _earlier(work, command, run, asked)
+    fingerprint = request.fingerprint(steps)
+    earlier = _earlier(work, request, run, fingerprint)
     if earlier is not None:
         return StepResult(earlier, replayed=True)
     if request.mode is Mode.AUTHORIZE:
         require_attempt(run, request.attempt)
         require_active(run)
         if not command.charges_sweep:
-            require_no_sweep(work, command.organisation_id, run)
+            require_no_sweep(work, run)
     elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
-    path = work.path(command.organisation_id, request.run_id)
+    path = work.path(request.run_id)
     taken, covered = _taken(work, command, steps)
     if taken is not None:
-        decision = _under_reservation(work, command, run, taken, covered, asked)
+        decision = _under_reservation(work, command, run, taken, covered, fingerprint)
     elif path is None:
         raise PathNotLockedError
     else:
-        decision = _by_the_accounts(work, command, run, path, steps, asked)
+        decision = _by_the_accounts(work, command, run, path, steps, fingerprint)
     return StepResult(decision, replayed=False)
 
 
-def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> Decision | None:
+def _earlier(work: UnitOfWork, request: StepRequest, run: Run, fingerprint: str) -> Decision | None:
     """Find an earlier decision on this request by key or first step."""
-    organisation_id, request = command.organisation_id, command.request
     if request.idempotency_key is not None:
-        key = (organisation_id, request.idempotency_key)
-        pinned = work.pinned.get(key)
-        if pinned is not None:
+        by_key = work.by_key.get(request.idempotency_key)
+        if by_key is not None:
             # A newer attempt must not release by an old admission; a report may be repeated by any attempt.
-            same_teller = pinned.attempt == request.attempt or request.mode is Mode.REPORT
-            same_place = request.first_step in {None, pinned.first_step}
-            if pinned.request_fingerprint != asked or not (same_teller and same_place):
+            same_trainer = by_key.attempt == request.attempt or request.mode is Mode.REPORT
+            same_place = request.first_step in {None, by_key.first_step}
+            if by_key.request_fingerprint != fingerprint or not (same_trainer and same_place):
                 raise key_reused_error(request.idempotency_key)
-            return pinned
-        if key in work.reused:
+            return by_key
+        if request.idempotency_key in work.reused_keys:
             raise key_reused_error(request.idempotency_key)
     current = request.attempt == run.attempt
     if request.first_step is None or (current and request.first_step >= run.next_step):
         return None
-    admitted = work.taken_at(organisation_id, run.account_id, request.attempt, request.first_step)
-    if admitted is not None and admitted.request_fingerprint == asked:
+    admitted = work.by_first_step.get((run.account_id, request.attempt, request.first_step))
+    if admitted is not None and admitted.request_fingerprint == fingerprint:
         return admitted
     if not current:
         return None
@@ -117,6 +122,16 @@ def _earlier(work: UnitOfWork, command: StepCommand, run: Run, asked: str) -> De
     )
 
 
+def require_no_sweep(work: UnitOfWork, run: Run) -> None:
+    """Refuse steps of a sweep's run, which was approved for one charge."""
+    if run.account_id in work.sweeps:
+        raise RunStateConflictError(
+            "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
+            "experiment: POST /v1/experiments/{id}/charge.",
+            run_status=str(run.status),
+        )
+
+
 def _taken(
     work: UnitOfWork, command: StepCommand, steps: tuple[StepEvent, ...]
 ) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
@@ -126,57 +141,62 @@ def _taken(
         PlanWithdrawnError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
     reservation = _usable(work, command)
-    taken = None if reservation is None else take(reservation, steps, command.call.lapsed_by)
+    taken = None if reservation is None else take(reservation, steps, command.context.lapsed_by)
     if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
         covered = count_covered(reservation, steps)
         if not covered and is_withdrawn(reservation, steps[0]) and command.ends_plan:
             raise PlanWithdrawnError(reservation.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = _first(steps, covered)
-            taken = take(reservation, steps, command.call.lapsed_by)
+            taken = take(reservation, steps, command.context.lapsed_by)
     return (None if isinstance(taken, Shortfall) else taken), steps
 
 
 def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
     """Get the run's reservation, if its plan can cover the request."""
-    reservation = work.reservations.get((command.organisation_id, command.request.run_id))
-    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.call.lapsed_by):
+    reservation = work.reservations.get(command.request.run_id)
+    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.context.lapsed_by):
         return None
     return reservation
 
 
-def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
-    """Add the limit change and the plan's remaining steps to a refusal."""
-    reservation = _usable(work, command)
-    if reservation is not None and reservation.steps_withdrawn:
-        covered = count_covered(reservation, steps)
-        refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
-    return with_limit_change(work.tx, command.organisation_id, refusal)
-
-
 def _under_reservation(
-    work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], asked: str
+    work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], fingerprint: str
 ) -> Decision:
     """Charge reserved steps: only the run's own account changes, from held to spent."""
-    organisation_id = command.organisation_id
-    path = work.ancestors(organisation_id, run.account_id)
-    require_open(path, command.now)
+    path = [work.record(at).account for at in work.paths[run.account_id]]
+    require_open(path, command.context.now)
     own = path[-1]
-    priced = work.quote(organisation_id, own, steps, command.ready)
+    priced = work.price(own, steps, command.ready)
     cost = total_cost(priced)
-    left = [StepEvent(item.event, 1) for item in taken.items if item.unused]
-    exact = is_exact(own.held, (work.quote(organisation_id, own, [each], command.ready)[0].curve for each in left))
-    held = subtract_hold(own.held, cost) if exact else work.held_by(organisation_id, taken, own, command.ready)
+    exact = _is_exact(work, own, taken)
+    held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
     after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
-    decision = replace(_decision(command, run, steps, asked, outcome), reservation_id=taken.id)
-    work.take(organisation_id, taken)
+    decision = replace(_decision(command, run, steps, fingerprint, outcome), reservation_id=taken.id)
+    work.take(taken)
     if exact:
-        work.charge(organisation_id, (after,), priced, command.now, from_held=True)
+        work.charge((after,), priced, command.context.now, from_held=True)
     else:
-        work.change(organisation_id, (after,), command.now)
-    return work.append(organisation_id, with_deviations(work, command, run, steps), decision)
+        work.change((after,), command.context.now)
+    return work.append(_with_deviations(work, run, steps, command.context.now), decision)
+
+
+def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
+    """Check whether the loaded costs show that subtraction leaves the exact hold of a plan."""
+    costs = work.costs_of(own)
+    # From its end, as they were loaded.
+    left = (costs[item.event] for item in reversed(taken.items) if item.unused and item.event in costs)
+    return is_exact(own.held, left)
+
+
+def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reservation) -> RdpCurve:
+    """Sum the costs of the rest of a plan."""
+    if taken.run_id not in work.costed_plans:
+        raise NotLoadedError(own, taken)
+    left = remaining_items(taken)
+    return total_cost(work.price(own, left, command.ready)) if left else zero_curve(own.grid_version)
 
 
 def _by_the_accounts(
@@ -185,19 +205,16 @@ def _by_the_accounts(
     run: Run,
     path: tuple[Account, ...],
     steps: tuple[StepEvent, ...],
-    asked: str,
+    fingerprint: str,
 ) -> Decision:
     """Admit, refuse or record steps against every account of the path."""
-    organisation_id, request, ready = command.organisation_id, command.request, command.ready
-    require_allowed(work, command, run, path, steps)
+    request, ready, now = command.request, command.ready, command.context.now
+    _require_allowed(work, command, run, path, steps)
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
-        require_open(path, command.now)
-    for account in path:
-        # Weights that are not frozen yet may be tuned to the plan, whose costs must not be computed under the lock.
-        if account.planned and not account.weights_frozen:
-            ready.require(account, [step.event for step in account.planned])
-    priced = work.quote(organisation_id, path[0], steps, ready)
+        require_open(path, now)
+    ready.require_planned(path)
+    priced = work.price(path[0], steps, ready)
     outcome: Admission | Refusal
     if request.mode is Mode.REPORT:
         outcome = record(path, priced)
@@ -205,30 +222,68 @@ def _by_the_accounts(
         fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
         if fitting:
             steps = _first(steps, fitting)
-            priced = work.quote(organisation_id, path[0], steps, ready)
+            priced = work.price(path[0], steps, ready)
         outcome = admit(path, priced, ready.noise_that_fits)
-        if isinstance(outcome, Refusal):
-            outcome = _explained(work, command, outcome, steps)
-    decision = _decision(command, run, steps, asked, outcome)
     if isinstance(outcome, Refusal):
-        work.remember_events(organisation_id, steps)
-        return work.append(organisation_id, run, decision)
-    work.remember_prices(organisation_id, path[0], priced)
-    work.charge(organisation_id, outcome.accounts, priced, command.now)
-    _tell(work, command, run, outcome)
+        outcome = _explained(work, command, outcome, steps)
+        work.mentioned.update(step.event for step in steps)
+        return work.append(run, _decision(command, run, steps, fingerprint, outcome))
+    decision = _decision(command, run, steps, fingerprint, outcome)
+    work.remember_costs(path[0], priced)
+    work.charge(outcome.accounts, priced, now)
+    _raise_alerts(work, run, outcome, now)
     if outcome.overdrawn and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
-    return work.append(organisation_id, with_deviations(work, command, run, steps), decision)
+    return work.append(_with_deviations(work, run, steps, now), decision)
 
 
-def _tell(work: UnitOfWork, command: StepCommand, run: Run, charged: Admission) -> None:
+def _require_allowed(
+    work: UnitOfWork, command: StepCommand, run: Run, path: tuple[Account, ...], steps: Sequence[StepEvent]
+) -> None:
+    """Require that policies allow the steps; for reported steps, only the reporter's role."""
+    sources = sources_of(path)
+    if not sources:
+        return
+    if command.request.mode is Mode.REPORT:
+        require_reporter(sources, command.context.principal.role)
+        return
+    require_steps(sources, path[0].relation, [step.event for step in steps])
+    require_declared(sources, find_deviations(work, run, steps, command.context.now))
+
+
+def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
+    """Add the limit change and the plan's remaining steps to a refusal."""
+    binding = refusal.binding
+    if binding.limit_revision and binding.id not in work.limit_changes:
+        raise NotLoadedError(binding)
+    reservation = _usable(work, command)
+    if reservation is not None and reservation.steps_withdrawn:
+        covered = count_covered(reservation, steps)
+        refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
+    return replace(refusal, limit_change=work.limit_changes.get(binding.id))
+
+
+def find_deviations(work: UnitOfWork, run: Run, steps: Sequence[StepEvent], now: datetime) -> tuple[Deviation, ...]:
+    """Find the deviations of steps from the run's declaration."""
+    own = work.accounts[run.account_id]
+    declared = Declared(run.event, own.account.planned, run.declared_steps, run.declared_steps_per_hour)
+    return deviations(declared, run.next_step, steps, (now - own.created_at).total_seconds() / 3600)
+
+
+def _with_deviations(work: UnitOfWork, run: Run, steps: Sequence[StepEvent], now: datetime) -> Run:
+    """Add the steps' deviations to the run."""
+    found = find_deviations(work, run, steps, now)
+    return replace(run, deviations=merge_deviations(run.deviations, found)) if found else run
+
+
+def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime) -> None:
     """Raise alerts for an overdrawn run or an exhausted account."""
     own = charged.accounts[-1]
     if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
-        used_up = exhausted_alert(charged.binding, own, command.now)
-        work.tell(command.organisation_id, [overdrawn_alert(own, charged.binding, command.now), used_up])
+        exhausted = exhausted_alert(charged.binding, own, now)
+        work.alerts += [overdrawn_alert(own, charged.binding, now), exhausted]
     elif not charged.overdrawn and not charged.steps_remaining:
-        work.tell(command.organisation_id, [exhausted_alert(charged.binding, own, command.now)])
+        work.alerts.append(exhausted_alert(charged.binding, own, now))
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
@@ -243,14 +298,14 @@ def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
 
 
 def _decision(
-    command: StepCommand, run: Run, steps: tuple[StepEvent, ...], asked: str, outcome: Admission | Refusal
+    command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str, outcome: Admission | Refusal
 ) -> Decision:
     """Build the decision; appending it to the chain adds the hash."""
     request = command.request
-    facts, remaining = None, None
+    details, remaining = None, None
     kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
     if isinstance(outcome, Refusal):
-        kind, facts = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
+        kind, details = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
     elif not outcome.overdrawn:
         remaining = outcome.steps_remaining
     return Decision(
@@ -266,11 +321,11 @@ def _decision(
         steps_remaining=remaining,
         binding_account_id=outcome.binding.id,
         binding_account_path=outcome.binding.path,
-        refusal_details=facts,
-        request_fingerprint=asked,
+        refusal_details=details,
+        request_fingerprint=fingerprint,
         idempotency_key=request.idempotency_key,
         reservation_id=None,
-        created_at=command.now,
-        asker=command.call.actor,
+        created_at=command.context.now,
+        asker=command.context.actor,
         opens_attempt=run.next_step == run.attempt_first_step,
     )

@@ -1,15 +1,35 @@
-"""Locking and loading of a unit of work; locked rows validate the cache."""
+"""Load and lock what decisions need, before the first of them; locked rows validate the cache."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountRecord, AccountVersion
+from app.ledger.accounts import Account
+from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.filters import Limit
+from app.ledger.limit_changes import LimitChange
 from app.ledger.plans import PlannedItem
-from app.persistence.repositories import accounts, decisions, idempotent_responses, locks, reservations, runs
+from app.ledger.reservations import Reservation, is_exact
+from app.persistence.repositories import accounts as account_rows
+from app.persistence.repositories import (
+    audit_entries,
+    decisions,
+    experiments,
+    idempotent_responses,
+    locks,
+    reservations,
+    runs,
+)
+from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import Key, LedgerCache
+from app.service.charging.cache import LedgerCache
+from app.service.charging.requests import Mode, NotLoadedError, StepRequest
 from app.service.charging.unit_of_work import UnitOfWork
 
 
@@ -18,144 +38,239 @@ class LoadRequest:
     """The rows that a command or a use case needs.
 
     Args:
-        idempotency_key: of an earlier decision to load as well.
+        steps: the request whose earlier decision and costs are needed as well.
         path: whether to lock the run's ancestors even if a reservation may cover the steps.
+        events: further events whose costs are needed.
     """
 
-    organisation_id: str
     run_id: str
-    idempotency_key: str | None = None
+    steps: StepRequest | None = None
     path: bool = True
+    events: tuple[DpEvent, ...] = ()
 
 
-def load(tx: Connection, memory: LedgerCache, wanted: Sequence[LoadRequest]) -> UnitOfWork:
+def load(tx: Connection, memory: LedgerCache, organisation_id: str, wanted: Sequence[LoadRequest]) -> UnitOfWork:
     """Load rows of existing runs, locked if the transaction writes.
 
-    Locks are taken in the global order: organisation, depth, id (ADR 0003).
+    Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003).
     """
-    work = UnitOfWork(tx, memory)
-    for organisation_id in sorted({each.organisation_id for each in wanted}):
-        theirs = [each for each in wanted if each.organisation_id == organisation_id]
-        keys = {each.idempotency_key for each in theirs if each.idempotency_key is not None}
-        if keys:
-            idempotent_responses.lock_keys(tx, organisation_id, keys)
-        _load_paths(work, organisation_id, {each.run_id for each in theirs})
-        _load_accounts(work, organisation_id, theirs)
-        _load_parts(work, organisation_id)
-        _load_runs(work, organisation_id)
-        _load_pinned(work, organisation_id, list(keys))
-    return work
+    loader = _Loader(tx, memory, UnitOfWork(organisation_id))
+    keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
+    if keys:
+        idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])
+    loader.load_paths({each.run_id for each in wanted})
+    loader.lock_accounts(wanted)
+    loader.load_runs()
+    if keys:
+        loader.load_answers([str(key) for key in keys])
+    existing = [each for each in wanted if each.run_id in loader.work.runs]
+    loader.load_earlier_steps(existing)
+    loader.load_costs(existing)
+    return loader.work
 
 
 def load_run(tx: Connection, organisation_id: str, run_id: str) -> UnitOfWork:
     """Load one run with its path as `load`, without the cache."""
-    return load(tx, LedgerCache(), [LoadRequest(organisation_id, run_id)])
+    return load(tx, LedgerCache(), organisation_id, [LoadRequest(run_id)])
 
 
-def load_for(tx: Connection, call: RequestContext, run_id: str) -> UnitOfWork:
-    """Load one run as `load_run`, within the caller's scope."""
-    work = load_run(tx, call.organisation_id, run_id)
-    path = work.paths.get((call.organisation_id, run_id))
-    if path is not None:
-        call.require_scope(path)
+def load_for(
+    tx: Connection,
+    context: RequestContext,
+    run_id: str,
+    steps: StepRequest | None = None,
+    events: Iterable[DpEvent] = (),
+) -> UnitOfWork:
+    """Load one run as `load_run`, within the caller's scope, with the costs of steps or events."""
+    work = load(tx, LedgerCache(), context.organisation_id, [LoadRequest(run_id, steps, events=tuple(events))])
+    if run_id in work.paths:
+        context.require_scope(work.paths[run_id])
     return work
 
 
-def _load_paths(work: UnitOfWork, organisation_id: str, run_ids: set[str]) -> None:
-    unknown = []
-    for run_id in run_ids:
-        path = work.memory.paths.get((organisation_id, run_id))
-        if path is None:
-            unknown.append(run_id)
-        else:
-            work.paths[organisation_id, run_id] = path
-    if unknown:
-        for run_id, path in locks.paths(work.tx, organisation_id, unknown).items():
-            work.memory.paths.put((organisation_id, run_id), path)
-            work.paths[organisation_id, run_id] = path
-
-
-def _load_accounts(work: UnitOfWork, organisation_id: str, wanted: Iterable[LoadRequest]) -> None:
-    ids: set[str] = set()
-    above: set[str] = set()
-    for each in wanted:
-        key = (organisation_id, each.run_id)
-        path = work.paths.get(key, ())
-        own_only = work.memory.reserved.get(key) and not each.path
-        ids.update(path[-1:] if own_only else path)
-        above.update(path[:-1] if own_only else ())
-    if above - ids:
-        for seen_above in locks.read_states(work.tx, organisation_id, above - ids):
-            key = (organisation_id, seen_above.id)
-            if seen_above.quarantined:
-                work.quarantined_paths[key] = seen_above.path
-            remembered = work.memory.accounts.get(key)
-            if remembered is not None and remembered.account.limit_revision != seen_above.limit_revision:
-                work.memory.accounts.forget(key)
-    for record in _as_seen(work, organisation_id, locks.lock(work.tx, organisation_id, ids)):
-        work.accounts[organisation_id, record.account.id] = record
-
-
-def _load_parts(work: UnitOfWork, organisation_id: str) -> None:
-    """Load the children of parallel accounts; the lock on the parent protects them."""
-    composed = [
-        account_id
-        for (owner, account_id), record in work.accounts.items()
-        if owner == organisation_id and record.account.partitions_per_unit is not None
-    ]
-    if not composed:
+def load_missing(tx: Connection, memory: LedgerCache, work: UnitOfWork, missing: NotLoadedError) -> None:
+    """Load what a decision has asked for: all costs of a plan, or the last change of a limit."""
+    if missing.plan is None:
+        work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
-    seen = locks.read_children(work.tx, organisation_id, composed)
-    beside = [part for part in seen if (organisation_id, part.id) not in work.accounts]
-    for record in _as_seen(work, organisation_id, beside):
-        work.unlocked_partitions[organisation_id, record.account.id] = record
-    for part in seen:
-        parent = work.record(organisation_id, part.id).account.parent_id
-        assert parent is not None, "a partition has a parent"
-        work.parts.setdefault((organisation_id, parent), []).append(part.id)
+    table = CostTable(work.organisation_id, missing.account.relation, missing.account.grid_version)
+    events = {item.event for item in missing.plan.items if item.unused}
+    work.costs_of(missing.account).update(memory.costs.find_events(tx, table, events))
+    work.costed_plans.add(missing.plan.run_id)
 
 
-def _as_seen(work: UnitOfWork, organisation_id: str, found: Iterable[AccountVersion]) -> Iterator[AccountRecord]:
-    """Yield accounts from the cache if it is current, else from the database."""
-    stale = []
-    for seen in found:
-        record = work.memory.accounts.get((organisation_id, seen.id))
-        if record is None or not record.is_what(seen):
-            stale.append(seen.id)
-        else:
-            yield record
-    if stale:
-        for record in accounts.find_many(work.tx, work.memory.prices, organisation_id, stale):
-            yield record.after(work.memory.accounts.get((organisation_id, record.account.id)))
-
-
-def _load_runs(work: UnitOfWork, organisation_id: str) -> None:
-    run_ids = [run_id for owner, run_id in work.paths if owner == organisation_id]
-    held: dict[str, tuple[PlannedItem, ...] | None] = {}
-    for run in runs.get_many(work.tx, organisation_id, run_ids):
-        key = (organisation_id, run.account_id)
-        work.runs[key] = run
-        if run.reservation_id is None:
-            work.memory.reserved.forget(key)
-        else:
-            work.memory.reserved.put(key, True)  # noqa: FBT003 - a hint is no flag
-            held[run.reservation_id] = _remembered_plan(work, key, run.reservation_id)
-    if held:
-        for reservation in reservations.get_many(work.tx, organisation_id, held):
-            work.reservations[organisation_id, reservation.run_id] = reservation
-
-
-def _remembered_plan(work: UnitOfWork, run: Key, reservation_id: str) -> tuple[PlannedItem, ...] | None:
-    """Get the cached rest of a plan if its run's account is unchanged."""
-    plan, own = work.memory.plans.get((run[0], reservation_id)), work.accounts.get(run)
-    if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
+def find_limit_change(tx: Connection, organisation_id: str, account: Account) -> LimitChange | None:
+    """Find the last change of an account's limit; None if the log has none."""
+    if not account.limit_revision:
         return None
-    return plan.items
+    wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
+    last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
+    if last is None or last.entry.before is None:
+        return None  # a truncated log is for verification to report
+    before = json.loads(last.entry.before)["limit"]
+    return LimitChange(Limit(before["epsilon"], before["delta"]), last.entry.created_at, last.entry.actor)
 
 
-def _load_pinned(work: UnitOfWork, organisation_id: str, keys: Sequence[str]) -> None:
-    if keys:
-        for decision in decisions.find_by_keys(work.tx, organisation_id, keys):
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """The statements of one load, in their order."""
+
+    tx: Connection
+    memory: LedgerCache
+    work: UnitOfWork
+
+    def load_paths(self, run_ids: set[str]) -> None:
+        """Load the account ids of each run's path."""
+        owner = self.work.organisation_id
+        cached = self.memory.paths.get_many([(owner, run_id) for run_id in run_ids])
+        self.work.paths.update({run_id: path for (_, run_id), path in cached.items()})
+        unknown = run_ids - self.work.paths.keys()
+        if unknown:
+            for run_id, path in locks.paths(self.tx, owner, list(unknown)).items():
+                self.memory.paths.put((owner, run_id), path)
+                self.work.paths[run_id] = path
+
+    def lock_accounts(self, wanted: Sequence[LoadRequest]) -> None:
+        """Lock the accounts of all paths; of a run with a plan, only its own if that is enough."""
+        owner = self.work.organisation_id
+        hinted = self.memory.reserved.get_many([(owner, each.run_id) for each in wanted if not each.path])
+        locked: set[str] = set()
+        above: set[str] = set()
+        for each in wanted:
+            path = self.work.paths.get(each.run_id, ())
+            own_only = (owner, each.run_id) in hinted and not each.path
+            locked.update(path[-1:] if own_only else path)
+            above.update(path[:-1] if own_only else ())
+        states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
+        for record in self._current(locks.lock(self.tx, owner, locked)):
+            self.work.accounts[record.account.id] = record
+        if states:
+            self._load_ancestors(states)
+        parallel = [
+            each.account.id for each in self.work.accounts.values() if each.account.partitions_per_unit is not None
+        ]
+        if parallel:
+            self._load_parts(parallel)
+
+    def _current(self, seen: Sequence[AccountVersion]) -> list[AccountRecord]:
+        """Get accounts from the cache if it is current, else from the database."""
+        owner = self.work.organisation_id
+        cached = self.memory.accounts.get_many([(owner, each.id) for each in seen])
+        records, stale = [], []
+        for each in seen:
+            record = cached.get((owner, each.id))
+            if record is None or not record.is_what(each):
+                stale.append(each.id)
+            else:
+                records.append(record)
+        if stale:
+            found = account_rows.find_many(self.tx, self.memory.costs, owner, stale)
+            records.extend(record.after(cached.get((owner, record.account.id))) for record in found)
+        return records
+
+    def _load_ancestors(self, states: Sequence[AccountState]) -> None:
+        """Load the ancestors of runs whose plans cover their steps: they are neither charged nor locked."""
+        owner = self.work.organisation_id
+        cached = self.memory.accounts.get_many([(owner, each.id) for each in states])
+        unknown = []
+        for each in states:
+            record = cached.get((owner, each.id))
+            if each.quarantined:
+                self.work.quarantined_paths[each.id] = each.path
+            # A filter that was not frozen when it was cached may be by now.
+            if (
+                record is None
+                or not record.account.weights_frozen
+                or record.account.limit_revision != each.limit_revision
+            ):
+                unknown.append(each.id)
+            else:
+                self.work.unlocked[each.id] = record
+        if unknown:
+            for record in account_rows.find_many(self.tx, self.memory.costs, owner, unknown):
+                self.work.unlocked[record.account.id] = record
+
+    def _load_parts(self, parallel: Sequence[str]) -> None:
+        """Load the children of parallel accounts; the lock on the parent protects them."""
+        found = locks.read_children(self.tx, self.work.organisation_id, parallel)
+        for record in self._current([part for part in found if part.id not in self.work.accounts]):
+            self.work.unlocked[record.account.id] = record
+        for part in found:
+            parent = self.work.record(part.id).account.parent_id
+            assert parent is not None, "a partition has a parent"
+            self.work.parts.setdefault(parent, []).append(part.id)
+
+    def load_runs(self) -> None:
+        """Load the runs with their active reservations, and which of them are whole sweeps."""
+        owner = self.work.organisation_id
+        plans: dict[str, tuple[PlannedItem, ...] | None] = {}
+        for run in runs.get_many(self.tx, owner, list(self.work.paths)):
+            self.work.runs[run.account_id] = run
+            if run.reservation_id is None:
+                self.memory.reserved.forget((owner, run.account_id))
+            else:
+                self.memory.reserved.put((owner, run.account_id), True)  # noqa: FBT003 - a hint is no flag
+                plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
+        if plans:
+            for reservation in reservations.get_many(self.tx, owner, plans):
+                self.work.reservations[reservation.run_id] = reservation
+        sweeps = [run.account_id for run in self.work.runs.values() if isinstance(run.event, RepeatAndSelect)]
+        if sweeps:
+            self.work.sweeps = experiments.charged_at_once(self.tx, owner, sweeps)
+
+    def _cached_plan(self, run_id: str, reservation_id: str) -> tuple[PlannedItem, ...] | None:
+        """Get the cached rest of a plan if its run's account is unchanged."""
+        plan = self.memory.plans.get((self.work.organisation_id, reservation_id))
+        own = self.work.accounts.get(run_id)
+        if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
+            return None
+        return plan.items
+
+    def load_answers(self, keys: list[str]) -> None:
+        """Load the decisions on idempotency keys, and which other requests have used them."""
+        for decision in decisions.find_by_keys(self.tx, self.work.organisation_id, keys):
             assert decision.idempotency_key is not None, "it was found by its key"
-            work.pinned[organisation_id, decision.idempotency_key] = decision
-        work.reused.update((organisation_id, key) for key in idempotent_responses.known(work.tx, organisation_id, keys))
+            self.work.by_key[decision.idempotency_key] = decision
+        self.work.reused_keys.update(idempotent_responses.known(self.tx, self.work.organisation_id, keys))
+
+    def load_earlier_steps(self, wanted: Iterable[LoadRequest]) -> None:
+        """Load the decisions on steps that were taken before; later ones are taken in this transaction."""
+        answered = self.work.by_key.keys() | self.work.reused_keys
+        earlier = set()
+        for each in wanted:
+            run, steps = self.work.runs[each.run_id], each.steps
+            if steps is None or steps.first_step is None or steps.idempotency_key in answered:
+                continue
+            if steps.attempt != run.attempt or steps.first_step < run.next_step:
+                earlier.add((run.account_id, steps.attempt, steps.first_step))
+        if earlier:
+            for decision in decisions.find_admitted(self.tx, self.work.organisation_id, earlier):
+                self.work.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
+
+    def load_costs(self, wanted: Iterable[LoadRequest]) -> None:
+        """Load the costs of requested events, and those that show whether a plan's hold is exact."""
+        tables: dict[CostTable, set[DpEvent]] = {}
+        for each in wanted:
+            own, default = self.work.accounts[each.run_id].account, self.work.runs[each.run_id].event
+            table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
+            asked = [event or default for event, _ in each.steps.items] if each.steps is not None else []
+            tables.setdefault(table, set()).update(each.events, [event for event in asked if event is not None])
+        for table, events in tables.items():
+            if events:
+                found = self.memory.costs.find_events(self.tx, table, events)
+                self.work.costs[table.relation, table.grid_version] = found
+        for each in wanted:
+            plan = self.work.reservations.get(each.run_id)
+            if plan is not None and each.steps is not None and each.steps.mode is Mode.AUTHORIZE:
+                own = self.work.accounts[each.run_id].account
+                # Consumed, and so loaded, as far as needed; what is last in a plan is left longest.
+                is_exact(own.held, self._costs_of_plan(own, plan))
+
+    def _costs_of_plan(self, own: Account, plan: Reservation) -> Iterator[RdpCurve]:
+        """Load the costs of the rest of a plan one by one, from its end."""
+        table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
+        for item in reversed(plan.items):
+            if item.unused:
+                found = self.memory.costs.find_events(self.tx, table, [item.event])
+                self.work.costs_of(own).update(found)
+                yield from found.values()

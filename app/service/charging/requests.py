@@ -3,16 +3,15 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 from app.accounting.events import DpEvent, fingerprint
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import Account, StepEvent
 from app.ledger.decisions import Decision
 from app.ledger.errors import InvalidInputError
+from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
 from app.service.auth.request_context import RequestContext
-from app.service.charging.loading import LoadRequest
 from app.service.costing import PrecomputedCosts
 
 
@@ -61,10 +60,12 @@ class StepRequest:
     def fingerprint(self, steps: tuple[StepEvent, ...]) -> str:
         """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
         content: list[object] = [self.run_id, [[fingerprint(step.event), step.count] for step in steps]]
-        unusual = {"mode": self.mode, "on_exceed": self.on_exceed}
-        said = {name: str(value) for name, value in unusual.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}}
-        if said:
-            content.append(said)
+        options = {"mode": self.mode, "on_exceed": self.on_exceed}
+        unusual = {
+            name: str(value) for name, value in options.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}
+        }
+        if unusual:
+            content.append(unusual)
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -79,27 +80,20 @@ class StepCommand:
         charges_sweep: whether it is the single charge of a sweep.
     """
 
-    call: RequestContext
+    context: RequestContext
     request: StepRequest
     ready: PrecomputedCosts
     needs_path: bool = False
     ends_plan: bool = False
     charges_sweep: bool = False
 
-    @property
-    def organisation_id(self) -> str:
-        """Owner of the ledger."""
-        return self.call.principal.organisation_id
 
-    @property
-    def now(self) -> datetime:
-        """Time of the request, in UTC."""
-        return self.call.now
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A decision, and whether it is a replay."""
 
-    @property
-    def wanted(self) -> LoadRequest:
-        """Rows that the command needs."""
-        return LoadRequest(self.organisation_id, self.request.run_id, self.request.idempotency_key, self.needs_path)
+    decision: Decision
+    replayed: bool
 
 
 class PathNotLockedError(Exception):
@@ -110,13 +104,14 @@ class PlanWithdrawnError(Exception):
     """A reservation with cancelled next steps must be closed first."""
 
     def __init__(self, reservation_id: str) -> None:
-        super().__init__("a reservation must be ended first")
+        super().__init__("a reservation must be closed first")
         self.reservation_id = reservation_id
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """A decision, and whether it is a replay."""
+class NotLoadedError(Exception):
+    """A decision needs rows that few decisions need: all costs of a plan, or the last change of a limit."""
 
-    decision: Decision
-    replayed: bool
+    def __init__(self, account: Account, plan: Reservation | None = None) -> None:
+        super().__init__("rows must be loaded first")
+        self.account = account
+        self.plan = plan

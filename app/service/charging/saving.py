@@ -1,75 +1,81 @@
-"""Bulk writes of a unit of work, and caching after its commit."""
+"""Write the changes of units of work, after their decisions."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from app.accounting.events import fingerprint
+from sqlalchemy import Connection
+
 from app.ledger.alert_thresholds import watermark_of
 from app.ledger.runs import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
+from app.persistence.repositories.dp_events import CostTable
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import CachedPlan, Key, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
 
 
-def save(work: UnitOfWork) -> None:
-    """Write all changes of a unit of work."""
-    for kept, remembered in work.known_costs.items() if work.changed else ():
-        # A restored backup may lack costs that this process has cached.
-        for event in dp_events.without_curve(work.tx, kept, remembered):
-            work.prices.setdefault(kept, {})[event] = remembered[event]
-    for kept, curves in work.prices.items():
-        dp_events.add_curves(work.tx, kept, curves)
-    for organisation_id, mentioned in work.mentioned.items():
-        dp_events.remember(work.tx, organisation_id, mentioned)
-    if work.decided:
-        decisions.add_all(work.tx, work.decided)
-    if work.changed_runs:
-        runs.save_all(work.tx, [(key[0], work.runs[key]) for key in sorted(work.changed_runs)])
-    if work.changed_plan_items:
-        reservations.save_items(
-            work.tx,
-            [(key[0], work.reservations[key], places) for key, places in sorted(work.changed_plan_items.items())],
-        )
-    if work.changed:
-        changed = sorted(work.changed)
-        _look_at_thresholds(work, changed)
-        records = [(key[0], work.accounts[key]) for key in changed]
-        balances.save(work.tx, [(of, each.account, each.since, each.updated_at) for of, each in records])
-    for organisation_id in sorted(work.alerts):
-        alerts.add(work.tx, organisation_id, work.alerts[organisation_id])
+def save(tx: Connection, *works: UnitOfWork) -> None:
+    """Write all changes of units of work; rows of several organisations go in the same statements."""
+    for work in works:
+        _save_costs(tx, work)
+        _save_ends_of_plans(tx, work)
+    decided = [(work.organisation_id, decision) for work in works for decision in work.decided]
+    if decided:
+        decisions.add_all(tx, decided)
+    moved = [(work.organisation_id, work.runs[run_id]) for work in works for run_id in sorted(work.changed_runs)]
+    if moved:
+        runs.save_all(tx, moved)
+    used = [
+        (work.organisation_id, work.reservations[run_id], places)
+        for work in works
+        for run_id, places in sorted(work.changed_plan_items.items())
+    ]
+    if used:
+        reservations.save_items(tx, used)
+    changed = [(work.organisation_id, work.accounts[each]) for work in works for each in sorted(work.changed)]
+    if changed:
+        balances.save(tx, [(owner, each.account, each.since, each.updated_at) for owner, each in changed])
+    for work in works:
+        _raise_threshold_alerts(work)
+        if work.alerts:
+            alerts.add(tx, work.organisation_id, work.alerts)
 
 
-def save_transition(work: UnitOfWork, call: RequestContext, run: Run) -> None:
+def save_transition(tx: Connection, work: UnitOfWork, context: RequestContext, run: Run) -> None:
     """Write a run and a new version of its account, which invalidates caches."""
-    own = work.accounts[call.organisation_id, run.account_id].account
-    work.move(call.organisation_id, run)
-    work.change(call.organisation_id, [replace(own, version=own.version + 1)], call.now)
-    save(work)
+    own = work.accounts[run.account_id].account
+    work.move(run)
+    work.change([replace(own, version=own.version + 1)], context.now)
+    save(tx, work)
 
 
-def _look_at_thresholds(work: UnitOfWork, changed: Iterable[Key]) -> None:
+def _save_costs(tx: Connection, work: UnitOfWork) -> None:
+    """Store the costs and events that the ledger lacks; a restored backup may lack some that are cached."""
+    for (relation, grid_version), costs in work.costs.items() if work.changed else ():
+        table = CostTable(work.organisation_id, relation, grid_version)
+        lacking = dp_events.without_curve(tx, table, costs)
+        if lacking:
+            work.added_costs[relation, grid_version] = {event: costs[event] for event in lacking}
+            dp_events.add_curves(tx, table, work.added_costs[relation, grid_version])
+    if work.mentioned:
+        dp_events.remember(tx, work.organisation_id, work.mentioned)
+
+
+def _save_ends_of_plans(tx: Connection, work: UnitOfWork) -> None:
+    """Close and add reservations, in this order: a run has one active reservation."""
+    for closed, now in work.closed:
+        reservations.close(tx, work.organisation_id, closed, now)
+    for opened, reserved, now in work.opened:
+        reservations.add(tx, work.organisation_id, opened, reserved, now)
+
+
+def _raise_threshold_alerts(work: UnitOfWork) -> None:
     """Raise alerts for thresholds reached; the watermark makes most checks one comparison."""
-    for key in changed:
-        record = work.accounts[key]
+    for account_id in sorted(work.changed):
+        record = work.accounts[account_id]
         assert record.watch is not None, "thresholds are read before an account changes"
         if record.watch.holds(record.account.spent):
             continue
         watch = watermark_of(record.account, record.tells.thresholds)
         crossed = record.tells.thresholds[record.watch.passed : watch.passed]
-        work.tell(key[0], threshold_alerts(record.account, crossed, record.updated_at))
-        work.accounts[key] = replace(record, watch=watch)
-
-
-def remember(memory: LedgerCache, work: UnitOfWork) -> None:
-    """Cache the rows of a committed unit of work."""
-    for key, record in (*work.unlocked_partitions.items(), *work.accounts.items()):
-        memory.accounts.put(key, replace(record, since={}) if record.since is None else record)
-    for (organisation_id, run_id), reservation in work.reservations.items():
-        own = work.accounts[organisation_id, run_id]
-        plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
-        memory.plans.put((organisation_id, reservation.id), plan)
-    for kept, curves in work.prices.items():
-        for event, curve in curves.items():
-            memory.prices.put(kept, fingerprint(event), curve)
+        work.alerts.extend(threshold_alerts(record.account, crossed, record.updated_at))
+        work.accounts[account_id] = replace(record, watch=watch)

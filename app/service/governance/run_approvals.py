@@ -36,7 +36,7 @@ def _end_waiting(
     tx: Connection, context: RequestContext, proposal: Proposal, reached: RunStatus, action: AuditAction
 ) -> None:
     work = load_for(tx, context, proposal.subject)
-    run = work.run(context.organisation_id, proposal.subject)
+    run = work.run(proposal.subject)
     if run.status is not RunStatus.PENDING:
         if reached is RunStatus.ABORTED:
             return
@@ -44,8 +44,8 @@ def _end_waiting(
             f"The run is {run.status}; it does not wait any more.", run_status=str(run.status)
         )
     if reached is RunStatus.ACTIVE:
-        path = work.path(context.organisation_id, proposal.subject)
+        path = work.path(proposal.subject)
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
-    save_transition(work, context, replace(run, status=reached))
+    save_transition(tx, work, context, replace(run, status=reached))
     context.record(tx, AuditEvent(action, run.account_id, {"status": str(run.status)}, {"status": str(reached)}))

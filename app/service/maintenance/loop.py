@@ -60,11 +60,11 @@ def expire_reservations(db: Database, now: datetime) -> int:
 
     def lapse(found: Lapsed, tx: Connection) -> bool:
         work = load_run(tx, found.organisation_id, found.run_id)
-        active = work.reservations.get((found.organisation_id, found.run_id))
+        active = work.reservations.get(found.run_id)
         if active is None or not has_lapsed(active, now):
             return False
-        close_reservation(work, found.organisation_id, active, forfeit(active), SERVICE, now)
-        save(work)
+        close_reservation(tx, work, active, forfeit(active), SERVICE, now)
+        save(tx, work)
         return True
 
     ended = 0
@@ -94,14 +94,14 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
 
     def tell(organisation_id: str, run_id: str, tx: Connection) -> None:
         work = load_run(tx, organisation_id, run_id)
-        reservation, own = work.reservations.get((organisation_id, run_id)), work.accounts[organisation_id, run_id]
+        reservation, own = work.reservations.get(run_id), work.accounts[run_id]
         if reservation is None or now >= reservation.expires_at:
             return
         lease = timedelta(seconds=reservation.lease_seconds)
         heard = max(reservation.expires_at - lease, own.updated_at)
         if now - heard > lease * SILENT_SHARE:
-            work.tell(organisation_id, [stale_reservation_alert(own.account, reservation, heard, now)])
-            save(work)
+            work.alerts.append(stale_reservation_alert(own.account, reservation, heard, now))
+            save(tx, work)
 
     with db.read(ALL_TENANTS) as tx:
         found = find_stale(tx, now, SILENT_SHARE, PAGE)

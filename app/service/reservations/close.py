@@ -53,20 +53,24 @@ def renew_reservation(context: RequestContext, reservation_id: str) -> Reservati
     """
     context.require_permission(Permission.STEP_AUTHORIZE)
 
-    def renew() -> Reservation:
-        with context.db.write(context.organisation_id) as tx:
-            found = _found(tx, context.organisation_id, reservation_id)
-            work = load_for(tx, context, found.run_id)
-            active = _as_it_stands(work, context.organisation_id, found)
-            renewed = extend(active, context.now, context.lapsed_by)
-            reservations.save_lease(tx, context.organisation_id, renewed)
-            return renewed
+    def renew(tx: Connection) -> Reservation:
+        found = _found(tx, context.organisation_id, reservation_id)
+        work = load_for(tx, context, found.run_id)
+        renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
+        reservations.save_lease(tx, context.organisation_id, renewed)
+        return renewed
 
-    return context.db.retried(renew)
+    return context.transact(renew)
 
 
 def end_with_the_run(
-    work: UnitOfWork, context: RequestContext, run_id: str, steps_executed: int | None, *, attested_only: bool
+    tx: Connection,
+    work: UnitOfWork,
+    context: RequestContext,
+    run_id: str,
+    steps_executed: int | None,
+    *,
+    attested_only: bool,
 ) -> None:
     """Close a run's active reservation before its end or its next attempt.
 
@@ -76,57 +80,52 @@ def end_with_the_run(
         ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.
         InvalidInputError: it is below the authorised or above the planned steps.
     """
-    active = work.reservations.get((context.organisation_id, run_id))
+    active = work.reservations.get(run_id)
     if active is None:
         # It may be closed already: by a step that a lowered limit refused (ADR 0026), or with this very number.
-        if steps_executed not in {None, reservations.last_attested(work.tx, context.organisation_id, run_id)}:
+        if steps_executed not in {None, reservations.last_attested(tx, context.organisation_id, run_id)}:
             raise ReservationStateConflictError(
                 "The run has no active reservation; leave out `steps_executed`; its steps were charged individually."
             )
         return
-    if has_lapsed(active, context.lapsed_by):
-        close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
-    elif steps_executed is not None:
-        close_reservation(
-            work, context.organisation_id, active, commit(active, steps_executed), context.actor, context.now
-        )
-    elif attested_only:
+    lapsed = has_lapsed(active, context.lapsed_by)
+    if steps_executed is None and attested_only and not lapsed:
         raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
             f"executed ({active.steps_used} were authorised), or commit or void it first.",
             reservation=active.id,
             steps_authorized=active.steps_used,
         )
-    else:
-        close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
+    closing = forfeit(active) if lapsed or steps_executed is None else commit(active, steps_executed)
+    close_reservation(tx, work, active, closing, context.actor, context.now)
 
 
 def require_same_step_count(tx: Connection, context: RequestContext, run_id: str, steps_executed: int) -> None:
     """Require the step count with which a run's last reservation was committed."""
     attested = reservations.last_attested(tx, context.organisation_id, run_id)
     if attested != steps_executed:
-        told = "no word on its steps" if attested is None else f"{attested} steps executed"
+        before = "no word on its steps" if attested is None else f"{attested} steps executed"
         raise ReservationStateConflictError(
-            f"The run has ended before, with {told}, and stays so.", steps_executed=attested
+            f"The run has ended before, with {before}, and stays so.", steps_executed=attested
         )
 
 
 def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
     context.require_permission(Permission.STEP_AUTHORIZE)
 
-    def close() -> Reservation:
-        with context.db.write(context.organisation_id) as tx:
-            found = _found(tx, context.organisation_id, reservation_id)
-            work = load_for(tx, context, found.run_id)
-            reservation = _as_it_stands(work, context.organisation_id, found)
-            lapsed = has_lapsed(reservation, context.lapsed_by)
-            closing = forfeit(reservation) if lapsed else how(reservation)
-            if not closing.replayed:
-                close_reservation(work, context.organisation_id, reservation, closing, context.actor, context.now)
-                save(work)
-        return how(closing.reservation).reservation if lapsed else closing.reservation
+    def close(tx: Connection) -> tuple[ReservationClose, bool]:
+        found = _found(tx, context.organisation_id, reservation_id)
+        work = load_for(tx, context, found.run_id)
+        reservation = _as_it_stands(tx, work, found)
+        lapsed = has_lapsed(reservation, context.lapsed_by)
+        closing = forfeit(reservation) if lapsed else how(reservation)
+        if not closing.replayed:
+            close_reservation(tx, work, reservation, closing, context.actor, context.now)
+            save(tx, work)
+        return closing, lapsed
 
-    return context.db.retried(close)
+    closing, lapsed = context.transact(close)
+    return how(closing.reservation).reservation if lapsed else closing.reservation
 
 
 def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:
@@ -136,7 +135,7 @@ def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reserva
     return found
 
 
-def _as_it_stands(work: UnitOfWork, organisation_id: str, found: Reservation) -> Reservation:
+def _as_it_stands(tx: Connection, work: UnitOfWork, found: Reservation) -> Reservation:
     """Read a reservation again, as it may have changed before the lock."""
-    active = work.reservations.get((organisation_id, found.run_id))
-    return active if active is not None and active.id == found.id else _found(work.tx, organisation_id, found.id)
+    active = work.reservations.get(found.run_id)
+    return active if active is not None and active.id == found.id else _found(tx, work.organisation_id, found.id)

@@ -19,10 +19,10 @@ from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
-from app.service.charging.loading import load_for
-from app.service.charging.refusing import refusal_details, refusal_event, with_limit_change
+from app.service.charging.decision import find_deviations, require_no_sweep
+from app.service.charging.loading import find_limit_change, load_for
+from app.service.charging.refusals import refusal_details, refusal_event
 from app.service.charging.saving import save
-from app.service.charging.step_checks import find_deviations, require_no_sweep
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts
 from app.service.idempotency import Effect
@@ -83,21 +83,20 @@ def create_reservation(context: RequestContext, request: PlanRequest) -> Effect[
     context.require_permission(Permission.STEP_AUTHORIZE)
 
     def create(tx: Connection, ready: PrecomputedCosts) -> CreatedReservation | Refusal:
-        work = load_for(tx, context, request.run_id)
-        run = work.run(context.organisation_id, request.run_id)
+        work = load_plan(tx, context, request)
+        run = work.run(request.run_id)
         require_attempt(run, request.attempt)
         require_active(run)
-        active = work.reservations.get((context.organisation_id, request.run_id))
+        active = work.reservations.get(request.run_id)
         if active is not None and has_lapsed(active, context.lapsed_by):
             # Forfeited even if the new plan is refused.
-            close_reservation(work, context.organisation_id, active, forfeit(active), context.actor, context.now)
-            save(work)
-            work = load_for(tx, context, request.run_id)
-        before = tx.begin_nested()
-        _end_the_one_before(work, context, request)
+            close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
+            save(tx, work)
+            work = load_plan(tx, context, request)
+        _end_the_one_before(tx, work, context, request)
         held = hold_plan(work, context, request, ready)
-        if isinstance(held, Refusal):
-            before.rollback()
+        if isinstance(held, Refusal):  # nothing is saved: the preceding reservation stays active
+            held = replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
             count = sum(step.count for step in request.steps)
             context.record(
                 tx,
@@ -106,23 +105,27 @@ def create_reservation(context: RequestContext, request: PlanRequest) -> Effect[
                 ),
             )
             return held
-        before.commit()
-        save(work)
-        return _as_held(work, context.organisation_id, held, request.steps[-1])
+        save(tx, work)
+        return _as_held(work, held, request.steps[-1])
 
     return create
 
 
-def _end_the_one_before(work: UnitOfWork, context: RequestContext, request: PlanRequest) -> None:
+def load_plan(tx: Connection, context: RequestContext, request: PlanRequest) -> UnitOfWork:
+    """Load a run to hold a plan for, with the costs of the plan."""
+    return load_for(tx, context, request.run_id, events=[step.event for step in request.steps])
+
+
+def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest) -> None:
     """Commit the preceding reservation; refuse any other active one."""
-    active = work.reservations.get((context.organisation_id, request.run_id))
+    active = work.reservations.get(request.run_id)
     if request.preceding is not None and (active is None or active.id == request.preceding.id):
-        found = active or reservations.find(work.tx, context.organisation_id, request.preceding.id)
+        found = active or reservations.find(tx, context.organisation_id, request.preceding.id)
         if found is None or found.run_id != request.run_id:
             raise NotFoundError(f"The run {request.run_id} has no reservation {request.preceding.id!r}.")
         closing = commit(found, request.preceding.steps_executed)
         if not closing.replayed:
-            close_reservation(work, context.organisation_id, found, closing, context.actor, context.now)
+            close_reservation(tx, work, found, closing, context.actor, context.now)
     elif active is not None:
         raise ReservationStateConflictError(
             f"The run has the active reservation {active.id}; commit or void it before the next one, or let the next "
@@ -134,33 +137,31 @@ def _end_the_one_before(work: UnitOfWork, context: RequestContext, request: Plan
 def hold_plan(
     work: UnitOfWork, context: RequestContext, request: PlanRequest, ready: PrecomputedCosts
 ) -> Reservation | Refusal:
-    """Hold a plan on a locked path, and insert its reservation.
+    """Hold a plan of `load_plan` on its locked path; the caller saves the work.
 
     Raises:
         BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy forbids an event of the plan.
     """
-    organisation_id = context.organisation_id
-    path = work.path(organisation_id, request.run_id)
+    path = work.path(request.run_id)
     assert path is not None, "the whole path is locked before a plan is reserved"
-    require_no_sweep(work, organisation_id, work.run(organisation_id, request.run_id))
+    run = work.run(request.run_id)
+    require_no_sweep(work, run)
     require_open(path, context.now)
-    for account in path:
-        if not account.weights_frozen:
-            ready.require(account, [step.event for step in account.planned])
+    ready.require_planned(path)
     items = plan_of(request.steps)
-    require_bounded_on_removal(path, [item.event for item in items])
+    events = [item.event for item in items]
+    require_bounded_on_removal(path, events)
+    planned = [StepEvent(item.event, item.count) for item in items]
     sources = sources_of(path)
     if sources:
-        planned = [StepEvent(item.event, item.count) for item in items]
-        require_steps(sources, path[0].relation, [step.event for step in planned])
-        run = work.run(organisation_id, request.run_id)
-        require_declared(sources, find_deviations(work, organisation_id, run, planned, context.now))
-    priced = work.quote(organisation_id, path[0], [StepEvent(item.event, item.count) for item in items], ready)
+        require_steps(sources, path[0].relation, events)
+        require_declared(sources, find_deviations(work, run, planned, context.now))
+    priced = work.price(path[0], planned, ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):
-        return with_limit_change(work.tx, organisation_id, holding)
+        return holding
     reservation = Reservation(
         id=new_id("res", context.now),
         run_id=request.run_id,
@@ -170,19 +171,18 @@ def hold_plan(
         lease_seconds=request.lease_seconds,
         expires_at=context.now + timedelta(seconds=request.lease_seconds),
     )
-    reservations.add(work.tx, organisation_id, reservation, total_cost(priced), context.now)
-    work.remember_prices(organisation_id, path[0], priced)
-    work.change(organisation_id, holding, context.now)
-    work.move(organisation_id, replace(work.run(organisation_id, request.run_id), reservation_id=reservation.id))
+    work.open(reservation, total_cost(priced), context.now)
+    work.remember_costs(path[0], priced)
+    work.change(holding, context.now)
     return reservation
 
 
-def _as_held(work: UnitOfWork, organisation_id: str, reservation: Reservation, last: StepEvent) -> CreatedReservation:
-    path = work.path(organisation_id, reservation.run_id)
+def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> CreatedReservation:
+    path = work.path(reservation.run_id)
     assert path is not None, "the whole path is locked before a plan is reserved"
     own = path[-1]
     executed = (*path[:-1], replace(own, spent=own.spent + own.held))
-    [step] = work.quote(organisation_id, path[0], [replace(last, count=1)], PrecomputedCosts())
+    [step] = work.price(path[0], [replace(last, count=1)], PrecomputedCosts())
     remaining, binding = repetitions_left(path, step)
-    next_step = work.run(organisation_id, reservation.run_id).next_step
+    next_step = work.run(reservation.run_id).next_step
     return CreatedReservation(reservation, next_step, reading_of(path), reading_of(executed), remaining, binding)

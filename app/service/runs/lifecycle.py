@@ -12,9 +12,9 @@ from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_att
 from app.persistence.repositories import proposals, runs
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
+from app.service.charging.decision import require_no_sweep
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
-from app.service.charging.step_checks import require_no_sweep
 from app.service.costing import PrecomputedCosts
 from app.service.governance.proposing import open_proposals
 from app.service.idempotency import Effect, run_effect
@@ -52,7 +52,7 @@ def transition_run(
 
     def change(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
         work = load_for(tx, context, run_id)
-        run = work.run(context.organisation_id, run_id)
+        run = work.run(run_id)
         if attempt is not None:
             require_attempt(run, attempt)
         reached = next_status(run.status, action)
@@ -61,8 +61,8 @@ def transition_run(
                 _supersede(tx, context, run_id)
             if action in ENDS:
                 needed = action is RunAction.COMPLETE
-                end_with_the_run(work, context, run_id, steps_executed, attested_only=needed)
-            save_transition(work, context, replace(work.run(context.organisation_id, run_id), status=reached))
+                end_with_the_run(tx, work, context, run_id, steps_executed, attested_only=needed)
+            save_transition(tx, work, context, replace(work.run(run_id), status=reached))
             done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
             context.record(tx, done)
         elif steps_executed is not None:
@@ -89,11 +89,11 @@ def start_attempt(
 
     def start(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
         work = load_for(tx, context, run_id)
-        run = work.run(context.organisation_id, run_id)
+        run = work.run(run_id)
         require_not_ended(run)
-        require_no_sweep(work, context.organisation_id, run)
-        end_with_the_run(work, context, run_id, steps_executed, attested_only=False)
-        run = work.run(context.organisation_id, run_id)
+        require_no_sweep(work, run)
+        end_with_the_run(tx, work, context, run_id, steps_executed, attested_only=False)
+        run = work.run(run_id)
         first = run.next_step if first_step is None else first_step
         if first > run.next_step:
             raise InvalidInputError(
@@ -102,7 +102,7 @@ def start_attempt(
             )
         opened = replace(run, attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
         runs.add_attempt(tx, context.organisation_id, opened, context.now)
-        save_transition(work, context, opened)
+        save_transition(tx, work, context, opened)
         before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
         context.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
         return read_run(tx, context, run_id, ready)

@@ -23,8 +23,8 @@ from app.service.accounts.partitions import budget_payload
 from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, run_audit_payload, validate_spec
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
-from app.service.charging.loading import load_for
-from app.service.charging.refusing import refusal_details, refusal_event
+from app.service.charging.loading import find_limit_change
+from app.service.charging.refusals import refusal_details, refusal_event
 from app.service.charging.saving import save
 from app.service.costing import PrecomputedCosts
 from app.service.governance.run_policy_checks import (
@@ -37,7 +37,7 @@ from app.service.governance.run_policy_checks import (
 from app.service.governance.unapproved import find_excess
 from app.service.idempotency import Effect
 from app.service.queries.runs import RunRecord, read_run
-from app.service.reservations.create import PlanRequest, hold_plan
+from app.service.reservations.create import PlanRequest, hold_plan, load_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +231,12 @@ def _hold_plan(
     tx: Connection, context: RequestContext, run_id: str, registration: RegisteredRun, ready: PrecomputedCosts
 ) -> Refusal | None:
     """Reserve the plan of a new run; None if it fits."""
-    work = load_for(tx, context, run_id)
     request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
+    work = load_plan(tx, context, request)
     held = hold_plan(work, context, request, ready)
     if isinstance(held, Refusal):
-        return held
-    save(work)
+        return replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
+    save(tx, work)
     return None
 
 

@@ -1,19 +1,13 @@
 """Details and audit events of refusals."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import Connection
-
 from app.accounting.orders import PURE
 from app.ledger.admission import Refusal
-from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.filters import Limit
+from app.ledger.audit import AuditAction
 from app.ledger.limit_changes import LimitChange
-from app.persistence.repositories import audit_entries
 from app.service.audit_log import AuditEvent
 from app.service.json_numbers import json_finite
 
@@ -24,20 +18,6 @@ def refusal_event(action: AuditAction, subject: str, count: int, binding: str, f
     `count` is the number of refused steps, `facts` the result of `refusal_details`.
     """
     return AuditEvent(action, subject, after={"count": count, "binding_account": binding, **facts})
-
-
-def with_limit_change(tx: Connection, organisation_id: str, refusal: Refusal) -> Refusal:
-    """Add the latest change of the binding limit to a refusal."""
-    binding = refusal.binding
-    if not binding.limit_revision:
-        return refusal
-    wanted = AuditFilter(action=AuditAction(f"{binding.kind}.limit_changed"), subject=binding.id)
-    last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
-    if last is None or last.entry.before is None:
-        return refusal  # a truncated log is for verification to report
-    before = json.loads(last.entry.before)["limit"]
-    change = LimitChange(Limit(before["epsilon"], before["delta"]), last.entry.created_at, last.entry.actor)
-    return replace(refusal, limit_change=change)
 
 
 def refusal_details(refusal: Refusal) -> dict[str, Any]:
