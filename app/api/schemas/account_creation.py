@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypeAliasType
 
-from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
     AttestationText,
     Body,
+    Composition,
     Filter,
     Input,
     LimitInput,
@@ -30,26 +31,24 @@ BLOCK_EXAMPLE: dict[str, Any] = {
     "label": "november",
 }
 
+ReplacementAssumption = TypeAliasType("ReplacementAssumption", Literal["stay_in_their_parts", "removal_is_bounded"])
+
 
 class CreateAccount(Body):
     """Common fields of a new account."""
 
     name: Name
-    filter: Filter = "adaptive"
+    filter: Filter = FilterKind.ADAPTIVE
     planned: EventCounts = Field(
         default=[],
         description="Workload for which an adaptive filter is tuned; empty: the first charged event.",
     )
 
-    def filter_kind(self) -> FilterKind:
-        """Return the filter of the domain."""
-        return FilterKind(self.filter)
-
 
 class CreateComposedAccount(CreateAccount):
     """Common fields of a new population or budget."""
 
-    composition: Literal["sequential", "parallel"] = Field(
+    composition: Composition = Field(
         default="sequential",
         description="`sequential`: the spending of the children adds up. `parallel`: the children are budgets on "
         "disjoint parts of the population, and the largest loss counts.",
@@ -64,7 +63,7 @@ class CreateComposedAccount(CreateAccount):
         description="Maximum number of parts that contain one privacy unit (default 1). As many of the largest "
         "losses are added up, and twice as many under replace_one.",
     )
-    replacement_assumption: Literal["stay_in_their_parts", "removal_is_bounded"] | None = Field(
+    replacement_assumption: ReplacementAssumption | None = Field(
         default=None,
         description="Required for parallel composition under replace_one. `stay_in_their_parts`: a replacement "
         "stays in the part of its unit. `removal_is_bounded`: a replacement may be in another part; "
@@ -114,11 +113,11 @@ class CreatePopulation(CreateComposedAccount):
     def terms(self) -> AccountSpec:
         """Convert to the account's specification."""
         planned = step_events_of(self.planned)
-        return AccountSpec(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel())
+        return AccountSpec(self.name, self.limit.domain(), self.filter, planned, self.parallel())
 
     def population(self) -> Population:
         """Convert to the fields that only populations have."""
-        return Population(self.privacy_unit, NeighboringRelation(self.neighboring_relation), self.size)
+        return Population(self.privacy_unit, self.neighboring_relation, self.size)
 
 
 class DataBlockInput(Input):
@@ -165,4 +164,4 @@ class CreateBudget(CreateComposedAccount):
         block = None if sent is None else Block(sent.data_from, sent.data_to, sent.label)
         window = Window(self.opens_at, self.closes_at) if self.opens_at or self.closes_at else ALWAYS
         planned = step_events_of(self.planned)
-        return AccountSpec(self.name, self.limit.domain(), self.filter_kind(), planned, self.parallel(), window, block)
+        return AccountSpec(self.name, self.limit.domain(), self.filter, planned, self.parallel(), window, block)

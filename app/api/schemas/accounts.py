@@ -1,13 +1,14 @@
 """Response schemas of populations and budgets."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.common import (
     Account,
+    Composition,
     ExtendedNumber,
     Limit,
     Output,
@@ -109,7 +110,7 @@ class LifetimeSpend(Output):
 class ComposedAccount(Account):
     """Common fields of populations and budgets."""
 
-    composition: Literal["sequential", "parallel"]
+    composition: Composition
     max_partitions_per_unit: int | None = None
     epsilon_including_reserved: ExtendedNumber = Field(
         description="Epsilon including reserved steps, by the same filter."

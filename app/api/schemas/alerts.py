@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Output, Page, Reference
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID
@@ -62,14 +63,17 @@ DELIVERY_EXAMPLE: dict[str, Any] = {
     "created_at": "2026-11-21T09:30:00Z",
 }
 
-Subscribed = Literal[
-    "account.threshold_reached",
-    "account.exhausted",
-    "account.exhaustion_forecast",
-    "run.overdrawn",
-    "reservation.stale",
-    "reservation.forfeited",
-]
+SubscribedAlertType = TypeAliasType(
+    "SubscribedAlertType",
+    Literal[
+        "account.threshold_reached",
+        "account.exhausted",
+        "account.exhaustion_forecast",
+        "run.overdrawn",
+        "reservation.stale",
+        "reservation.forfeited",
+    ],
+)
 """Every type of alert except tests, which are always delivered."""
 
 
@@ -83,7 +87,9 @@ class CreateWebhook(Body):
     )
 
     url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="URL of the receiver: https only.")
-    types: list[Subscribed] = Field(default=[], max_length=len(AlertType), description="Types of alerts; empty: all.")
+    types: list[SubscribedAlertType] = Field(
+        default=[], max_length=len(AlertType), description="Types of alerts; empty: all."
+    )
     account: Reference | None = Field(
         default=None, description="Only alerts about this account (id or path) or accounts under it."
     )

@@ -155,14 +155,16 @@ Reference = Annotated[
 ]
 Delta = Annotated[float, Field(ge=1e-30, lt=0.5)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Relation = Annotated[Literal["add_or_remove_one", "replace_one", "replace_special"], Field()]
+Relation = Annotated[NeighboringRelation, Field(strict=False)]
 Filter = Annotated[
-    Literal["adaptive", "declared"],
+    FilterKind,
     Field(
+        strict=False,
         description="`adaptive` is valid for events chosen after looking at earlier outputs; `declared` admits a "
-        "little more and is valid only if every event was fixed in advance."
+        "little more and is valid only if every event was fixed in advance.",
     ),
 ]
+Composition = TypeAliasType("Composition", Literal["sequential", "parallel"])
 
 
 class LimitInput(Input):
@@ -205,8 +207,3 @@ class Account(Output):
     warnings: list[str] = Field(description="Warnings about the limit.")
     created_at: datetime
     updated_at: datetime
-
-
-def relation_of(value: str | None) -> NeighboringRelation | None:
-    """Convert a neighboring relation to the domain."""
-    return None if value is None else NeighboringRelation(value)

@@ -2,7 +2,7 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -19,7 +19,6 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-    relation_of,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.examples import (
@@ -97,7 +96,7 @@ class CreateExperiment(CreateAccount):
         }
     )
 
-    charging_mode: Literal["each_run", "repeat_and_select"] = Field(
+    charging_mode: Annotated[ChargingMode, Field(strict=False)] = Field(
         description="`each_run`: runs are registered under the experiment, each is charged, and all may be looked "
         "at. `repeat_and_select`: the whole sweep is charged now, its number of trials is drawn, and only the best "
         "one may be looked at."
@@ -117,7 +116,7 @@ class CreateExperiment(CreateAccount):
     def _one_kind(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
             raise ValueError("send either `budget` or `budgets`, the accounts to charge")
-        if self.charging_mode == "each_run":
+        if self.charging_mode is ChargingMode.EACH_RUN:
             refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
             where = "each run states this when it is registered"
         else:
@@ -133,7 +132,7 @@ class CreateExperiment(CreateAccount):
     def terms(self) -> AccountSpec:
         """Convert to the specification of the budget of individually charged runs."""
         limit = None if self.limit is None else self.limit.domain()
-        return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+        return AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
 
     def sweep(self) -> Sweep:
         """Convert to a sweep that is charged as a whole.
@@ -149,7 +148,7 @@ class CreateExperiment(CreateAccount):
             self.trials.mean,
             self.trials.shape,
             self.privacy_unit,
-            relation_of(self.neighboring_relation),
+            self.neighboring_relation,
         )
 
 

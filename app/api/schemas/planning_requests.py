@@ -1,6 +1,6 @@
 """Request schemas of stateless planning."""
 
-from typing import Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -22,24 +22,22 @@ EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta
 class PlanAssumptionsBody(Body):
     """Common assumptions of a plan."""
 
-    neighboring_relation: Relation = "add_or_remove_one"
+    neighboring_relation: Relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     population_size: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000_000,
         description="Number of privacy units, if known: a delta that is not below 1/size gets a warning.",
     )
-    batches: Literal["poisson", "fixed", "shuffled"] = Field(
-        default="poisson",
+    batches: Annotated[Batches, Field(strict=False)] = Field(
+        default=Batches.POISSON,
         description="How the trainer draws its batches. `fixed` and `shuffled` get a warning with `poisson_sampled` "
         "events.",
     )
 
     def setting(self) -> PlanAssumptions:
         """Convert to the domain."""
-        return PlanAssumptions(
-            NeighboringRelation(self.neighboring_relation), self.population_size, Batches(self.batches)
-        )
+        return PlanAssumptions(self.neighboring_relation, self.population_size, self.batches)
 
 
 class PlanBody(PlanAssumptionsBody):
@@ -88,7 +86,7 @@ class CalibrationTarget(PlanAssumptionsBody):
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
     other_events: EventCounts = Field(default=[], description="Other planned events; at most 1,000.")
-    filter: Filter = "declared"
+    filter: Filter = FilterKind.DECLARED
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:
         """Convert to the event and the goal.
@@ -97,7 +95,7 @@ class CalibrationTarget(PlanAssumptionsBody):
             PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         other_events = step_events_of(self.other_events)
-        goal = CalibrationGoal(self.epsilon, self.delta, FilterKind(self.filter), other_events, self.setting())
+        goal = CalibrationGoal(self.epsilon, self.delta, self.filter, other_events, self.setting())
         return event_of(self.event), goal
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.accounting.events import event_to_dict
 from app.accounting.orders import PURE
@@ -25,7 +26,7 @@ from app.service.planning.laplace import LaplaceCost as DomainLaplaceCost
 OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
 """A Rényi order; infinity adds up the epsilons of pure mechanisms."""
 
-AccountantName = Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+AccountantName = TypeAliasType("AccountantName", Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"])
 
 
 class AccountantEpsilon(Output):

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID
@@ -38,7 +39,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 Epsilon = Annotated[float, Field(gt=0, le=10_000)]
-Mechanism = Annotated[
+MechanismName = TypeAliasType(
+    "MechanismName",
     Literal[
         "adaptive_clipping",
         "discrete_gaussian",
@@ -50,9 +52,9 @@ Mechanism = Annotated[
         "tree_aggregation",
         "zcdp",
     ],
-    Field(),
-]
-Reporter = Annotated[Literal["trainer", "admin"], Field()]
+)
+ReportRole = TypeAliasType("ReportRole", Literal["trainer", "admin"])
+DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"])
 
 
 class PolicyRules(Input):
@@ -70,7 +72,7 @@ class PolicyRules(Input):
     )
     require_limit: bool = Field(default=False, description="Require a limit for every run.")
     require_plan: bool = Field(default=False, description="Require a `plan` or a `planned` workload for every run.")
-    mechanisms: list[Mechanism] | None = Field(
+    mechanisms: list[MechanismName] | None = Field(
         default=None,
         min_length=1,
         max_length=20,
@@ -90,7 +92,7 @@ class PolicyRules(Input):
         description="Maximum epsilon of all unapproved runs together, under this account or under each population; "
         "a run beyond it needs approval before its first step.",
     )
-    report_roles: list[Reporter] | None = Field(
+    report_roles: list[ReportRole] | None = Field(
         default=None,
         min_length=1,
         max_length=2,
@@ -104,7 +106,7 @@ class PolicyRules(Input):
         default=None,
         description="Number of persons to create a population, 1 by default; in the organisation's policy only.",
     )
-    deviations: Literal["flag", "refuse"] | None = Field(
+    deviations: DeviationHandling | None = Field(
         default=None, description="Handling of steps that deviate from their run's declaration; `flag` by default."
     )
 

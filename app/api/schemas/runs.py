@@ -18,7 +18,6 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-    relation_of,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent, event_of
@@ -126,13 +125,13 @@ class CreateRun(CreateAccount):
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
             None if self.event is None else event_of(self.event),
             self.privacy_unit,
-            relation_of(self.neighboring_relation),
+            self.neighboring_relation,
             self.steps_per_hour,
         )
 
     def _terms(self) -> AccountSpec:
         limit = None if self.limit is None else self.limit.domain()
-        return AccountSpec(self.name, limit, self.filter_kind(), step_events_of(self.planned))
+        return AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
 
 
 class Deviation(Output):

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypeAliasType
 
 from app.accounting.events import DpEvent
 from app.api.schemas.common import Body, Count, ExtendedNumber, Output
@@ -68,6 +69,8 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "dry_run": False,
 }
 
+StepMode = TypeAliasType("StepMode", Literal["authorize", "report"])
+
 
 class AuthorizeSteps(Body):
     """A request for steps: either `count` of one event, or a list of `events`."""
@@ -93,13 +96,13 @@ class AuthorizeSteps(Body):
     attempt: int = Field(
         default=1, ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge."
     )
-    mode: Literal["authorize", "report"] = Field(
+    mode: StepMode = Field(
         default="authorize",
         description="`authorize`: before the release of the steps. `report`: after their release; they are charged "
         "in any case, and a run over its limit is frozen as `overdrawn`.",
     )
-    on_exceed: Literal["refuse", "truncate"] = Field(
-        default="refuse",
+    on_exceed: Annotated[OnExceed, Field(strict=False)] = Field(
+        default=OnExceed.REFUSE,
         description="If not all steps fit: `refuse` charges none, `truncate` charges the first ones that fit.",
     )
 
@@ -107,7 +110,7 @@ class AuthorizeSteps(Body):
     def _one_form(self) -> "AuthorizeSteps":
         if self.events is not None and (self.count is not None or self.event is not None):
             raise ValueError("send either `count` and `event`, or `events`, not both")
-        if self.mode == "report" and self.on_exceed == "truncate":
+        if self.mode == "report" and self.on_exceed is OnExceed.TRUNCATE:
             raise ValueError("executed steps are charged in full; leave out `on_exceed` in mode `report`")
         return self
 
@@ -129,7 +132,7 @@ class AuthorizeSteps(Body):
             idempotency_key,
             self.attempt,
             Mode(self.mode),
-            OnExceed(self.on_exceed),
+            self.on_exceed,
         )
 
 
