@@ -46,7 +46,7 @@ from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status import AccountStatusCache
 from app.service.signatures import signer_of
-from app.service.verification.result_cache import Verifications
+from app.service.verification import Verifications
 from app.settings import Settings
 from app.tracing_setup import configure_tracing
 from app.version import VERSION

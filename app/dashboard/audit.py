@@ -24,7 +24,7 @@ from app.ledger.permissions import Permission
 from app.service.audit.chain_status import read_health
 from app.service.audit.queries import DecisionQuery, name_accounts, read_audit_entries, read_decision, read_decisions
 from app.service.queries.overview import read_change_token
-from app.service.verification.result_cache import Verifications
+from app.service.verification import Verifications
 
 routes = router()
 

@@ -75,7 +75,7 @@ CASES = (
     ),
     Mutation(
         "rows beside the accounts are not held against the audit log",
-        "app/service/verification/records.py",
+        "app/service/verification/record_replay.py",
         "if _cell(record.table, name, record.row) != value]",
         "if False]",
         ("tests/service/test_act_verification.py",),
@@ -90,7 +90,7 @@ CASES = (
     Mutation(
         "an account whose row is gone is not missed",
         "app/service/verification/__init__.py",
-        "    _name_missing(audit, missing)\n",
+        "    _name_missing(audit, unseen)\n",
         "",
         ("tests/service/test_act_verification.py",),
         "account_that_was_deleted and sqlite",

@@ -16,7 +16,7 @@ from app.persistence.repositories.locks import lock
 from app.service import verification
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import VerificationReport, apply_quarantines, quarantines, verify
-from app.service.verification.lock import verification_lock
+from app.service.verification.quarantines import verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.lifting import lift
@@ -204,7 +204,7 @@ def test_one_verification_at_a_time_places_quarantines(
 HOLDER = """
 import sys, time
 from app.persistence.database import Database
-from app.service.verification.lock import verification_lock
+from app.service.verification.quarantines import verification_lock
 with verification_lock(Database(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)

@@ -17,8 +17,7 @@ from app.ledger.names import ACTOR_LENGTH
 from app.service.audit import queries
 from app.service.audit.queries import DecisionQuery
 from app.service.auth.request_context import RequestContext
-from app.service.verification import VerificationReport, verify_organisation
-from app.service.verification.result_cache import Verifications
+from app.service.verification import VerificationReport, Verifications, verify_organisation
 
 routes = router()
 

@@ -2,28 +2,28 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
 from app.ledger.hash_chain import Actor
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.lru_cache import LruCache
 from app.persistence.postgresql import is_id
-from app.persistence.repositories import accounts, audit_entries, checkpoints, partitions, raw_rows
+from app.persistence.repositories import accounts, audit_entries, checkpoints, partitions, raw_rows, records
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredRun
 from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
 from app.service.auth.request_context import RequestContext
 from app.service.metrics import counters
-from app.service.verification.audit_replay import disagreements, replay_audit_log, skeleton_of
+from app.service.verification.audit_replay import AuditState, disagreements, replay_audit_log, skeleton_of
 from app.service.verification.balances import judge
 from app.service.verification.decision_chains import replay
 from app.service.verification.event_costs import read_prices
-from app.service.verification.governance import governance_discrepancies
-from app.service.verification.lock import verification_lock
-from app.service.verification.quarantines import place_quarantines
+from app.service.verification.quarantines import place_quarantines, verification_lock
+from app.service.verification.record_replay import compare, missing
 from app.service.verification.report import Balance, Discrepancy, VerificationContext, VerificationReport, merge_reports
 from app.service.verification.trusted_checkpoints import (
     TrustedCheckpoint,
@@ -32,10 +32,14 @@ from app.service.verification.trusted_checkpoints import (
     last_trusted_checkpoint,
 )
 
-__all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports", "verify", "verify_organisation"]
+__all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports"]
 
 ROWS_AT_ONCE = 100
 """Rows fetched at a time; one row of an account has 22 KB."""
+
+REMEMBERED = 1000
+MOST_FAULTS = 100
+"""Organisations whose last verification a process keeps, and discrepancies of each."""
 
 
 def verify(
@@ -87,17 +91,45 @@ def _replay_audit_log(
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
-    wrong += governance_discrepancies(audit, organisation_id)
+    wrong += _record_discrepancies(audit, organisation_id)
     audit.faults += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
+
+
+def _record_discrepancies(audit: VerificationContext, organisation_id: str | None) -> list[tuple[str, str]]:
+    """Compare rows other than accounts with the audit logs; return organisation ids and discrepancies.
+
+    Nothing for an organisation with a broken log.
+    """
+    found: list[tuple[str, str]] = []
+    present: set[str] = set()
+    unmade: list[tuple[str, str]] = []
+    for record in records.list_all(audit.tx, organisation_id, audit.report):
+        owner = record.organisation_id
+        said = audit.told.setdefault(owner, AuditState())
+        if record.table == "organisations":
+            present.add(owner)
+        # Found rows are dropped: only missing ones stay in memory.
+        columns = said.records.get(record.table, {}).pop(record.key, None)
+        if columns is None:
+            unmade.append(
+                (owner, f"the row {record.key} of {record.table} is one that no entry of the audit log has made.")
+            )
+        elif (detail := compare(columns, record)) is not None:
+            found.append((owner, detail))
+    for owner, told in audit.told.items():
+        found.extend((owner, detail) for detail in missing(told.records))
+    # A log that does not begin with its organisation may be younger than a row; no row may outlive its organisation.
+    found.extend((owner, detail) for owner, detail in unmade if audit.told[owner].founded or owner not in present)
+    return sorted((owner, detail) for owner, detail in found if audit.told[owner].fault is None)
 
 
 def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Check each run as it is read, and the accounts above at the end."""
     runs = {(run.organisation_id, run.id): run for run in raw_rows.list_runs(audit.tx, organisation_id, audit.report)}
-    missing = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
+    unseen = {owner: set(told.terms) for owner, told in audit.told.items() if told.fault is None}
     for kept in accounts.list_all(audit.tx, organisation_id, audit.report):
         key = (kept.organisation_id, kept.id)
-        missing.get(key[0], set()).discard(key[1])
+        unseen.get(key[0], set()).discard(key[1])
         audit.accounts += 1
         audit.balances[key] = Balance(kept.account)
         run = runs.pop(key, None)
@@ -116,7 +148,7 @@ def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> 
     for key in audit.balances:
         with audit.guarded(key):
             judge(audit, key)
-    _name_missing(audit, missing)
+    _name_missing(audit, unseen)
 
 
 def _compare(audit: VerificationContext, kept: StoredAccount, run: StoredRun | None) -> None:
@@ -164,3 +196,30 @@ def verify_organisation(call: RequestContext) -> VerificationReport:
     found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)
     counters.verified(sound=found.sound)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A verification on request, with its first discrepancies; `hidden` counts the others."""
+
+    report: VerificationReport
+    hidden: int
+    actor: str
+    at: datetime
+
+
+class Verifications:
+    """Latest verifications; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._known: LruCache[str, Verified] = LruCache(REMEMBERED)
+
+    def keep(self, context: RequestContext, found: VerificationReport) -> None:
+        """Store a verification of the caller's whole organisation."""
+        kept = replace(found, faults=found.faults[:MOST_FAULTS], quarantined={})
+        made = Verified(kept, len(found.faults) - len(kept.faults), context.principal.actor, context.now)
+        self._known.put(context.organisation_id, made)
+
+    def last(self, organisation_id: str) -> Verified | None:
+        """Get the latest verification; None: none by this process."""
+        return self._known.get(organisation_id)

@@ -17,8 +17,8 @@ from app.ledger.lookalikes import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.tolerant import DAMAGED
-from app.service.verification import records
-from app.service.verification.records import Records
+from app.service.verification import record_replay
+from app.service.verification.record_replay import Records
 
 STATUS_ACTS: Final = frozenset(
     {
@@ -191,7 +191,7 @@ def _apply(told: AuditState, entry: AuditEntry) -> str | None:
     try:
         after = json.loads(entry.after) if entry.after else {}
         _apply_entry(told, entry, after)
-        records.note(told.records, entry, after)
+        record_replay.note(told.records, entry, after)
     except DAMAGED as fault:
         return f"act {entry.position} ({entry.action}) cannot be read: {type(fault).__name__} {fault}."
     return None

@@ -1,19 +1,46 @@
-"""Check that balances follow from charges, and that filters admitted them."""
+"""Check that balances follow from charges, in sequence and over disjoint partitions, and that filters admitted them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import AccountingError
 from app.accounting.orders import orders
-from app.ledger.accounts import Account, AccountKind, total_cost
+from app.ledger.accounts import Account, AccountKind, total_cost, zero_curve
 from app.ledger.filters import FilterKind, adaptive_weights
 from app.ledger.limit_changes import rescale_weights
+from app.ledger.parallel_exposure import held_of, largest
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.raw_rows import Key
-from app.service.verification.composition import current_of, value_of
 from app.service.verification.report import Balance, VerificationContext
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Recomputed balance of an account; `composed` if there are disjoint partitions under it.
+
+    Args:
+        held: of active reservations; with partitions, meaningful only together with `spent`.
+        asked: spent and held without reports, which no decision admitted beforehand.
+    """
+
+    spent: RdpCurve
+    held: RdpCurve
+    asked: RdpCurve
+    composed: bool
+
+    def __add__(self, other: "_Value") -> "_Value":
+        """Add two balances."""
+        spent, held, asked = self.spent + other.spent, self.held + other.held, self.asked + other.asked
+        return _Value(spent, held, asked, self.composed or other.composed)
+
+    def is_kept(self, account: Account) -> tuple[bool, bool]:
+        """Whether the account's row has these spent and held curves."""
+        if self.composed:  # the reserved share of the largest depends on the partition
+            return account.spent == self.spent, account.spent + account.held == self.spent + self.held
+        return account.spent == self.spent, account.held == self.held
 
 
 def judge(audit: VerificationContext, key: Key) -> None:
@@ -42,7 +69,7 @@ def is_readable(account: Account) -> bool:
 
 def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[str]:
     account = balance.account
-    value = value_of(audit, key)
+    value = _value_of(audit, key)
     if value is None:
         yield "an event without a sound price was charged to it or is held."
         return
@@ -65,6 +92,74 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield "its filter does not read the epsilon that a decision under it has read."
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
         yield from _limit_problems(audit, key, balance, value.asked)
+
+
+def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
+    """Recompute an account's balance from its charges; None: an event has no sound cost."""
+    balance = audit.balances[key]
+    account = balance.account
+    if account.parts_that_count is not None:
+        return _of_parts(audit, key, account.parts_that_count)
+    spent = audit.cost(key[0], account, balance.spent)
+    held = audit.cost(key[0], account, balance.held)
+    asked = audit.cost(key[0], account, balance.spent - balance.reported)
+    if spent is None or held is None or asked is None:
+        return None
+    total: _Value | None = _Value(spent, held, asked + held, composed=False)
+    for part in _topmost(audit, key):
+        inner = _value_of(audit, part)
+        total = None if total is None or inner is None else total + inner
+    return total
+
+
+def _current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | None:
+    """Compute the admitted spending plus the steps that active reservations may still take.
+
+    Reported and cancelled steps are left out: they may exceed the limit in force.
+
+    Returns:
+        The curve, and whether a reservation may take steps; None: an event has no sound cost.
+    """
+    balance = audit.balances[key]
+    account = balance.account
+    if account.parts_that_count is not None:
+        parts = [_current_of(audit, child) for child in audit.children.get(key, ())]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        zero = zero_curve(account.grid_version)
+        return largest([zero, *(curve for curve, _ in known)], account.parts_that_count), any(may for _, may in known)
+    counts = balance.spent - balance.reported - balance.withdrawn + balance.allowed
+    total, may = audit.cost(key[0], account, counts), balance.left > 0
+    for part in _topmost(audit, key):
+        inner = _current_of(audit, part)
+        total = None if total is None or inner is None else total + inner[0]
+        may = may or (inner is not None and inner[1])
+    return None if total is None else (total, may)
+
+
+def _topmost(audit: VerificationContext, key: Key) -> list[Key]:
+    """List the topmost parallel accounts under a sequential one."""
+    found: list[Key] = []
+    for child in audit.children.get(key, ()):
+        parallel = audit.balances[child].account.partitions_per_unit is not None
+        found.extend([child] if parallel else _topmost(audit, child))
+    return found
+
+
+def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
+    """Sum the largest partitions at each order."""
+    zero = zero_curve(audit.balances[key].account.grid_version)
+    spent, total, asked = [zero], [zero], [zero]
+    for child in audit.children.get(key, ()):
+        part = _value_of(audit, child)
+        if part is None:
+            return None
+        spent.append(part.spent)
+        total.append(part.spent + part.held)
+        asked.append(part.asked)
+    lost = largest(spent, most)
+    return _Value(lost, held_of(lost, largest(total, most)), largest(asked, most), composed=True)
 
 
 def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
@@ -96,7 +191,7 @@ def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> It
     """Check that active reservations fit under a changed limit (ADR 0026)."""
     if len(audit.stages(key)) == 1:
         return
-    current = current_of(audit, key)
+    current = _current_of(audit, key)
     if current is not None and current[1] and not _fits(balance.account, current[0]):
         yield "active plans may take more than its limit allows since that was lowered."
 
@@ -108,12 +203,8 @@ def _fits(account: Account, asked: RdpCurve) -> bool:
 
 def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
     """Whether each limit's frozen weights follow from a workload or from the weights before."""
-    before: Account | None = None
-    for stage in audit.stages(key):
-        if not _are_due(audit, key, stage, before):
-            return False
-        before = stage
-    return True
+    stages = audit.stages(key)
+    return all(_are_due(audit, key, stage, before) for stage, before in zip(stages, [None, *stages], strict=False))
 
 
 def _are_due(audit: VerificationContext, key: Key, account: Account, before: Account | None) -> bool:

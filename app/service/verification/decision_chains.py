@@ -26,9 +26,17 @@ TOLERANCE = 1e-9
 """Relative tolerance of epsilon between processors and library versions."""
 
 
+def replay(audit: VerificationContext, run: StoredRun) -> None:
+    """Check a run's chain, add its charges to the accounts above, and balance its reservations."""
+    key = (run.organisation_id, run.id)
+    audit.runs += 1
+    governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
+    _ChainReplay(audit, run, key, genesis(*key), next_step=run.attempts.get(1, 0), governing=governing).check()
+
+
 @dataclass
-class _Walk:
-    """Progress through a run's chain.
+class _ChainReplay:
+    """Check of a run's chain.
 
     Args:
         broken: whether a bad decision was reported; the hashes of later ones are not checked.
@@ -39,8 +47,12 @@ class _Walk:
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
         epsilon: as the last decision recorded it.
         overdrawn: whether a report exceeded a limit.
+        closed: charges outside of active reservations, which ancestors have as well; `closed_reports` are the reports.
     """
 
+    audit: VerificationContext
+    run: StoredRun
+    key: Key
     head: bytes
     decisions: int = 0
     broken: bool = False
@@ -53,250 +65,230 @@ class _Walk:
     governing: Balance | None = None
     epsilon: float | None = None
     overdrawn: bool = False
+    closed: Counter[str] = field(default_factory=Counter)
+    closed_reports: Counter[str] = field(default_factory=Counter)
 
+    def check(self) -> None:
+        """Check the chain, add its charges to the accounts above, and balance its reservations."""
+        audit, key = self.audit, self.key
+        try:
+            for kept in raw_rows.entries(audit.tx, *key, audit.report):
+                self._check_entry(kept)
+        except DAMAGED as fault:
+            self._fail(f"a decision behind the {self.decisions} first ones cannot be read: {fault}")
+            return
+        self._check_end()
+        self._check_epsilon()
+        self.own.reported.update(self.closed_reports)
+        for balance in audit.adding(key):
+            balance.spent.update(self.closed)
+            balance.reported.update(self.closed_reports)
+        for balance in audit.above(key):
+            balance.workloads.update(self.closed)
+        self.own.workloads.update(self.own.spent)
+        self._balance_reservations()
 
-def replay(audit: VerificationContext, run: StoredRun) -> None:
-    """Check a run's chain, add its charges to the accounts above, and balance its reservations."""
-    key = (run.organisation_id, run.id)
-    audit.runs += 1
-    governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
-    walk = _Walk(genesis(*key), next_step=run.attempts.get(1, 0), governing=governing)
-    closed: Counter[str] = Counter()
-    reported: Counter[str] = Counter()
-    try:
-        for kept in raw_rows.entries(audit.tx, *key, audit.report):
-            _check_link(audit, key, walk, kept)
-            if not walk.broken:
-                _note_terms(audit, key, walk, kept.entry)
-            if kept.entry.outcome in STEPS_TAKEN:
-                _check_steps(audit, key, run, walk, kept)
-            elif (kept.next_step, kept.follows_step, kept.opens_step) != (None, None, None):
-                audit.add(key, f"decision {kept.entry.position} took no steps, and yet others are tied to it.")
-            if kept.entry.outcome in CHARGED:
-                _check_count(audit, key, kept.entry)
-                _count(audit, key, walk, kept, closed, reported)
-    except DAMAGED as fault:
-        audit.add(key, f"a decision behind the {walk.decisions} first ones cannot be read: {fault}")
-        return
-    _check_end(audit, key, run, walk)
-    _check_epsilon(audit, key, walk)
-    own = audit.balances[key]
-    own.reported.update(reported)
-    for balance in audit.adding(key):
-        balance.spent.update(closed)
-        balance.reported.update(reported)
-    for balance in audit.above(key):
-        balance.workloads.update(closed)
-    own.workloads.update(own.spent)
-    _balance_reservations(audit, key, run, walk)
+    @property
+    def own(self) -> Balance:
+        """The run's own account."""
+        return self.audit.balances[self.key]
 
+    def _fail(self, detail: str, position: int | None = None) -> None:
+        self.audit.add(self.key, detail, position)
 
-def _check_link(audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry) -> None:
-    """Report the first decision that is missing or does not match its hash."""
-    entry = kept.entry
-    problem = None
-    if entry.position != walk.decisions:
-        problem = f"decision {walk.decisions} is missing from its chain."
-    elif entry_hash(walk.head, entry) != kept.entry_hash:
-        problem = f"decision {entry.position} is not the one that was made: its hash is that of another."
-    if problem and not walk.broken:
-        walk.broken = True
-        audit.add(key, problem, min(walk.decisions, entry.position))
-    walk.head = kept.entry_hash
-    walk.decisions = entry.position + 1
-    anchored = audit.anchors(key).get(walk.decisions)
-    if anchored is not None and anchored != kept.entry_hash.hex() and not walk.broken:
-        walk.broken = True
-        detail = f"decision {entry.position} is not the one that the organisation's chain is tied to: it was rewritten."
-        audit.add(key, detail, entry.position)
-    audit.decisions += 1
+    def _fail_at(self, entry: DecisionEntry, detail: str) -> None:
+        self._fail(f"decision {entry.position} {detail}", entry.position)
 
+    def _check_entry(self, kept: StoredEntry) -> None:
+        self._check_link(kept)
+        if not self.broken:
+            self._note_terms(kept.entry)
+        if kept.entry.outcome in STEPS_TAKEN:
+            self._check_steps(kept)
+        elif (kept.next_step, kept.follows_step, kept.opens_step) != (None, None, None):
+            self._fail(f"decision {kept.entry.position} took no steps, and yet others are tied to it.")
+        if kept.entry.outcome in CHARGED:
+            self._charge(kept.entry)
 
-def _note_terms(audit: VerificationContext, key: Key, walk: _Walk, entry: DecisionEntry) -> None:
-    """Collect the limits and the epsilon of a decision with a valid hash."""
-    if walk.governing is not None:
-        walk.governing.limits.add((entry.epsilon_limit, entry.delta))
-    binding = audit.balances.get((key[0], entry.binding_account_id))
-    if binding is not None and entry.refusal_details is not None:
-        with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
-            facts = json.loads(entry.refusal_details)
-            binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
-    walk.epsilon = entry.epsilon
-    if entry.outcome == "reported" and entry.steps_remaining is None:
-        walk.overdrawn = True
+    def _check_link(self, kept: StoredEntry) -> None:
+        """Report the first decision that is missing or does not match its hash."""
+        entry = kept.entry
+        problem = None
+        if entry.position != self.decisions:
+            problem = f"decision {self.decisions} is missing from its chain."
+        elif entry_hash(self.head, entry) != kept.entry_hash:
+            problem = f"decision {entry.position} is not the one that was made: its hash is that of another."
+        if problem and not self.broken:
+            self.broken = True
+            self._fail(problem, min(self.decisions, entry.position))
+        self.head = kept.entry_hash
+        self.decisions = entry.position + 1
+        anchored = self.audit.anchors(self.key).get(self.decisions)
+        if anchored is not None and anchored != kept.entry_hash.hex() and not self.broken:
+            self.broken = True
+            self._fail_at(entry, "is not the one that the organisation's chain is tied to: it was rewritten.")
+        self.audit.decisions += 1
 
+    def _note_terms(self, entry: DecisionEntry) -> None:
+        """Collect the limits and the epsilon of a decision with a valid hash."""
+        if self.governing is not None:
+            self.governing.limits.add((entry.epsilon_limit, entry.delta))
+        binding = self.audit.balances.get((self.key[0], entry.binding_account_id))
+        if binding is not None and entry.refusal_details is not None:
+            with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
+                facts = json.loads(entry.refusal_details)
+                binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
+        self.epsilon = entry.epsilon
+        if entry.outcome == "reported" and entry.steps_remaining is None:
+            self.overdrawn = True
 
-def _check_steps(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, kept: StoredEntry) -> None:
-    """Compare the steps of a decision with the ones before it."""
-    entry = kept.entry
-    if entry.attempt != walk.attempt:
-        _open_attempt(audit, key, run, walk, entry.attempt, entry.position)
-    expected = walk.next_step
-    ties = (None, expected) if not walk.begun else (expected, None)
-    if entry.first_step != expected or (kept.follows_step, kept.opens_step) != ties:
-        detail = (
-            f"decision {entry.position} begins at step {entry.first_step}; the steps before it end at {expected}."
-            if entry.first_step != expected
-            else f"decision {entry.position} does not say that it follows the steps before it."
-        )
-        audit.add(key, detail, entry.position)
-    if kept.next_step != entry.first_step + entry.step_count:
-        audit.add(key, f"decision {entry.position} says that it ends at step {kept.next_step}.", entry.position)
-    walk.begun = True
-    walk.next_step = entry.first_step + sum(count for _, count in entry.items)
+    def _check_steps(self, kept: StoredEntry) -> None:
+        """Compare the steps of a decision with the ones before it."""
+        entry = kept.entry
+        if entry.attempt != self.attempt:
+            self._open_attempt(entry.attempt, entry.position)
+        expected = self.next_step
+        ties = (None, expected) if not self.begun else (expected, None)
+        if entry.first_step != expected:
+            self._fail_at(entry, f"begins at step {entry.first_step}; the steps before it end at {expected}.")
+        elif (kept.follows_step, kept.opens_step) != ties:
+            self._fail_at(entry, "does not say that it follows the steps before it.")
+        if kept.next_step != entry.first_step + entry.step_count:
+            self._fail_at(entry, f"says that it ends at step {kept.next_step}.")
+        self.begun = True
+        self.next_step = entry.first_step + sum(count for _, count in entry.items)
 
+    def _open_attempt(self, attempt: int, position: int | None) -> None:
+        """Check that an attempt follows the last one and starts within its steps."""
+        first_step = self.run.attempts.get(attempt)
+        if attempt < self.attempt or first_step is None or first_step > self.next_step:
+            self._fail(f"attempt {attempt} does not follow attempt {self.attempt} at step {self.next_step}.", position)
+        self.attempt, self.begun = attempt, False
+        self.next_step = self.next_step if first_step is None else first_step
 
-def _check_count(audit: VerificationContext, key: Key, entry: DecisionEntry) -> None:
-    counted = sum(count for _, count in entry.items)
-    if counted != entry.step_count:
-        detail = f"decision {entry.position} says that it takes {entry.step_count} steps; its charges are {counted}."
-        audit.add(key, detail, entry.position)
-
-
-def _open_attempt(
-    audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk, attempt: int, position: int | None
-) -> None:
-    """Check that an attempt follows the last one and starts within its steps."""
-    first_step = run.attempts.get(attempt)
-    if attempt < walk.attempt or first_step is None or first_step > walk.next_step:
-        audit.add(key, f"attempt {attempt} does not follow attempt {walk.attempt} at step {walk.next_step}.", position)
-    walk.attempt, walk.begun = attempt, False
-    walk.next_step = walk.next_step if first_step is None else first_step
-
-
-def _count(
-    audit: VerificationContext, key: Key, walk: _Walk, kept: StoredEntry, closed: Counter[str], reported: Counter[str]
-) -> None:
-    """Add a decision's charges to the run and, unless reserved, to its ancestors."""
-    entry = kept.entry
-    audit.charges += len(entry.items)
-    if entry.outcome in STEPS_TAKEN:
-        audit.steps += sum(count for _, count in entry.items)
-    reservation = None
-    if entry.reservation_id is not None:
-        reservation = audit.reservations.get((key[0], entry.reservation_id))
-        if reservation is None or reservation.run_id != key[1]:
-            detail = f"decision {entry.position} is under a reservation {entry.reservation_id} that the run has not."
-            audit.add(key, detail, entry.position)
-            reservation = None
-        else:
-            if reservation.attempt != entry.attempt:
-                detail = f"decision {entry.position} of attempt {entry.attempt} is under a plan of another attempt."
-                audit.add(key, detail, entry.position)
-            taken = walk.forfeited if entry.outcome == "forfeited" else walk.used
-            _add(taken.setdefault(reservation.id, Counter()), entry.items)
+    def _charge(self, entry: DecisionEntry) -> None:
+        """Add a decision's charges to the run and, unless reserved, to its ancestors."""
+        counted = sum(count for _, count in entry.items)
+        if counted != entry.step_count:
+            self._fail_at(entry, f"says that it takes {entry.step_count} steps; its charges are {counted}.")
+        self.audit.charges += len(entry.items)
+        if entry.outcome in STEPS_TAKEN:
+            self.audit.steps += counted
+        reservation = None
+        if entry.reservation_id is not None:
+            reservation = self.audit.reservations.get((self.key[0], entry.reservation_id))
+            if reservation is None or reservation.run_id != self.key[1]:
+                self._fail_at(entry, f"is under a reservation {entry.reservation_id} that the run has not.")
+                reservation = None
+            else:
+                if reservation.attempt != entry.attempt:
+                    self._fail_at(entry, f"of attempt {entry.attempt} is under a plan of another attempt.")
+                taken = self.forfeited if entry.outcome == "forfeited" else self.used
+                _add(taken.setdefault(reservation.id, Counter()), entry.items)
+                if entry.outcome == "reported":
+                    _add(self.unasked.setdefault(reservation.id, Counter()), entry.items)
+        _add(self.own.spent, entry.items)
+        if reservation is None or reservation.status != ReservationStatus.ACTIVE:
+            _add(self.closed, entry.items)
             if entry.outcome == "reported":
-                _add(walk.unasked.setdefault(reservation.id, Counter()), entry.items)
-    _add(audit.balances[key].spent, entry.items)
-    if reservation is None or reservation.status != ReservationStatus.ACTIVE:
-        _add(closed, entry.items)
-        if entry.outcome == "reported":
-            _add(reported, entry.items)
+                _add(self.closed_reports, entry.items)
+
+    def _check_end(self) -> None:
+        """Compare the run's row with its decisions."""
+        if not self.broken and self.head != self.run.chain_head:
+            last = f"at decision {self.decisions - 1}" if self.decisions else "before the first decision"
+            self._fail(f"its chain ends {last}, but not with the run's head: decisions are missing.", self.decisions)
+        tied = max(self.audit.anchors(self.key), default=0)
+        if tied > self.decisions:
+            self._fail(f"{self.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
+        if self.decisions != self.run.decision_count:
+            self._fail(f"{self.decisions} decisions are kept, but {self.run.decision_count} were made.")
+        attempts = sorted(self.run.attempts)
+        if len(attempts) != self.run.attempt or attempts != list(range(1, len(attempts) + 1)):
+            self._fail(f"its attempts are {attempts}, but its current one is {self.run.attempt}.")
+        for attempt in [one for one in attempts if one > self.attempt]:
+            self._open_attempt(attempt, None)
+        if self.run.next_step != self.next_step:
+            self._fail(f"its steps end at {self.next_step}, but its next step is {self.run.next_step}.")
+        if wrong := status_disagreement(self.run.status, self.audit.terms(self.key), overdrawn=self.overdrawn):
+            self._fail(wrong)
+        if self.overdrawn and self.run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
+            self._fail(f"it has reported more than its limit allows, and yet it is {self.run.status}.")
+
+    def _check_epsilon(self) -> None:
+        """Compare the last decision's epsilon with the governing filter's, to detect an exchanged filter."""
+        governing = self.governing
+        if self.broken or self.epsilon is None or governing is None or not is_readable(governing.account):
+            return
+        spent = self.audit.cost(self.key[0], self.own.account, self.own.spent)
+        if spent is None:
+            return
+        stages = [stage for stage in self.audit.stages((self.key[0], governing.account.id)) if is_readable(stage)]
+        if not any(
+            isclose(stage.epsilon(spent), self.epsilon, rel_tol=TOLERANCE, abs_tol=TOLERANCE) for stage in stages
+        ):
+            governing.misread = True
+
+    def _balance_reservations(self) -> None:
+        """Check that each reservation balances: reserved = committed + returned + forfeited."""
+        active = None
+        for reservation in self.audit.plans.get(self.key, ()):
+            self._check_plan(reservation)
+            own = self.own
+            for balance in (own, *self.audit.above(self.key)):
+                balance.workloads.update(reservation.items)
+            if reservation.status == ReservationStatus.ACTIVE:
+                active = reservation.id
+                if reservation.attempt != self.run.attempt:
+                    self._fail(f"its active reservation {active} is not one of its attempt {self.run.attempt}.")
+                _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
+                _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
+                for balance in self.audit.adding(self.key):
+                    _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
+                    _allow(balance, reservation, {})
+            elif reservation.status == ReservationStatus.FORFEITED:
+                for balance in (own, *self.audit.adding(self.key)):
+                    balance.withdrawn.update(reservation.withdrawn)
+        if self.run.reservation_id != active:
+            self._fail(f"it names the reservation {self.run.reservation_id}, but its active one is {active}.")
+
+    def _check_plan(self, reservation: StoredReservation) -> None:
+        name = f"reservation {reservation.id}"
+        if not is_of(reservation.id, reservation.created_at):
+            self._fail(f"{name} was not made when its id says.")
+        planned = {event: count for event, (count, _) in reservation.items.items()}
+        reserved = self.audit.cost(self.key[0], self.own.account, planned)
+        stored = raw_rows.reserved(self.audit.tx, self.key[0], reservation.id, self.audit.report)
+        if reserved is None or (reserved.to_bytes(), reserved.delta) != stored:
+            self._fail(f"the curve of {name} is not that of its plan.")
+        self._check_withdrawn(reservation)
+        used = {event: used for event, (_, used) in reservation.items.items() if used}
+        if used != self.used.get(reservation.id, Counter()):
+            self._fail(f"what {name} says to be used of its plan is not what was charged under it.")
+        status, executed = reservation.status, reservation.steps_executed
+        left = {event: count - used for event, (count, used) in reservation.items.items() if count != used}
+        due = left if status == ReservationStatus.FORFEITED else {}
+        if self.forfeited.get(reservation.id, Counter()) != due:
+            self._fail(f"what is left of the plan of {name}, which is {status}, is not what was forfeited.")
+        if status == ReservationStatus.VOIDED and used:
+            self._fail(f"{name} is voided, and yet steps were charged under it.")
+        if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
+            self._fail(f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
+
+    def _check_withdrawn(self, reservation: StoredReservation) -> None:
+        """Compare a reservation's cancelled steps with the audit log and its charges."""
+        name, told = f"reservation {reservation.id}", self.audit.withdrawn(self.key[0], reservation.id)
+        if told is not None and reservation.withdrawn != told:
+            self._fail(f"what {name} records as withdrawn from its plan differs from the audit log of lowered limits.")
+        asked = self.used.get(reservation.id, Counter()) - self.unasked.get(reservation.id, Counter())
+        for event, count in reservation.withdrawn.items():
+            if asked[event] + count > reservation.items[event][0]:
+                self._fail(f"steps were let through under {name} that a lowered limit had withdrawn.")
 
 
 def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
     for fingerprint, count in items:
         counts[fingerprint] += count
-
-
-def _check_end(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
-    """Compare the run's row with its decisions."""
-    if not walk.broken and walk.head != run.chain_head:
-        last = f"at decision {walk.decisions - 1}" if walk.decisions else "before the first decision"
-        audit.add(key, f"its chain ends {last}, but not with the run's head: decisions are missing.", walk.decisions)
-    tied = max(audit.anchors(key), default=0)
-    if tied > walk.decisions:
-        audit.add(key, f"{walk.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
-    if walk.decisions != run.decision_count:
-        audit.add(key, f"{walk.decisions} decisions are kept, but {run.decision_count} were made.")
-    if sorted(run.attempts) != list(range(1, len(run.attempts) + 1)) or len(run.attempts) != run.attempt:
-        audit.add(key, f"its attempts are {sorted(run.attempts)}, but its current one is {run.attempt}.")
-    for attempt in sorted(one for one in run.attempts if one > walk.attempt):
-        _open_attempt(audit, key, run, walk, attempt, None)
-    if run.next_step != walk.next_step:
-        audit.add(key, f"its steps end at {walk.next_step}, but its next step is {run.next_step}.")
-    wrong = status_disagreement(run.status, audit.terms(key), overdrawn=walk.overdrawn)
-    if wrong is not None:
-        audit.add(key, wrong)
-    if walk.overdrawn and run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
-        audit.add(key, f"it has reported more than its limit allows, and yet it is {run.status}.")
-
-
-def _check_epsilon(audit: VerificationContext, key: Key, walk: _Walk) -> None:
-    """Compare the last decision's epsilon with the governing filter's, to detect an exchanged filter."""
-    own, governing = audit.balances[key], walk.governing
-    if walk.broken or walk.epsilon is None or governing is None or not is_readable(governing.account):
-        return
-    spent = audit.cost(key[0], own.account, own.spent)
-    if spent is None:
-        return
-    stages = [stage for stage in audit.stages((key[0], governing.account.id)) if is_readable(stage)]
-    if not any(_agree(stage.epsilon(spent), walk.epsilon) for stage in stages):
-        governing.misread = True
-
-
-def _agree(now: float, then: float) -> bool:
-    return isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
-def _balance_reservations(audit: VerificationContext, key: Key, run: StoredRun, walk: _Walk) -> None:
-    """Check that each reservation balances: reserved = committed + returned + forfeited."""
-    active = None
-    for reservation in audit.plans.get(key, ()):
-        _check_plan(audit, key, reservation, walk)
-        own = audit.balances[key]
-        for balance in (own, *audit.above(key)):
-            balance.workloads.update(reservation.items)
-        if reservation.status == ReservationStatus.ACTIVE:
-            active = reservation.id
-            if reservation.attempt != run.attempt:
-                audit.add(key, f"its active reservation {active} is not one of its attempt {run.attempt}.")
-            _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
-            _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
-            for balance in audit.adding(key):
-                _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
-                _allow(balance, reservation, {})
-        elif reservation.status == ReservationStatus.FORFEITED:
-            for balance in (own, *audit.adding(key)):
-                balance.withdrawn.update(reservation.withdrawn)
-    if run.reservation_id != active:
-        audit.add(key, f"it names the reservation {run.reservation_id}, but its active one is {active}.")
-
-
-def _check_plan(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
-    account = audit.balances[key].account
-    name = f"reservation {reservation.id}"
-    if not is_of(reservation.id, reservation.created_at):
-        audit.add(key, f"{name} was not made when its id says.")
-    reserved = audit.cost(key[0], account, {event: count for event, (count, _) in reservation.items.items()})
-    if reserved is None or (reserved.to_bytes(), reserved.delta) != raw_rows.reserved(
-        audit.tx, key[0], reservation.id, audit.report
-    ):
-        audit.add(key, f"the curve of {name} is not that of its plan.")
-    _check_withdrawn(audit, key, reservation, walk)
-    used = {event: used for event, (_, used) in reservation.items.items() if used}
-    if used != walk.used.get(reservation.id, Counter()):
-        audit.add(key, f"what {name} says to be used of its plan is not what was charged under it.")
-    status, executed = reservation.status, reservation.steps_executed
-    left = {event: count - used for event, (count, used) in reservation.items.items() if count != used}
-    due = left if status == ReservationStatus.FORFEITED else {}
-    if walk.forfeited.get(reservation.id, Counter()) != due:
-        audit.add(key, f"what is left of the plan of {name}, which is {status}, is not what was forfeited.")
-    if status == ReservationStatus.VOIDED and used:
-        audit.add(key, f"{name} is voided, and yet steps were charged under it.")
-    if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
-        audit.add(key, f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
-
-
-def _check_withdrawn(audit: VerificationContext, key: Key, reservation: StoredReservation, walk: _Walk) -> None:
-    """Compare a reservation's cancelled steps with the audit log and its charges."""
-    name, told = f"reservation {reservation.id}", audit.withdrawn(key[0], reservation.id)
-    if told is not None and reservation.withdrawn != told:
-        audit.add(key, f"what {name} records as withdrawn from its plan differs from the audit log of lowered limits.")
-    asked = walk.used.get(reservation.id, Counter()) - walk.unasked.get(reservation.id, Counter())
-    for event, count in reservation.withdrawn.items():
-        if asked[event] + count > reservation.items[event][0]:
-            audit.add(key, f"steps were let through under {name} that a lowered limit had withdrawn.")
 
 
 def _allow(balance: Balance, reservation: StoredReservation, spent: Mapping[str, int]) -> None:

@@ -1,17 +1,24 @@
-"""Place quarantines in account rows and in the audit log."""
+"""Place quarantines in account rows and in the audit log, one verification at a time."""
 
+import fcntl
 import logging
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Final
 
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
-from app.persistence.database import Database
+from app.persistence.database import NO_TENANT, Database
 from app.persistence.repositories import organisations, raw_rows
 from app.persistence.tolerant import DAMAGED
 from app.service.audit_log import AuditEvent, record_event
@@ -20,7 +27,34 @@ from app.service.verification.report import VerificationReport
 STOPPED_AT_ONCE: Final = 100
 """Accounts quarantined per transaction, each with an audit event."""
 
+LOCK: Final = 7305524921735473254
+"""Key of PostgreSQL's advisory lock, fixed for ever; migrations use the one before it."""
+
+LOOK_SECONDS: Final = 0.05
+"""Polling interval of a waiting verification."""
+
 _logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def verification_lock(db: Database) -> Iterator[None]:
+    """Hold the verification lock of a database, in this process and all others.
+
+    Charges are not blocked. The operating system or the database releases the lock of a process that dies.
+    """
+    if db.dialect == "postgresql":
+        with db.read(NO_TENANT, patient=True) as tx:
+            while not tx.scalar(select(func.pg_try_advisory_xact_lock(LOCK))):  # a blocking call would time out
+                time.sleep(LOOK_SECONDS)
+            yield
+        return
+    # Lock the folder: closing a handle of the database file would release SQLite's own locks.
+    folder = os.open(Path(str(db.engine.url.database)).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def place_quarantines(
@@ -45,18 +79,17 @@ def _place(
 ) -> Mapping[str, str | None]:
     """Quarantine accounts, and record it unless the audit log's end is damaged."""
 
-    def write(*, told: bool) -> Mapping[str, str | None]:
-        with db.write(organisation_id) as tx:
-            organisations.lock(tx, organisation_id)
-            before = raw_rows.set_quarantine(tx, organisation_id, sentences, now)
-            for account_id, old in before.items() if told else ():
-                was = None if old is None else {"quarantine": old}
-                act = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, was, {"quarantine": sentences[account_id]})
-                record_event(tx, organisation_id, asker, act, now)
-            return before
+    def write(tx: Connection, *, told: bool = True) -> Mapping[str, str | None]:
+        organisations.lock(tx, organisation_id)
+        before = raw_rows.set_quarantine(tx, organisation_id, sentences, now)
+        for account_id, old in before.items() if told else ():
+            was = None if old is None else {"quarantine": old}
+            act = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, was, {"quarantine": sentences[account_id]})
+            record_event(tx, organisation_id, asker, act, now)
+        return before
 
     try:
-        return db.retried(lambda: write(told=True))
+        return db.transact(organisation_id, write)
     except LedgerUnavailableError:
         raise  # not damaged: the database is busy or down
     except (*DAMAGED, SQLAlchemyError) as error:
@@ -65,4 +98,4 @@ def _place(
             organisation_id,
             type(error).__name__,
         )
-    return db.retried(lambda: write(told=False))
+    return db.transact(organisation_id, partial(write, told=False))

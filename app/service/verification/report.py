@@ -106,14 +106,9 @@ class VerificationReport:
 
 def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
     """Merge the reports of several databases, which have different organisations."""
+    counted = ("accounts", "runs", "decisions", "reservations", "charges", "steps", "acts")
     return VerificationReport(
-        accounts=sum(one.accounts for one in found),
-        runs=sum(one.runs for one in found),
-        decisions=sum(one.decisions for one in found),
-        reservations=sum(one.reservations for one in found),
-        charges=sum(one.charges for one in found),
-        steps=sum(one.steps for one in found),
-        acts=sum(one.acts for one in found),
+        **{name: sum(getattr(one, name) for one in found) for name in counted},
         faults=tuple(fault for one in found for fault in one.faults),
         quarantined={key: why for one in found for key, why in one.quarantined.items()},
     )
@@ -196,22 +191,25 @@ class VerificationContext:
         name = self.balances[key].name
         self.faults.append(Discrepancy(key[0], key[1], position, f"{name}: {detail}"))
 
+    def state(self, organisation_id: str) -> AuditState | None:
+        """Get the state of an organisation by its audit log; None: unknown, or a broken log."""
+        told = self.told.get(organisation_id)
+        return told if told is not None and told.fault is None else None
+
     def terms(self, key: Key) -> Terms | None:
         """Get an account's state by the audit log; None: unknown, or a broken log."""
-        told = self.told.get(key[0])
-        return told.terms.get(key[1]) if told is not None and told.fault is None else None
+        told = self.state(key[0])
+        return None if told is None else told.terms.get(key[1])
 
     def anchors(self, key: Key) -> Mapping[int, str]:
         """Get the anchored hashes of a run's chain, by number of decisions."""
-        told = self.told.get(key[0])
-        return told.anchors.get(key[1], {}) if told is not None and told.fault is None else {}
+        told = self.state(key[0])
+        return {} if told is None else told.anchors.get(key[1], {})
 
     def withdrawn(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
         """Get a reservation's steps that lowered limits have cancelled; None: a broken log."""
-        told = self.told.get(organisation_id)
-        if told is None or told.fault is not None:
-            return None
-        return told.withdrawn.get(reservation_id, Counter())
+        told = self.state(organisation_id)
+        return None if told is None else told.withdrawn.get(reservation_id, Counter())
 
     def report(self, cell: DamagedCell) -> None:
         """Report an unreadable cell, which leaves the account of its row unproven."""

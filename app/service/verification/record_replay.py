@@ -35,12 +35,7 @@ def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if maker is not None:
         maker(said, entry, after)
     elif entry.subject in said.get("proposals", {}):
-        said["proposals"][entry.subject] |= {
-            "status": after["status"],
-            "decided_by": entry.actor,
-            "decided_at": entry.created_at,
-            "decision_reason": entry.reason,
-        }
+        _decision(said, entry, after)
 
 
 def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
@@ -67,20 +62,17 @@ def _row(said: Records, table: str, key: str, **columns: object) -> None:
     said.setdefault(table, {}).setdefault(key, {}).update(columns)
 
 
+def _creation(entry: AuditEntry) -> dict[str, object]:
+    return {"created_by": entry.actor, "created_at": entry.created_at}
+
+
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
 def _organisation(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "organisations",
-        entry.subject,
-        name=after["name"],
-        policy=None,
-        policy_revision=0,
-        created_at=entry.created_at,
-    )
+    columns = {"name": after["name"], "policy": None, "policy_revision": 0, "created_at": entry.created_at}
+    _row(said, "organisations", entry.subject, **columns)
 
 
 def _policy(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -90,77 +82,46 @@ def _policy(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
 
 
 def _key(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "api_keys",
-        entry.subject,
-        name=after["name"],
-        role=after["role"],
-        scope_id=after["scope"],
-        secret_hash=after["secret_sha256"],
-        expires_at=_moment(after["expires_at"]),
-        revoked_at=_moment(after["revoked_at"]),
-    )
-    if entry.action == AuditAction.API_KEY_CREATED:
-        _row(said, "api_keys", entry.subject, created_by=entry.actor, created_at=entry.created_at)
+    given = {"name": after["name"], "role": after["role"], "scope_id": after["scope"]}
+    times = {name: _moment(after[name]) for name in ("expires_at", "revoked_at")}
+    made = _creation(entry) if entry.action == AuditAction.API_KEY_CREATED else {}
+    _row(said, "api_keys", entry.subject, **given, secret_hash=after["secret_sha256"], **times, **made)
 
 
 def _proposal(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "proposals",
-        entry.subject,
-        kind=entry.action.partition(".")[0],
-        account_id=after["account"],
-        payload=canonical({name: value for name, value in after.items() if name != "account"}),
-        status=str(ProposalStatus.OPEN),
-        reason=entry.reason,
-        proposed_by=entry.actor,
-        proposed_at=entry.created_at,
-        decided_by=None,
-        decided_at=None,
-        decision_reason=None,
-    )
+    what = {
+        "kind": entry.action.partition(".")[0],
+        "account_id": after["account"],
+        "payload": canonical({name: value for name, value in after.items() if name != "account"}),
+    }
+    why = {"reason": entry.reason, "proposed_by": entry.actor, "proposed_at": entry.created_at}
+    decision = dict.fromkeys(("decided_by", "decided_at", "decision_reason"))
+    _row(said, "proposals", entry.subject, **what, **why, status=str(ProposalStatus.OPEN), **decision)
+
+
+def _decision(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    decision = {"decided_by": entry.actor, "decided_at": entry.created_at, "decision_reason": entry.reason}
+    _row(said, "proposals", entry.subject, status=after["status"], **decision)
 
 
 def _experiment(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "experiments",
-        entry.subject,
-        account_id=after["account"],
-        charging_mode=after["charging_mode"],
-        created_by=entry.actor,
-        created_at=entry.created_at,
-    )
+    given = {"account_id": after["account"], "charging_mode": after["charging_mode"]}
+    _row(said, "experiments", entry.subject, **given, **_creation(entry))
 
 
 def _webhook(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "webhooks",
-        entry.subject,
-        url=after["url_sha256"],
-        types=after["types"],
-        account_id=after["account"],
-        secret=after["secret_sha256"],
-        previous_secret=None,
-        previous_secret_expires_at=None,
-        created_at=entry.created_at,
-        disabled_at=None,
-        disabled_reason=None,
-    )
+    given = {"url": after["url_sha256"], "types": after["types"], "account_id": after["account"]}
+    unset = dict.fromkeys(("previous_secret", "previous_secret_expires_at", "disabled_at", "disabled_reason"))
+    secret, created_at = after["secret_sha256"], entry.created_at
+    _row(said, "webhooks", entry.subject, **given, secret=secret, created_at=created_at, **unset)
 
 
 def _webhook_secret(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "webhooks",
-        entry.subject,
-        previous_secret=said["webhooks"][entry.subject]["secret"],
-        previous_secret_expires_at=entry.created_at + timedelta(seconds=after["overlap_seconds"]),
-        secret=after["secret_sha256"],
-    )
+    previous = {
+        "previous_secret": said["webhooks"][entry.subject]["secret"],
+        "previous_secret_expires_at": entry.created_at + timedelta(seconds=after["overlap_seconds"]),
+    }
+    _row(said, "webhooks", entry.subject, **previous, secret=after["secret_sha256"])
 
 
 def _webhook_disabled(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
@@ -168,18 +129,9 @@ def _webhook_disabled(said: Records, entry: AuditEntry, _: Mapping[str, Any]) ->
 
 
 def _session(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    _row(
-        said,
-        "sessions",
-        entry.subject,
-        secret_hash=after["secret_sha256"],
-        actor=entry.actor,
-        role=after["role"],
-        scope_id=after["scope"],
-        oidc_key_thumbprint=after["thumbprint"],
-        created_at=entry.created_at,
-        expires_at=_moment(after["expires_at"]),
-    )
+    given = {"role": after["role"], "scope_id": after["scope"], "oidc_key_thumbprint": after["thumbprint"]}
+    times = {"created_at": entry.created_at, "expires_at": _moment(after["expires_at"])}
+    _row(said, "sessions", entry.subject, actor=entry.actor, secret_hash=after["secret_sha256"], **given, **times)
 
 
 def _session_ended(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
