@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
 SITE := $(VENV)/.site
+GENERATOR := $(VENV)/generator
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	--upgrade --quiet
@@ -39,6 +40,12 @@ $(SITE): $(STAMP) requirements-docs.lock
 	@$(PIP) --no-deps --require-hashes -r requirements-docs.lock
 	@touch $@
 
+# What makes a client from openapi/openapi.json, for a test; beside the rest, since it needs an older typer.
+$(GENERATOR): $(STAMP) requirements-generator.lock
+	@rm -rf $@
+	@$(PIP) --no-deps --require-hashes --target $@ -r requirements-generator.lock
+	@touch $@
+
 setup: $(STAMP) ## install all that serving, the demo and the checks need, pinned, into .venv
 
 torch: $(TORCH) ## add torch, Opacus and Lightning, which the tests, the guide and an example need
@@ -55,7 +62,7 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 
 # Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
-test: $(TORCH) ## run every test
+test: $(TORCH) $(GENERATOR) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 soak: $(TORCH) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
@@ -100,6 +107,7 @@ lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@$(COMPILE) pyproject.toml -o requirements.lock
 	@$(COMPILE) pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
 	@$(COMPILE) --group docs -c requirements-dev.lock -o requirements-docs.lock
+	@$(COMPILE) --group generator -o requirements-generator.lock
 	@$(COMPILE) --group torch -c requirements-dev.lock -o requirements-torch.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } cuda' requirements-torch.lock > requirements-cuda.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } !cuda' requirements-torch.lock > requirements-torch.lock.new

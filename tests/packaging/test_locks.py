@@ -11,7 +11,9 @@ from packaging.version import Version
 
 from tests.packaging.dockerfile import ROOT
 
-DEV, DOCS, TORCH, CUDA, CPU = (f"requirements-{name}.lock" for name in ("dev", "docs", "torch", "cuda", "torch-cpu"))
+DEV, DOCS, GENERATOR, TORCH, CUDA, CPU = (
+    f"requirements-{name}.lock" for name in ("dev", "docs", "generator", "torch", "cuda", "torch-cpu")
+)
 
 
 def entries(lock: str) -> list[Requirement]:
@@ -34,7 +36,8 @@ def project(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lock", "at_least"), [("requirements.lock", 21), (DEV, 21), (DOCS, 10), (TORCH, 21), (CUDA, 10), (CPU, 1)]
+    ("lock", "at_least"),
+    [("requirements.lock", 21), (DEV, 21), (DOCS, 10), (GENERATOR, 20), (TORCH, 21), (CUDA, 10), (CPU, 1)],
 )
 def test_the_locks_name_no_registry_and_hash_everything(lock: str, at_least: int) -> None:
     text = (ROOT / lock).read_text()
@@ -65,7 +68,7 @@ def test_cuda_is_apart_from_what_everybody_needs() -> None:
     assert not {"torch", "opacus", "lightning"} & set(pinned(DEV))
 
 
-@pytest.mark.parametrize(("group", "lock"), [("dev", DEV), ("docs", DOCS), ("torch", TORCH)])
+@pytest.mark.parametrize(("group", "lock"), [("dev", DEV), ("docs", DOCS), ("generator", GENERATOR), ("torch", TORCH)])
 def test_each_dependency_group_is_locked_whole(group: str, lock: str) -> None:
     _are_met(project(".")["dependency-groups"][group], pinned(lock))
 
@@ -76,10 +79,10 @@ def test_what_every_extra_of_the_client_needs_is_locked_for_its_tests() -> None:
     _are_met([item for extra in extras.values() for item in extra], pinned(DEV) | pinned(TORCH))
 
 
-def test_make_installs_torch_for_the_tests_and_not_for_a_newcomer() -> None:
+def test_make_installs_torch_and_the_generator_for_the_tests_and_not_for_a_newcomer() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    needs = dict(re.findall(r"(?m)^([a-z]+): (\$\([A-Z]+\)) ##", makefile))
-    assert needs["test"] == "$(TORCH)"
+    needs = dict(re.findall(r"(?m)^([a-z]+): (\$.*) ##", makefile))
+    assert needs["test"] == "$(TORCH) $(GENERATOR)"
     assert {needs[target] for target in ("setup", "demo", "run", "check")} == {"$(STAMP)"}
 
 

@@ -69,9 +69,13 @@ class Output(BaseModel):
 T = TypeVar("T", bound=Output)
 
 
+Infinity = TypeAliasType(
+    # An enum, not a constant: generated clients then tell it from a number.
+    "Infinity",
+    Annotated[Literal["Infinity"], WithJsonSchema({"enum": ["Infinity"], "type": "string"})],
+)
 ExtendedNumber = TypeAliasType(
-    "ExtendedNumber",
-    Annotated[float | Literal["Infinity"], Field(description='A number, or "Infinity".')],
+    "ExtendedNumber", Annotated[float | Infinity, Field(description='A number, or "Infinity".')]
 )
 
 
