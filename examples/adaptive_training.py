@@ -12,6 +12,7 @@ the clipping norm is part of the charge.
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
@@ -82,6 +83,7 @@ class Training:
     epsilon: float = 0.0
 
 
+@cache
 def digits() -> tuple[Floats, NDArray[np.int64]]:
     """Load the records: (n, 65) pixels in [0, 1] and a one, and (n,) digits."""
     pixels, labels = load_digits(return_X_y=True)
@@ -172,20 +174,21 @@ def train(training: Training, noise: ClippedSumMechanism, run: Run) -> None:
         training.accuracy.append(float(np.mean(right)))
 
 
-def show(trainings: list[Training]) -> None:
+def show(trainings: list[Training], optimizers: list[str]) -> None:
     """Print the table of accuracies."""
-    print(f"\n{'accuracy after ' + str(STEPS) + ' steps':24}{'first z':>9}" + "".join(f"{o:>10}" for o in OPTIMIZERS))
+    print(f"\n{'accuracy after ' + str(STEPS) + ' steps':24}{'first z':>9}" + "".join(f"{o:>10}" for o in optimizers))
     for name in NOISES:
         row = [training for training in trainings if training.noise == name]
         cells = "".join(f"{training.accuracy[-1]:10.1%}" for training in row)
         print(f"{name:24}{row[0].noise_multiplier:9.3f}{cells}")
 
 
-def plot(trainings: list[Training], file: Path) -> None:
+def plot(trainings: list[Training], optimizers: list[str], file: Path) -> None:
     """Plot accuracy and clipping norm over the steps."""
     mpl.use("Agg")
-    figure, panels = plt.subplots(2, len(OPTIMIZERS), figsize=(13, 7), sharex=True, layout="constrained")
-    for column, optimizer in enumerate(OPTIMIZERS):
+    size = (1 + 4 * len(optimizers), 7)
+    figure, panels = plt.subplots(2, len(optimizers), figsize=size, sharex=True, squeeze=False, layout="constrained")
+    for column, optimizer in enumerate(optimizers):
         for training in trainings:
             if training.optimizer == optimizer:
                 panels[0, column].plot(training.accuracy, label=training.noise)
@@ -200,7 +203,9 @@ def plot(trainings: list[Training], file: Path) -> None:
 
 def main() -> None:
     """Plan, train and compare."""
-    asked = parser("Decaying noise and adaptive clipping for the same epsilon.", "adaptive-results").parse_args()
+    options = parser("Decaying noise and adaptive clipping for the same epsilon.", "adaptive-results")
+    options.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS), help="by default all")
+    asked = options.parse_args()
     trainings = []
     with LedgerClient() as ledger:
         path = budget(
@@ -215,7 +220,7 @@ def main() -> None:
         )
         for name in NOISES:
             first = first_noise_multiplier(ledger, name)
-            for optimizer in OPTIMIZERS:
+            for optimizer in asked.optimizers:
                 training = Training(name, optimizer, first)
                 noise = noise_of(name, first)
                 # What the steps cost is fixed in advance, so the filter may be "declared", and steps are granted ahead.
@@ -233,10 +238,10 @@ def main() -> None:
                 trainings.append(training)
                 print(f"{name:20} {optimizer:9} epsilon {run.epsilon:.4f}, {training.accuracy[-1]:.1%} right")
         spent = ledger.get_budget(run.state.budget)
-    show(trainings)
+    show(trainings, asked.optimizers)
     print(f"\nAll {len(trainings)} trainings together cost the same people epsilon {spent.epsilon:.2f}.")
     asked.out.mkdir(parents=True, exist_ok=True)
-    plot(trainings, asked.out / "adaptive.png")
+    plot(trainings, asked.optimizers, asked.out / "adaptive.png")
     (asked.out / "adaptive.json").write_text(json.dumps([asdict(training) for training in trainings]))
     print(f"Written: {asked.out / 'adaptive.png'} and {asked.out / 'adaptive.json'}")
 

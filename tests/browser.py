@@ -1,4 +1,7 @@
-"""A real browser: Debian's Chromium, driven by Playwright; installed where it can be, and never missed in silence."""
+"""A real browser: Debian's Chromium, driven by Playwright; installed where it can be, and never missed in silence.
+
+Preferred is the build without windows: a page takes a sixth of the processor time that it takes of the other.
+"""
 
 import fcntl
 import os
@@ -19,6 +22,9 @@ FLAGS = [
 """The sandbox needs rights that root in a container has not; the others keep the browser from asking its maker."""
 
 
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
 class NoBrowserError(Exception):
     """There is no browser, and none can be had; the message says why."""
 
@@ -37,7 +43,7 @@ def chromium() -> str:
             _install()
             found = _found()
     if found is None:
-        raise NoBrowserError("Debian's package chromium was installed, and yet there is no program chromium.")
+        raise NoBrowserError(f"Debian's package {PROGRAMS[0]} was installed, and yet there is no such program.")
     return found
 
 
@@ -56,16 +62,16 @@ def browsing() -> Iterator[Browser]:
 
 
 def _found() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 def _install() -> None:
     if os.getuid() != 0 or shutil.which("apt-get") is None:
-        raise NoBrowserError("Install Chromium (Debian: apt-get install chromium); only root can do it here.")
+        raise NoBrowserError(f"Install Chromium (Debian: apt-get install {PROGRAMS[0]}); only root can do it here.")
     quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for words in (
         ["update", "-qq"],
-        ["install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
+        ["install", "-y", "-qq", "--no-install-recommends", PROGRAMS[0], "fonts-dejavu-core"],
     ):
         done = subprocess.run(
             ["apt-get", *words], capture_output=True, text=True, check=False, timeout=600, env=quietly

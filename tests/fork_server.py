@@ -97,6 +97,7 @@ class ForkedProcess:
     """What `subprocess.Popen` would be for `python -m module`.
 
     Args:
+        server: forks it.
         module: to run.
         arguments: of the module.
         environment: all of it.
@@ -107,6 +108,7 @@ class ForkedProcess:
 
     def __init__(
         self,
+        server: ForkServer,
         module: str,
         *arguments: str,
         environment: dict[str, str],
@@ -117,7 +119,7 @@ class ForkedProcess:
         self.args = [module, *arguments]
         self.returncode: int | None = None
         self._told = socket.socket(socket.AF_UNIX)
-        self._told.connect(service_server().path)
+        self._told.connect(server.path)
         asked = json.dumps([module, arguments, environment, os.getcwd(), new_session])  # noqa: PTH109 - as a child does
         with Path(os.devnull).open("rb") as nothing:
             streams = [nothing.fileno(), output.fileno(), (errors or output).fileno()]
@@ -169,7 +171,9 @@ def run(module: str, *arguments: str, environment: dict[str, str], timeout: floa
         subprocess.TimeoutExpired: it takes longer.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = ForkedProcess(module, *arguments, environment=environment, output=output, errors=errors)
+        process = ForkedProcess(
+            service_server(), module, *arguments, environment=environment, output=output, errors=errors
+        )
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -20,7 +20,7 @@ from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.readiness import CACHE_SECONDS
 from tests import fork_server
-from tests.fork_server import ForkedProcess
+from tests.fork_server import ForkedProcess, service_server
 
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
@@ -89,18 +89,15 @@ class LiveServer:
                 self.port = probe.getsockname()[1]
         with (self.folder / "server.log").open("ab") as log:
             environment = {SIGN_INS: "0"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            environment |= self.environment
             command = [self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"]
             if self.interpreted:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", *command],
-                    env=environment | self.environment,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
+                    [sys.executable, "-m", *command], env=environment, stdout=log, stderr=log, start_new_session=True
                 )
             else:
                 self.process = ForkedProcess(
-                    *command, environment=environment | self.environment, output=log, new_session=True
+                    service_server(), *command, environment=environment, output=log, new_session=True
                 )
         until = time.monotonic() + 60
         while True:

@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import Event, LedgerError
 from epsilon_ledger.opacus import attach, discard_batch
 from tests.sdk.ecosystems.canaries import DRAWS, KINDS, RECORDS, Bench, FarLoss, WrongReleaseError, shares
-
-RANKS = 2
+from tests.sdk.ecosystems.ranks import RANKS
 
 
 class RankBench(Bench):

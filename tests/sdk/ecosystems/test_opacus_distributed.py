@@ -1,37 +1,17 @@
 """Two processes that train together ask once for both."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epsilon_ledger import gaussian, poisson_sampled
 from tests.sdk.ecosystems import distributed_training
+from tests.sdk.ecosystems.ranks import run_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    store = tmp_path_factory.mktemp("gloo") / "store"
-    root = Path(__file__).parents[3]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", distributed_training.__name__, str(rank), str(store), "3"],
-            cwd=root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = []
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        told.append(json.loads(out.splitlines()[-1]))
-    return told
+    return run_ranks(distributed_training.__name__, tmp_path_factory.mktemp("gloo"), 3)
 
 
 def test_rank_0_asks_for_both(ranks: list[dict[str, Any]]) -> None:

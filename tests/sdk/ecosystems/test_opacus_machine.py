@@ -3,11 +3,8 @@
 `make soak` runs them long: 50 rounds are 2,000 interleavings in one process, 300 of two processes, and 150 fits.
 """
 
-import json
 import os
 import random
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -24,6 +21,7 @@ from tests.sdk.ecosystems import distributed_canaries
 from tests.sdk.ecosystems.canaries import DRAWS, KINDS, Bench, WrongReleaseError
 from tests.sdk.ecosystems.conftest import HOOKS_WARN
 from tests.sdk.ecosystems.interleavings import ACTIONS, discard, interleave
+from tests.sdk.ecosystems.ranks import run_ranks
 from tests.sdk.ecosystems.test_lightning import trainer_of
 
 ROUNDS = int(os.environ.get("RELIABILITY_ROUNDS", "1"))
@@ -55,23 +53,7 @@ def test_releases_draws_and_charges_are_equal_and_no_record_is_in_a_sum_twice(tu
 
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_two_processes_release_their_parts_of_one_draw(turn: int, tmp_path: Path) -> None:
-    first, root = turn * DISTRIBUTED, Path(__file__).parents[3]
-    module = [sys.executable, "-m", distributed_canaries.__name__]
-    processes = [
-        subprocess.Popen(
-            [*module, str(rank), str(tmp_path / "store"), str(first), str(DISTRIBUTED)],
-            cwd=root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told: list[list[dict[str, Any]]] = []
-    for process in processes:
-        out, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, f"seeds from {first}: {errors[-2000:]}"
-        told.append(json.loads(out.splitlines()[-1]))
+    told = run_ranks(distributed_canaries.__name__, tmp_path, turn * DISTRIBUTED, DISTRIBUTED)
     for one, other in zip(*told, strict=True):
         assert len(one["sums"]) == len(other["sums"]) == one["charged"], one["seed"]
         assert one["in the last epoch"] == other["in the last epoch"] == DRAWS
