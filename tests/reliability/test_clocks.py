@@ -133,7 +133,7 @@ def _wrong_leases(replicas: Replicas, runs: list[str]) -> int:
     for _ in range(2):  # the first look may have begun before the leases were there
         while any(replicas.upkeep(name) == before[name] for name in CLOCKS):
             assert time.monotonic() < until
-            time.sleep(0.2)
+            time.sleep(0.5)
         before = {name: replicas.upkeep(name) for name in CLOCKS}
     wrong = 0
     for run, replica in zip(runs, cycle(OFF), strict=False):

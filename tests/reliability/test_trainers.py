@@ -4,9 +4,8 @@ Each trainer is a process with a journal of what it released, written right afte
 """
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,8 @@ import pytest
 from app.accounting.events import canonical, event_from_dict
 from app.persistence.database import Database
 from app.service.verification import verify
+from tests.fork_server import ForkedProcess, service_server
+from tests.reliability import trainers
 from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.proxy import Fault, FaultProxy, at_random
@@ -43,16 +44,18 @@ class Job:
 
     folder: Path
     asked: dict[str, Any]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[ForkedProcess] = field(default_factory=list)
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> ForkedProcess:
         return self.processes[-1]
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
-            arguments = [sys.executable, "-m", "tests.reliability.trainers", json.dumps(self.asked)]
-            self.processes.append(subprocess.Popen(arguments, stdout=log, stderr=log))
+            module, asked = trainers.__name__, json.dumps(self.asked)
+            self.processes.append(
+                ForkedProcess(service_server(), module, asked, environment=dict(os.environ), output=log)
+            )
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -74,7 +77,7 @@ class Job:
         self.process.kill()
         self.process.wait()
 
-    def finished(self, process: subprocess.Popen[bytes] | None = None) -> int:
+    def finished(self, process: ForkedProcess | None = None) -> int:
         """How a process ended: by default the last one."""
         return (process or self.process).wait(PATIENCE_SECONDS)
 
