@@ -100,6 +100,6 @@ class AccountFilter:
     """A filter of accounts; None: any."""
 
     kind: AccountKind
-    beneath: str | None = None
+    within: str | None = None
     parent_id: str | None = None
     path: str | None = None

@@ -98,11 +98,11 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
 class DecisionFilter:
     """A filter of decisions; None: any.
 
-    `beneath` is an account that the run charges or is.
+    `within` is an account that the run charges or is.
     """
 
     run_id: str | None = None
-    beneath: str | None = None
+    within: str | None = None
     outcome: DecisionOutcome | None = None
     actor: str | None = None
     since: datetime | None = None

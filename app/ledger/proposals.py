@@ -65,7 +65,7 @@ class Proposal:
 class ProposalFilter:
     """A filter of proposals; None: any. An account_id of `ORGANISATION` is the organisation itself."""
 
-    beneath: str | None = None
+    within: str | None = None
     account_id: str | None = None
     status: ProposalStatus | None = None
     kinds: frozenset[ProposalKind] | None = None

@@ -195,7 +195,7 @@ def list_experiments(
         within = [] if context.principal.scope is None else [context.principal.scope]
         if beneath is not None:
             within.append(find_parent(tx, context, beneath).account.id)
-        found = experiments.page(tx, context.organisation_id, beneath=within, after=after, limit=limit)
+        found = experiments.page(tx, context.organisation_id, within=within, after=after, limit=limit)
         return read_all(tx, context, found)
 
 

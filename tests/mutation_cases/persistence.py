@@ -18,8 +18,8 @@ CASES = (
     Mutation(
         "PostgreSQL's writers do not lock the accounts",
         "app/persistence/repositories/locks.py",
-        "_LOCKED = _SEEN.with_for_update(key_share=True)",
-        "_LOCKED = _SEEN",
+        "_LOCKED = _READ.with_for_update(key_share=True)",
+        "_LOCKED = _READ",
         (REPLICAS,),
         "postgresql",
     ),

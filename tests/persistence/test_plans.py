@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, text
 
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, decision_queries, decisions, deliveries, reservations
+from app.persistence.repositories import accounts, decisions, deliveries, leases
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
@@ -65,7 +65,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
         lambda tx, organisation: decisions.find_admitted(tx, organisation, [("run_1", 1, 5), ("run_2", 1, 7)]),
         "decisions",
     ),
-    "uq_reservations_active": (lambda tx, _: reservations.lapsed(tx, PLACE.created_at, 10), "reservations"),
+    "uq_reservations_active": (lambda tx, _: leases.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }
 
 
@@ -78,16 +78,16 @@ def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: 
 
 WANTED = {
     "everything": (DecisionFilter(), BY_TIME),
-    "beneath": (DecisionFilter(beneath="pop_1"), BY_TIME),
+    "beneath": (DecisionFilter(within="pop_1"), BY_TIME),
     "actor": (DecisionFilter(actor="key_1"), BY_TIME),
     "admitted": (DecisionFilter(outcome=DecisionOutcome.ADMITTED), BY_TIME),
     "within a time": (DecisionFilter(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
     "refused": (DecisionFilter(outcome=DecisionOutcome.REFUSED), NOT_ADMITTED),
-    "reported beneath": (DecisionFilter(outcome=DecisionOutcome.REPORTED, beneath="pop_1"), NOT_ADMITTED),
+    "reported beneath": (DecisionFilter(outcome=DecisionOutcome.REPORTED, within="pop_1"), NOT_ADMITTED),
     "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
     "refused since": (DecisionFilter(outcome=DecisionOutcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
     "a run": (DecisionFilter(run_id="run_1"), ""),
-    "admitted of a run": (DecisionFilter(run_id="run_1", outcome=DecisionOutcome.ADMITTED, beneath="pop_1"), ""),
+    "admitted of a run": (DecisionFilter(run_id="run_1", outcome=DecisionOutcome.ADMITTED, within="pop_1"), ""),
 }
 
 
@@ -97,9 +97,7 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: Decisi
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
     index = index or CHAIN[name]
-    plan = _plan(
-        opened, lambda tx, organisation: decision_queries.page(tx, organisation, wanted, before=before, limit=51)
-    )
+    plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, before=before, limit=51))
     if name == "sqlite":
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]

@@ -1,18 +1,28 @@
 """Create accounts, and write their limits and policies."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, Update, insert, update
 
 from app.ledger.account_records import Population
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.alerts import AlertSettings
 from app.ledger.composition import budgets_of
 from app.ledger.lookalikes import name_skeleton
 from app.persistence.repositories import balances
-from app.persistence.repositories.accounts import planned_text
-from app.persistence.repositories.organisations import policy_text
+from app.persistence.repositories.account_values import planned_text, policy_text, weights_text
+from app.persistence.repositories.expressions import values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
+
+# Fields of an account with a column of the same name.
+_SAME: Final = (
+    *("id", "kind", "parent_id", "population_id", "name", "path", "depth", "filter", "grid_version", "version"),
+    *("limit_revision", "policy_revision"),
+)
 
 
 def add(
@@ -30,28 +40,17 @@ def add(
     tx.execute(
         insert(accounts).values(
             organisation_id=organisation_id,
-            id=account.id,
-            kind=str(account.kind),
-            parent_id=account.parent_id,
-            population_id=account.population_id,
-            name=account.name,
+            **values_of(account, _SAME),
             name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
-            path=account.path,
-            depth=account.depth,
             epsilon_limit=account.limit and account.limit.epsilon,
             delta_limit=account.limit and account.limit.delta,
-            filter=str(account.filter),
             planned_events=planned_text(account.planned),
-            filter_weights=balances.weights_text(account.weights),
-            grid_version=account.grid_version,
-            version=account.version,
-            limit_revision=account.limit_revision,
+            filter_weights=weights_text(account.weights),
             max_partitions_per_unit=account.partitions_per_unit,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
             policy=policy_text(account.policy),
             organisation_policy=policy_text(account.house_policy),
-            policy_revision=account.policy_revision,
             created_at=now,
             updated_at=now,
         )
@@ -94,15 +93,11 @@ def set_limit(tx: Connection, organisation_id: str, account: Account, now: datet
     """Write an account's limit, revision and filter weights; the caller has locked its path."""
     assert account.limit is not None, "only a limit can be changed"
     tx.execute(
-        update(accounts)
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
-        .values(
+        _changed(organisation_id, account, now).values(
             epsilon_limit=account.limit.epsilon,
             delta_limit=account.limit.delta,
             limit_revision=account.limit_revision,
-            filter_weights=balances.weights_text(account.weights),
-            version=account.version,
-            updated_at=now,
+            filter_weights=weights_text(account.weights),
         )
     )
 
@@ -122,13 +117,24 @@ def add_version(tx: Connection, organisation_id: str, account_ids: Sequence[str]
 def set_policy(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
     """Write an account's policies and their revision; the caller has locked its path."""
     tx.execute(
-        update(accounts)
-        .where(accounts.c.organisation_id == organisation_id, accounts.c.id == account.id)
-        .values(
+        _changed(organisation_id, account, now).values(
             policy=policy_text(account.policy),
             organisation_policy=policy_text(account.house_policy),
             policy_revision=account.policy_revision,
-            version=account.version,
-            updated_at=now,
         )
     )
+
+
+def set_alert_settings(
+    tx: Connection, organisation_id: str, account: Account, settings: AlertSettings, now: datetime
+) -> None:
+    """Write a locked account's alert settings, with a new version that invalidates caches."""
+    changed = _changed(organisation_id, replace(account, version=account.version + 1), now)
+    thresholds = json.dumps(settings.thresholds)
+    tx.execute(changed.values(alert_thresholds=thresholds, forecast_days=settings.forecast_days))
+
+
+def _changed(organisation_id: str, account: Account, now: datetime) -> Update:
+    """Build an update of a changed account, with its version and the time."""
+    this = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == account.id)
+    return update(accounts).where(this).values(version=account.version, updated_at=now)

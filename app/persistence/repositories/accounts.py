@@ -1,29 +1,26 @@
 """Read accounts: populations, budgets and the accounts of runs."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, select, true
+from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import NeighboringRelation, event_from_dict, event_to_dict
+from app.accounting.events import NeighboringRelation
 from app.accounting.orders import orders
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
-from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.filters import FilterKind, Limit
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.database import writes
-from app.persistence.repositories import balances
-from app.persistence.repositories.alert_settings import read_alert_settings
+from app.persistence.repositories import balances, expressions
+from app.persistence.repositories.account_values import read_alert_settings, read_planned, read_policy, read_weights
 from app.persistence.repositories.dp_events import CostCache
+from app.persistence.repositories.expressions import NO_RUN, join_on, owned_by, page_after
 from app.persistence.repositories.locks import ancestor_ids, descendant_ids, lock
-from app.persistence.repositories.organisations import read_policy
-from app.persistence.repositories.partial_indexes import NO_RUN
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
@@ -33,28 +30,16 @@ _FACTS = (
     *(populations.c.privacy_unit, populations.c.neighboring_relation, populations.c.size),
     partition_attestations.c.replacement_assumption,
 )
-_IN_POPULATION = (populations.c.organisation_id == accounts.c.organisation_id) & (
-    populations.c.account_id == accounts.c.population_id
-)
-_WITH_BALANCE = (kept_balances.c.organisation_id == accounts.c.organisation_id) & (
-    kept_balances.c.account_id == accounts.c.id
-)
-_AS_ATTESTED = (partition_attestations.c.organisation_id == accounts.c.organisation_id) & (
-    partition_attestations.c.account_id == accounts.c.id
-)
-_RECORDS = (
+_IN_POPULATION = join_on(populations, accounts, account_id="population_id")
+_ACCOUNTS = (
     select(accounts, *_FACTS)
-    .outerjoin(kept_balances, _WITH_BALANCE)
-    .outerjoin(partition_attestations, _AS_ATTESTED)
-    .join(populations, _IN_POPULATION)
+    .outerjoin(kept_balances, join_on(kept_balances, accounts, account_id="id"))
+    .outerjoin(partition_attestations, join_on(partition_attestations, accounts, account_id="id"))
 )
+_RECORDS = _ACCOUNTS.join(populations, _IN_POPULATION)
 
 _PATH = (
-    _RECORDS.join(
-        account_ancestors,
-        (account_ancestors.c.organisation_id == accounts.c.organisation_id)
-        & (account_ancestors.c.ancestor_id == accounts.c.id),
-    )
+    _RECORDS.join(account_ancestors, join_on(account_ancestors, accounts, ancestor_id="id"))
     .where(
         accounts.c.organisation_id == bindparam("of_organisation"),
         account_ancestors.c.account_id == bindparam("of_account"),
@@ -82,13 +67,8 @@ def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord
 
 
 def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
-    """Get the greatest id with a prefix by the primary key's index."""
-    found = select(func.max(accounts.c.id)).where(
-        accounts.c.organisation_id == organisation_id,
-        accounts.c.id >= f"{prefix}_",
-        accounts.c.id < f"{prefix}`",  # the character after the underscore
-    )
-    return tx.execute(found).scalar()
+    """Get the greatest id with a prefix."""
+    return expressions.newest_id(tx, accounts, organisation_id, prefix)
 
 
 def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:
@@ -121,16 +101,14 @@ def page(
 ) -> list[AccountRecord]:
     """List accounts by id, after a cursor."""
     found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
-    if wanted.beneath is not None:
-        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, wanted.beneath)))
+    if wanted.within is not None:
+        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, wanted.within)))
     if wanted.parent_id is not None:
         found = found.where(accounts.c.parent_id == wanted.parent_id)
     if wanted.path is not None:
         found = found.where(accounts.c.path == wanted.path)
-    if after is not None:
-        found = found.where(accounts.c.id > after)
     book = CostCache()
-    return [_record(tx, book, row) for row in tx.execute(found.order_by(accounts.c.id).limit(limit)).all()]
+    return [_record(tx, book, row) for row in tx.execute(page_after(found, accounts.c.id, after, limit)).all()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +142,8 @@ class StoredAccount:
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAccount]:
     """List all accounts of one or every organisation, ancestors first, reporting damage."""
     query = TolerantQuery(
-        select(accounts, *_FACTS)
-        .outerjoin(kept_balances, _WITH_BALANCE)
-        .outerjoin(partition_attestations, _AS_ATTESTED)
-        .outerjoin(populations, _IN_POPULATION)
-        .where(true() if organisation_id is None else accounts.c.organisation_id == organisation_id)
+        _ACCOUNTS.outerjoin(populations, _IN_POPULATION)
+        .where(owned_by(accounts, organisation_id))
         .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id),
         _CONTENTS,
         [kept_balances, populations],
@@ -244,7 +219,7 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         limit=_limit(row.epsilon_limit, row.delta_limit),
         filter=FilterKind(row.filter),
         planned=read_planned(row.planned_events),
-        weights=_weights(row.filter_weights),
+        weights=read_weights(row.filter_weights),
         spent=spent,
         held=held,
         grid_version=row.grid_version,
@@ -262,21 +237,6 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
     return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine_reason, since, tells)
 
 
-def planned_text(planned: tuple[StepEvent, ...]) -> str:
-    """Serialize a planned workload for `read_planned`."""
-    return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
-
-
-def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
-    """Compute the sha256 (hex) of a stored planned workload, if any."""
-    return hashlib.sha256(planned_text(planned).encode()).hexdigest() if planned else None
-
-
-def read_planned(text: str) -> tuple[StepEvent, ...]:
-    """Parse a stored planned workload."""
-    return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
-
-
 def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
     if epsilon is None and delta is None:
         return None
@@ -285,18 +245,11 @@ def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
     return Limit(epsilon, delta)
 
 
-def _weights(text: str | None) -> FilterWeights | None:
-    if text is None:
-        return None
-    stored = json.loads(text)
-    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
-
-
 _CONTENTS: Final[Contents] = {
     accounts.c.kind: AccountKind,
     accounts.c.filter: FilterKind,
     accounts.c.planned_events: read_planned,
-    accounts.c.filter_weights: _weights,
+    accounts.c.filter_weights: read_weights,
     accounts.c.grid_version: orders,
     accounts.c.policy: read_policy,
     accounts.c.organisation_policy: read_policy,

@@ -6,19 +6,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from app.ledger.alerts import Alert, AlertFilter, AlertType, DeliveryStatus
 from app.persistence.repositories import webhooks
-from app.persistence.repositories.locks import ancestor_ids
-from app.persistence.tables import account_ancestors, alerts, deliveries
+from app.persistence.repositories.expressions import columns_of, page_before, upsert, values_of
+from app.persistence.repositories.locks import ancestor_ids, descendant_ids
+from app.persistence.tables import alerts, deliveries
+
+COLUMNS = columns_of(alerts, Alert)
 
 
-def add(tx: Connection, organisation_id: str, told: Iterable[Alert]) -> None:
+def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
     """Add new alerts, and a delivery to each webhook that wants them, ignoring duplicates."""
     wanting = webhooks.active(tx, organisation_id)
-    for alert in told:
-        if not _add_once(tx, organisation_id, alert):
+    for alert in new:
+        added = upsert(tx, alerts).values(_values(organisation_id, alert)).on_conflict_do_nothing()
+        if tx.execute(added.returning(alerts.c.id)).scalar() is None:
             continue
         scoped = any(each.account_id is not None for each in wanting)
         above = ancestor_ids(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
@@ -56,38 +59,18 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
 
 def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: str | None, limit: int) -> list[Alert]:
     """List alerts before an id, newest first."""
-    found = select(alerts).where(alerts.c.organisation_id == organisation_id)
+    found = select(*COLUMNS).where(alerts.c.organisation_id == organisation_id)
     if wanted.kind is not None:
         found = found.where(alerts.c.type == str(wanted.kind))
     if wanted.within is not None:
-        beneath = select(account_ancestors.c.account_id).where(
-            account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == wanted.within
-        )
-        found = found.where(alerts.c.account_id.in_(beneath))
-    if before is not None:
-        found = found.where(alerts.c.id < before)
-    return [read_alert(row) for row in tx.execute(found.order_by(alerts.c.id.desc()).limit(limit))]
+        found = found.where(alerts.c.account_id.in_(descendant_ids(organisation_id, wanted.within)))
+    return [read_alert(row) for row in tx.execute(page_before(found, alerts.c.id, before, limit))]
 
 
 def read_alert(row: Row[Any]) -> Alert:
-    """Read an alert from its row."""
-    return Alert(row.id, AlertType(row.type), row.account_id, row.dedup_key, json.loads(row.payload), row.created_at)
-
-
-def _add_once(tx: Connection, organisation_id: str, alert: Alert) -> bool:
-    """Add an alert unless it is a duplicate; return whether it was added."""
-    into = postgresql.insert(alerts) if tx.dialect.name == "postgresql" else sqlite.insert(alerts)
-    appended = into.values(_values(organisation_id, alert)).on_conflict_do_nothing().returning(alerts.c.id)
-    return tx.execute(appended).scalar() is not None
+    """Read an alert from its COLUMNS."""
+    return Alert(**row._asdict() | {"type": AlertType(row.type), "payload": json.loads(row.payload)})
 
 
 def _values(organisation_id: str, alert: Alert) -> dict[str, object]:
-    return {
-        "organisation_id": organisation_id,
-        "id": alert.id,
-        "type": str(alert.type),
-        "account_id": alert.account_id,
-        "dedup_key": alert.dedup_key,
-        "payload": json.dumps(alert.payload),
-        "created_at": alert.created_at,
-    }
+    return {"organisation_id": organisation_id, **values_of(alert), "payload": json.dumps(alert.payload)}

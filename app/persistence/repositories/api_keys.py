@@ -2,54 +2,41 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from app.ledger.api_keys import KeyRecord
+from app.persistence.repositories.expressions import columns_of, page_after, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys
+
+_COLUMNS = columns_of(api_keys, KeyRecord, scope="scope_id")
+_MANY = select(*_COLUMNS).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
     """Add a key."""
-    tx.execute(
-        insert(api_keys).values(
-            organisation_id=key.organisation_id,
-            id=key.id,
-            name=key.name,
-            role=key.role,
-            scope_id=key.scope,
-            secret_hash=key.secret_hash,
-            created_by=key.created_by,
-            created_at=key.created_at,
-            expires_at=key.expires_at,
-        )
-    )
+    values = values_of(key)
+    tx.execute(insert(api_keys).values(scope_id=values.pop("scope"), **values))
 
 
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
     """Find a key of any organisation by id."""
-    row = tx.execute(select(api_keys).where(api_keys.c.id == key_id)).one_or_none()
-    return None if row is None else _record(row)
-
-
-_MANY = select(api_keys).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
+    row = tx.execute(select(*_COLUMNS).where(api_keys.c.id == key_id)).one_or_none()
+    return None if row is None else KeyRecord(*row)
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
     """Find keys of any organisation by id."""
-    return {row.id: _record(row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
+    return {row.id: KeyRecord(*row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
 
 
 def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str | None, limit: int) -> list[KeyRecord]:
     """List keys after an id, optionally those within a scope."""
-    found = select(api_keys).where(api_keys.c.organisation_id == organisation_id)
+    found = select(*_COLUMNS).where(api_keys.c.organisation_id == organisation_id)
     if scope is not None:
         found = found.where(api_keys.c.scope_id.in_(descendant_ids(organisation_id, scope)))
-    if after is not None:
-        found = found.where(api_keys.c.id > after)
-    return [_record(row) for row in tx.execute(found.order_by(api_keys.c.id).limit(limit))]
+    return [KeyRecord(*row) for row in tx.execute(page_after(found, api_keys.c.id, after, limit))]
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
@@ -68,20 +55,4 @@ def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> 
         .where(api_keys.c.organisation_id == bindparam("of_organisation"), api_keys.c.id == bindparam("of_key"))
         .values(last_used_at=bindparam("at")),
         [{"of_organisation": owner, "of_key": key_id, "at": at} for (owner, key_id), at in sorted(when.items())],
-    )
-
-
-def _record(row: Row[Any]) -> KeyRecord:
-    return KeyRecord(
-        id=row.id,
-        organisation_id=row.organisation_id,
-        name=row.name,
-        role=row.role,
-        scope=row.scope_id,
-        secret_hash=row.secret_hash,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
     )

@@ -7,6 +7,7 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, 
 
 from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.persistence.repositories.expressions import owned_by, page_after, page_before, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 from app.persistence.tolerant import Report, TolerantQuery, refuse
@@ -26,28 +27,23 @@ def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
 
 def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
     """Append an entry after the hash `previous`; the caller holds the organisation's lock."""
-    values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
-    tx.execute(insert(audit_entries).values(**values, entry_hash=audit_entry_hash(previous, entry)))
+    tx.execute(insert(audit_entries).values(**values_of(entry), entry_hash=audit_entry_hash(previous, entry)))
 
 
 def page(
     tx: Connection, organisation_id: str, wanted: AuditFilter, *, after: int, limit: int
 ) -> list[StoredAuditEntry]:
     """List entries after a position, in chain order."""
-    place = audit_entries.c.position
-    found = _filtered(organisation_id, wanted).where(place > after)
-    return [_kept(row) for row in tx.execute(found.order_by(place).limit(limit))]
+    found = page_after(_filtered(organisation_id, wanted), audit_entries.c.position, after, limit)
+    return [_entry(row) for row in tx.execute(found)]
 
 
 def page_backwards(
     tx: Connection, organisation_id: str, wanted: AuditFilter, *, before: int | None, limit: int
 ) -> list[StoredAuditEntry]:
     """List entries before a position, or all, from the end of the chain."""
-    place = audit_entries.c.position
-    found = _filtered(organisation_id, wanted)
-    if before is not None:
-        found = found.where(place < before)
-    return [_kept(row) for row in tx.execute(found.order_by(place.desc()).limit(limit))]
+    found = page_before(_filtered(organisation_id, wanted), audit_entries.c.position, before, limit)
+    return [_entry(row) for row in tx.execute(found)]
 
 
 def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
@@ -71,26 +67,24 @@ def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
 
 def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
     """Build a subquery for the ids of subjects under an account."""
-    beneath = descendant_ids(organisation_id, account_id)
+    within = descendant_ids(organisation_id, account_id)
     of_these = [
-        select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(beneath))
+        select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(within))
         for table, column in (
             (api_keys, api_keys.c.scope_id),
             (proposals, proposals.c.account_id),
             (experiments, experiments.c.account_id),
         )
     ]
-    return union_all(beneath, *of_these)
+    return union_all(within, *of_these)
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAuditEntry]:
     """List the entries of one or every organisation in chain order, reporting damage."""
-    found = select(audit_entries).order_by(*audit_entries.primary_key)
-    if organisation_id is not None:
-        found = found.where(audit_entries.c.organisation_id == organisation_id)
-    return TolerantQuery(found).objects(tx, _kept, report)
+    found = select(audit_entries).where(owned_by(audit_entries, organisation_id)).order_by(*audit_entries.primary_key)
+    return TolerantQuery(found).objects(tx, _entry, report)
 
 
-def _kept(row: Row[Any]) -> StoredAuditEntry:
+def _entry(row: Row[Any]) -> StoredAuditEntry:
     entry = AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__dataclass_fields__})
     return StoredAuditEntry(entry, row.entry_hash)

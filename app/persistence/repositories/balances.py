@@ -17,9 +17,9 @@ from app.accounting.events import NeighboringRelation, fingerprint
 from app.ledger.account_records import Since
 from app.ledger.accounts import Account, PricedStep, zero_curve
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.filters import FilterWeights
 from app.ledger.reservations import subtract_hold
 from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.account_values import weights_text
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
 
@@ -123,18 +123,6 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
 def _since_text(since: Since) -> str:
     """Serialize recent charges."""
     return json.dumps(since, separators=(",", ":"))
-
-
-def weights_text(weights: FilterWeights | None) -> str | None:
-    """Serialize frozen weights."""
-    return None if weights is None else json.dumps(weights_facts(weights))
-
-
-def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
-    """Convert frozen weights to JSON values."""
-    if weights is None:
-        return None
-    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
 def read_since(text: str) -> Since:

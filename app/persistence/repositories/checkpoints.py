@@ -5,18 +5,25 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from app.ledger.audit import Checkpoint
+from app.persistence.repositories.expressions import (
+    columns_of,
+    join_on,
+    owned_by,
+    page_after,
+    page_before,
+    values_of,
+)
 from app.persistence.tables import checkpoints, run_anchors, runs
 from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
+
+_COLUMNS = columns_of(checkpoints, Checkpoint)
 
 
 def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
     """List id, length and head of runs with decisions since their last anchor."""
     found = (
         select(runs.c.account_id, runs.c.decision_count, runs.c.chain_head)
-        .outerjoin(
-            run_anchors,
-            (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id),
-        )
+        .outerjoin(run_anchors, join_on(run_anchors, runs, run_id="account_id"))
         .where(
             runs.c.organisation_id == organisation_id,
             runs.c.decision_count > 0,
@@ -39,29 +46,24 @@ def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, i
 
 def add(tx: Connection, checkpoint: Checkpoint) -> None:
     """Add a checkpoint."""
-    values = {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__}
-    tx.execute(insert(checkpoints).values(values))
+    tx.execute(insert(checkpoints).values(values_of(checkpoint)))
 
 
 def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> list[Checkpoint]:
     """List checkpoints after a chain length, in order."""
-    found = select(checkpoints).where(
-        checkpoints.c.organisation_id == organisation_id, checkpoints.c.audit_length > after
-    )
-    return [Checkpoint(**row) for row in tx.execute(found.order_by(checkpoints.c.audit_length).limit(limit)).mappings()]
+    found = select(*_COLUMNS).where(checkpoints.c.organisation_id == organisation_id)
+    return [Checkpoint(*row) for row in tx.execute(page_after(found, checkpoints.c.audit_length, after, limit))]
 
 
 def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
     """Get the newest checkpoint."""
-    found = select(checkpoints).where(checkpoints.c.organisation_id == organisation_id)
-    row = tx.execute(found.order_by(checkpoints.c.audit_length.desc()).limit(1)).mappings().one_or_none()
-    return None if row is None else Checkpoint(**row)
+    found = select(*_COLUMNS).where(checkpoints.c.organisation_id == organisation_id)
+    row = tx.execute(page_before(found, checkpoints.c.audit_length, None, 1)).one_or_none()
+    return None if row is None else Checkpoint(*row)
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:
     """List the checkpoints of one or every organisation, reporting damage."""
-    found = select(checkpoints).order_by(*checkpoints.primary_key)
-    if organisation_id is not None:
-        found = found.where(checkpoints.c.organisation_id == organisation_id)
+    found = select(*_COLUMNS).where(owned_by(checkpoints, organisation_id)).order_by(*checkpoints.primary_key)
     query = TolerantQuery(found, {checkpoints.c.document: json_object})
-    return query.objects(tx, lambda row: Checkpoint(**row._mapping), report)  # noqa: SLF001 - public, whatever its name
+    return query.objects(tx, lambda row: Checkpoint(**row._asdict()), report)

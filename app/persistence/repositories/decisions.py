@@ -1,24 +1,36 @@
 """Decisions on requests for steps, admitted and refused."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, or_, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, select
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.decisions import Decision, DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.hash_chain import Actor
 from app.persistence.bulk import BulkStatement
-from app.persistence.repositories.decision_event_previews import first_events
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.repositories.partial_indexes import ADVANCED
-from app.persistence.tables import accounts, decision_events, decisions, dp_events
+from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, join_on
+from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events
+
+EVENT_BYTES: Final = 400
+"""Bytes counted per event besides its description: 4 MiB then hold at most ten thousand events, which take a tenth of
+a second to read and write."""
+
+# Fields of a decision with a column of the same name.
+_PLAIN: Final = (
+    *("run_id", "position", "attempt", "first_step", "step_count", "requested_count", "steps_remaining"),
+    *("binding_account_id", "refusal_details", "request_fingerprint", "idempotency_key", "reservation_id"),
+    *("created_at", "entry_hash"),
+)
+_NEWEST_FIRST: Final = ("created_at", "run_id", "position")
+_CHAIN_BACKWARDS: Final = ("position",)
+"""For one run, its primary key's order: the clocks of replicas may differ slightly."""
 
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
-    accounts,
-    (accounts.c.organisation_id == decisions.c.organisation_id) & (accounts.c.id == decisions.c.binding_account_id),
+    accounts, join_on(accounts, decisions, id="binding_account_id")
 )
 
 # Hot-path statements are built once: building one costs as much as executing it.
@@ -48,40 +60,10 @@ def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
     _ADDED_ITEMS.execute(tx, items)
 
 
-def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
-    went_on = decision.admitted
-    return {
-        "organisation_id": organisation_id,
-        "run_id": decision.run_id,
-        "position": decision.position,
-        "attempt": decision.attempt,
-        "outcome": str(decision.outcome),
-        "idempotency_key": decision.idempotency_key,
-        "request_fingerprint": decision.request_fingerprint,
-        "first_step": decision.first_step,
-        "step_count": decision.step_count,
-        "requested_count": decision.requested_count,
-        "next_step": decision.next_step if went_on else None,
-        "follows_step": decision.first_step if went_on and not decision.opens_attempt else None,
-        "opens_step": decision.first_step if went_on and decision.opens_attempt else None,
-        "epsilon": decision.reading.epsilon,
-        "delta": decision.reading.delta,
-        "epsilon_limit": decision.reading.epsilon_limit,
-        "steps_remaining": decision.steps_remaining,
-        "binding_account_id": decision.binding_account_id,
-        "refusal_details": decision.refusal_details,
-        "reservation_id": decision.reservation_id,
-        "entry_hash": decision.entry_hash,
-        "created_at": decision.created_at,
-        "actor": decision.asker.actor,
-        "request_id": decision.asker.request_id,
-    }
-
-
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
     """Find decisions by idempotency keys, without their steps: a repeated request has them."""
     rows = tx.execute(_BY_KEYS, {"of_organisation": organisation_id, "of_keys": idempotency_keys})
-    return [read_decision(row, ()) for row in rows]
+    return [_decision(row, ()) for row in rows]
 
 
 def find_by_key(tx: Connection, organisation_id: str, idempotency_key: str) -> Decision | None:
@@ -95,43 +77,80 @@ def find_admitted(tx: Connection, organisation_id: str, places: Iterable[tuple[s
         (decisions.c.run_id == run_id) & (decisions.c.attempt == attempt) & (decisions.c.first_step == first_step)
         for run_id, attempt, first_step in places
     ]
-    found = _of(organisation_id).where(or_(*these), ADVANCED)
-    return [read_decision(row, ()) for row in tx.execute(found)]
+    found = _DECISIONS.where(decisions.c.organisation_id == organisation_id, or_(*these), ADVANCED)
+    return [_decision(row, ()) for row in tx.execute(found)]
 
 
 def at_positions(
     tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int | None = None
 ) -> list[Decision]:
     """List a run's decisions at some positions; `room` bytes limit the steps read."""
-    found = _of(organisation_id).where(decisions.c.run_id == run_id, decisions.c.position.in_(positions))
+    found = _of(organisation_id, run_id).where(decisions.c.position.in_(positions))
     rows = tx.execute(found.order_by(decisions.c.position)).all()
     places = [row.position for row in rows]
     if room is None:
         events = _events(tx, organisation_id, run_id, places)
     else:
-        events = first_events(tx, organisation_id, run_id, places, room)
-    return [read_decision(row, events[row.position]) for row in rows]
+        events = _first_events(tx, organisation_id, run_id, places, room)
+    return [_decision(row, events[row.position]) for row in rows]
 
 
-def _of(organisation_id: str) -> Select[Any]:
-    return _DECISIONS.where(decisions.c.organisation_id == organisation_id)
+def page(
+    tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: DecisionCursor | None, limit: int
+) -> list[DecisionWithPath]:
+    """List decisions of all runs before a cursor, newest first, or back along a chain."""
+    found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
+    if before is not None:
+        found = _behind(found, before, within_run=wanted.follows_a_chain)
+    order = _CHAIN_BACKWARDS if wanted.follows_a_chain else _NEWEST_FIRST
+    # Paths are joined after the limit: a join before it may read all decisions.
+    cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(limit).subquery()
+    run, binding = accounts.alias("run"), accounts.alias("binding")
+    rows = tx.execute(
+        select(cut, run.c.path.label("run_path"), binding.c.path.label("binding_account_path"))
+        .join(run, join_on(run, cut, id="run_id"))
+        .join(binding, join_on(binding, cut, id="binding_account_id"))
+        .order_by(*(cut.c[name].desc() for name in order))
+    )
+    return [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
 
 
-def _events(
-    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
-) -> dict[int, tuple[StepEvent, ...]]:
-    found = (
-        select(
-            decision_events.c.position,
-            decision_events.c.count.label("times"),
-            dp_events.c.canonical_json,
-            dp_events.c.fingerprint,
-        )
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == decision_events.c.organisation_id)
-            & (dp_events.c.fingerprint == decision_events.c.event_fingerprint),
-        )
+def _of(organisation_id: str, run_id: str) -> Select[Any]:
+    return _DECISIONS.where(decisions.c.organisation_id == organisation_id, decisions.c.run_id == run_id)
+
+
+def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
+    if wanted.run_id is not None:
+        found = found.where(decisions.c.run_id == wanted.run_id)
+    if wanted.within is not None:
+        path = select(account_ancestors.c.depth).where(join_on(account_ancestors, decisions, account_id="run_id"))
+        found = found.where(path.where(account_ancestors.c.ancestor_id == wanted.within).exists())
+    if wanted.outcome is not None:
+        found = found.where(decisions.c.outcome == str(wanted.outcome))
+        if wanted.outcome is not DecisionOutcome.ADMITTED:
+            found = found.where(NOT_ADMITTED)
+    if wanted.actor is not None:
+        found = found.where(decisions.c.actor == wanted.actor)
+    if wanted.since is not None:
+        found = found.where(decisions.c.created_at >= wanted.since)
+    if wanted.until is not None:
+        found = found.where(decisions.c.created_at < wanted.until)
+    return found
+
+
+def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> Select[Any]:
+    at, run_id, position = decisions.c.created_at, decisions.c.run_id, decisions.c.position
+    if within_run:
+        return found.where(position < place.position)
+    same_run = and_(run_id == place.run_id, position < place.position)
+    # The first condition is a range of the index; the second resolves equal times.
+    return found.where(at <= place.created_at, or_(at < place.created_at, run_id < place.run_id, same_run))
+
+
+def _items(organisation_id: str, run_id: str, positions: Sequence[int], *columns: Any) -> Select[Any]:  # noqa: ANN401 - of the events
+    """Select the items of some of a run's decisions in order."""
+    return (
+        select(decision_events.c.position, decision_events.c.count.label("times"), *columns)
         .where(
             decision_events.c.organisation_id == organisation_id,
             decision_events.c.run_id == run_id,
@@ -139,34 +158,73 @@ def _events(
         )
         .order_by(decision_events.c.position, decision_events.c.item)
     )
+
+
+def _events(
+    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
+) -> dict[int, tuple[StepEvent, ...]]:
+    items = _items(organisation_id, run_id, positions, dp_events.c.canonical_json, dp_events.c.fingerprint)
     events: dict[int, list[StepEvent]] = {}
-    for row in tx.execute(found):
+    for row in tx.execute(items.join(dp_events, join_on(dp_events, decision_events, fingerprint="event_fingerprint"))):
         step = StepEvent(read_event(row.canonical_json, row.fingerprint), row.times)
         events.setdefault(row.position, []).append(step)
     return {position: tuple(steps) for position, steps in events.items()}
 
 
-def read_decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
+def _first_events(
+    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int
+) -> dict[int, tuple[StepEvent, ...]]:
+    """Read the first events of some of a run's decisions, in order.
+
+    The decisions share `room` bytes equally; each gets all of its events or the first that fit, possibly none.
+    """
+    share = room // max(1, len(positions))
+    items = _items(organisation_id, run_id, positions, decision_events.c.event_fingerprint)
+    rows = tx.execute(items.where(decision_events.c.item < share // EVENT_BYTES)).all()
+    known = dp_events.c.organisation_id == organisation_id
+    asked = {row.event_fingerprint for row in rows}
+    lengths = select(dp_events.c.fingerprint, func.length(dp_events.c.canonical_json).label("size"))
+    lengths = lengths.where(known, dp_events.c.fingerprint.in_(asked))
+    sizes = {row.fingerprint: row.size for row in tx.execute(lengths)}
+    left = dict.fromkeys(positions, share)
+    fitting = []
+    for row in rows:
+        left[row.position] -= EVENT_BYTES + sizes[row.event_fingerprint]
+        if left[row.position] >= 0:
+            fitting.append(row)
+    shown = {row.event_fingerprint for row in fitting}
+    texts = select(dp_events.c.fingerprint, dp_events.c.canonical_json).where(known, dp_events.c.fingerprint.in_(shown))
+    events = {row.fingerprint: read_event(row.canonical_json, row.fingerprint) for row in tx.execute(texts)}
+    steps: dict[int, list[StepEvent]] = {position: [] for position in positions}
+    for row in fitting:
+        steps[row.position].append(StepEvent(events[row.event_fingerprint], row.times))
+    return {position: tuple(first) for position, first in steps.items()}
+
+
+def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
+    reading, opens = decision.reading, decision.opens_attempt
+    return {name: getattr(decision, name) for name in _PLAIN} | {
+        "organisation_id": organisation_id,
+        "outcome": str(decision.outcome),
+        "next_step": decision.next_step if decision.admitted else None,
+        "follows_step": decision.first_step if decision.admitted and not opens else None,
+        "opens_step": decision.first_step if decision.admitted and opens else None,
+        "epsilon": reading.epsilon,
+        "delta": reading.delta,
+        "epsilon_limit": reading.epsilon_limit,
+        "actor": decision.asker.actor,
+        "request_id": decision.asker.request_id,
+    }
+
+
+def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
     """Read a decision from its row and the binding account's path."""
     return Decision(
-        run_id=row.run_id,
-        position=row.position,
-        attempt=row.attempt,
+        **{name: getattr(row, name) for name in _PLAIN},
         outcome=DecisionOutcome(row.outcome),
         steps=steps,
-        first_step=row.first_step,
-        step_count=row.step_count,
-        requested_count=row.requested_count,
         reading=Reading(row.epsilon, row.delta, row.epsilon_limit),
-        steps_remaining=row.steps_remaining,
-        binding_account_id=row.binding_account_id,
         binding_account_path=row.binding_account_path,
-        refusal_details=row.refusal_details,
-        request_fingerprint=row.request_fingerprint,
-        idempotency_key=row.idempotency_key,
-        reservation_id=row.reservation_id,
-        created_at=row.created_at,
         opens_attempt=row.opens_step is not None,
         asker=Actor(row.actor, row.request_id),
-        entry_hash=row.entry_hash,
     )

@@ -1,15 +1,17 @@
 """Deliveries of alerts to webhooks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, exists, func, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Update, exists, func, select, update
 
 from app.ledger.alerts import Alert, Delivery, DeliveryStatus, Webhook
+from app.persistence.repositories.alerts import COLUMNS as ALERT_COLUMNS
 from app.persistence.repositories.alerts import read_alert
-from app.persistence.repositories.partial_indexes import PENDING
+from app.persistence.repositories.expressions import PENDING, join_on, page_before
+from app.persistence.repositories.webhooks import COLUMNS as WEBHOOK_COLUMNS
 from app.persistence.repositories.webhooks import read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
 
@@ -28,10 +30,11 @@ class ClaimedDelivery:
     alert: Alert
 
 
-_WITH_WEBHOOK = (webhooks.c.organisation_id == deliveries.c.organisation_id) & (
-    webhooks.c.id == deliveries.c.webhook_id
-)
-_WITH_ALERT = (alerts.c.organisation_id == deliveries.c.organisation_id) & (alerts.c.id == deliveries.c.alert_id)
+_WITH_WEBHOOK = join_on(webhooks, deliveries, id="webhook_id")
+_WITH_ALERT = join_on(alerts, deliveries, id="alert_id")
+_COLUMNS = [
+    alerts.c.type.label(name) if name == "alert_type" else deliveries.c[name] for name in Delivery.__dataclass_fields__
+]
 
 
 def has_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
@@ -51,8 +54,8 @@ def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str],
     due = []
     for (organisation_id, _), delivery_id in taken.items():
         attempts = _started(tx, organisation_id, delivery_id, now, until)
-        webhook = tx.execute(_joined(webhooks, _WITH_WEBHOOK, organisation_id, delivery_id)).one()
-        alert = tx.execute(_joined(alerts, _WITH_ALERT, organisation_id, delivery_id)).one()
+        webhook = tx.execute(_joined(WEBHOOK_COLUMNS, _WITH_WEBHOOK, organisation_id, delivery_id)).one()
+        alert = tx.execute(_joined(ALERT_COLUMNS, _WITH_ALERT, organisation_id, delivery_id)).one()
         due.append(ClaimedDelivery(organisation_id, delivery_id, attempts, read_webhook(webhook), read_alert(alert)))
     return due
 
@@ -73,27 +76,19 @@ def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why:
 
 def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
     """Postpone a webhook's pending deliveries to a time."""
-    tx.execute(
-        update(deliveries)
-        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
-        .where(deliveries.c.next_attempt_at < until)
-        .values(next_attempt_at=until)
-    )
+    early = _pending(organisation_id, webhook_id).where(deliveries.c.next_attempt_at < until)
+    tx.execute(early.values(next_attempt_at=until))
 
 
 def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
     """Give up a webhook's pending deliveries."""
-    tx.execute(
-        update(deliveries)
-        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.webhook_id == webhook_id, PENDING)
-        .values(status=str(DeliveryStatus.GIVEN_UP))
-    )
+    tx.execute(_pending(organisation_id, webhook_id).values(status=str(DeliveryStatus.GIVEN_UP)))
 
 
 def send_again(tx: Connection, organisation_id: str, delivery_id: str, now: datetime) -> None:
     """Make a delivery due now, in any status."""
-    this = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
-    tx.execute(update(deliveries).where(this).values(status=str(DeliveryStatus.PENDING), next_attempt_at=now))
+    due = {"status": str(DeliveryStatus.PENDING), "next_attempt_at": now}
+    tx.execute(update(deliveries).where(_this(organisation_id, delivery_id)).values(due))
 
 
 def find(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | None:
@@ -127,9 +122,7 @@ def page(
         found = found.where(deliveries.c.alert_id == alert_id)
     if status is not None:
         found = found.where(deliveries.c.status == str(status))
-    if before is not None:
-        found = found.where(deliveries.c.id < before)
-    return [_delivery(row) for row in tx.execute(found.order_by(deliveries.c.id.desc()).limit(limit))]
+    return [_delivery(row) for row in tx.execute(page_before(found, deliveries.c.id, before, limit))]
 
 
 def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
@@ -146,10 +139,9 @@ def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
 
 
 def _started(tx: Connection, organisation_id: str, delivery_id: str, now: datetime, until: datetime) -> int:
-    this = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
     started = (
         update(deliveries)
-        .where(this)
+        .where(_this(organisation_id, delivery_id))
         .values(attempts=deliveries.c.attempts + 1, last_attempt_at=now, next_attempt_at=until)
         .returning(deliveries.c.attempts)
     )
@@ -157,44 +149,32 @@ def _started(tx: Connection, organisation_id: str, delivery_id: str, now: dateti
     return attempts
 
 
-def _joined(table: Any, joined: Any, organisation_id: str, delivery_id: str) -> Select[Any]:  # noqa: ANN401 - a table, and how it is joined
-    return (
-        select(table)
-        .join(deliveries, joined)
-        .where(deliveries.c.organisation_id == organisation_id, deliveries.c.id == delivery_id)
-    )
+def _joined(
+    columns: Sequence[Column[Any]], joined: ColumnElement[bool], organisation_id: str, delivery_id: str
+) -> Select[Any]:
+    return select(*columns).join(deliveries, joined).where(_this(organisation_id, delivery_id))
 
 
-def _attempt(sent: ClaimedDelivery) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+def _this(organisation_id: str, delivery_id: str) -> ColumnElement[bool]:
+    return (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
+
+
+def _pending(organisation_id: str, webhook_id: str) -> Update:
+    """Build an update of a webhook's pending deliveries."""
+    mine = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.webhook_id == webhook_id)
+    return update(deliveries).where(mine, PENDING)
+
+
+def _attempt(sent: ClaimedDelivery) -> Update:
     """Build an update of the delivery, if this attempt is still the last one."""
-    return update(deliveries).where(
-        deliveries.c.organisation_id == sent.organisation_id,
-        deliveries.c.id == sent.id,
-        deliveries.c.attempts == sent.attempts,
-        PENDING,
-    )
+    this = _this(sent.organisation_id, sent.id)
+    return update(deliveries).where(this, deliveries.c.attempts == sent.attempts, PENDING)
 
 
 def _of(organisation_id: str) -> Select[Any]:
-    return (
-        select(deliveries, alerts.c.type)
-        .join(alerts, _WITH_ALERT)
-        .where(deliveries.c.organisation_id == organisation_id)
-    )
+    found = select(*_COLUMNS).join_from(deliveries, alerts, _WITH_ALERT)
+    return found.where(deliveries.c.organisation_id == organisation_id)
 
 
 def _delivery(row: Row[Any]) -> Delivery:
-    return Delivery(
-        id=row.id,
-        webhook_id=row.webhook_id,
-        alert_id=row.alert_id,
-        alert_type=row.type,
-        status=DeliveryStatus(row.status),
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        last_attempt_at=row.last_attempt_at,
-        last_status=row.last_status,
-        last_error=row.last_error,
-        delivered_at=row.delivered_at,
-        created_at=row.created_at,
-    )
+    return Delivery(**row._asdict() | {"status": DeliveryStatus(row.status)})

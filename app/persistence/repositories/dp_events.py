@@ -6,20 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, true
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import (
-    DpEvent,
-    NeighboringRelation,
-    canonical,
-    event_from_canonical,
-    fingerprint,
-)
+from app.accounting.events import DpEvent, NeighboringRelation, canonical, event_from_canonical, fingerprint
 from app.accounting.orders import orders
 from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache
+from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import dp_events, event_costs
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
@@ -157,22 +152,17 @@ def descriptions(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> Iterator[tuple[str, str, bytes]]:
     """Yield organisation, fingerprint and canonical description of every used event."""
-    theirs = true() if organisation_id is None else dp_events.c.organisation_id == organisation_id
-    for row in TolerantQuery(select(dp_events).where(theirs)).rows(tx, report):
+    used = TolerantQuery(select(dp_events).where(owned_by(dp_events, organisation_id)))
+    for row in used.rows(tx, report):
         yield row.organisation_id, row.fingerprint, row.canonical_json.encode()
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredCost]:
     """List the prices of one or every organisation, reporting damage."""
-    theirs = true() if organisation_id is None else event_costs.c.organisation_id == organisation_id
     query = TolerantQuery(
         select(event_costs, dp_events.c.canonical_json)
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == event_costs.c.organisation_id)
-            & (dp_events.c.fingerprint == event_costs.c.event_fingerprint),
-        )
-        .where(theirs),
+        .join(dp_events, join_on(dp_events, event_costs, fingerprint="event_fingerprint"))
+        .where(owned_by(event_costs, organisation_id)),
         {
             event_costs.c.neighboring_relation: NeighboringRelation,
             event_costs.c.grid_version: orders,

@@ -6,20 +6,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from app.ledger.experiments import ChargingMode, Experiment
+from app.persistence.repositories import expressions
+from app.persistence.repositories.expressions import columns_of, page_after, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, experiments, run_budgets
 
-_COLUMNS = [column for column in experiments.c if column is not experiments.c.organisation_id]
+_COLUMNS = columns_of(experiments, Experiment)
 
 
 def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
     """Add an experiment."""
-    values = {column.name: getattr(experiment, column.name) for column in _COLUMNS}
-    tx.execute(
-        insert(experiments).values(
-            organisation_id=organisation_id, **values | {"charging_mode": str(experiment.charging_mode)}
-        )
-    )
+    tx.execute(insert(experiments).values(organisation_id=organisation_id, **values_of(experiment)))
 
 
 def find(tx: Connection, organisation_id: str, experiment_id: str) -> Experiment | None:
@@ -31,21 +28,15 @@ def find(tx: Connection, organisation_id: str, experiment_id: str) -> Experiment
 
 def newest_id(tx: Connection, organisation_id: str) -> str | None:
     """Get the greatest id of an organisation's experiments."""
-    return tx.execute(
-        select(func.max(experiments.c.id)).where(experiments.c.organisation_id == organisation_id)
-    ).scalar()
+    return expressions.newest_id(tx, experiments, organisation_id, "exp")
 
 
-def page(
-    tx: Connection, organisation_id: str, *, beneath: list[str], after: str | None, limit: int
-) -> list[Experiment]:
+def page(tx: Connection, organisation_id: str, *, within: list[str], after: str | None, limit: int) -> list[Experiment]:
     """List experiments after an id, under all the given accounts."""
     found = select(*_COLUMNS).where(experiments.c.organisation_id == organisation_id)
-    for account_id in beneath:
+    for account_id in within:
         found = found.where(experiments.c.account_id.in_(descendant_ids(organisation_id, account_id)))
-    if after is not None:
-        found = found.where(experiments.c.id > after)
-    return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id).limit(limit))]
+    return [_experiment(row) for row in tx.execute(page_after(found, experiments.c.id, after, limit))]
 
 
 def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:
@@ -53,9 +44,8 @@ def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experim
     on_path = select(account_ancestors.c.ancestor_id).where(
         account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
     )
-    found = select(*_COLUMNS).where(
-        experiments.c.organisation_id == organisation_id, experiments.c.account_id.in_(on_path)
-    )
+    mine = experiments.c.organisation_id == organisation_id
+    found = select(*_COLUMNS).where(mine, experiments.c.account_id.in_(on_path))
     return [_experiment(row) for row in tx.execute(found.order_by(experiments.c.id))]
 
 
@@ -78,4 +68,4 @@ def runs_of(tx: Connection, organisation_id: str, account_ids: list[str]) -> dic
 
 
 def _experiment(row: Row[Any]) -> Experiment:
-    return Experiment(row.id, row.account_id, ChargingMode(row.charging_mode), row.created_by, row.created_at)
+    return Experiment(**row._asdict() | {"charging_mode": ChargingMode(row.charging_mode)})

@@ -8,16 +8,13 @@ from sqlalchemy import Connection, Select, bindparam, select
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
 from app.persistence.database import writes
+from app.persistence.repositories.expressions import join_on
 from app.persistence.tables import account_ancestors, accounts
 
 # Hot-path statements are built once: building one costs as much as executing it.
 _PATHS = (
     select(account_ancestors.c.account_id, account_ancestors.c.ancestor_id)
-    .join(
-        accounts,
-        (accounts.c.organisation_id == account_ancestors.c.organisation_id)
-        & (accounts.c.id == account_ancestors.c.account_id),
-    )
+    .join(accounts, join_on(accounts, account_ancestors, id="account_id"))
     .where(
         account_ancestors.c.organisation_id == bindparam("of_organisation"),
         account_ancestors.c.account_id.in_(bindparam("of_runs", expanding=True)),
@@ -26,27 +23,18 @@ _PATHS = (
     .order_by(account_ancestors.c.account_id, account_ancestors.c.depth, account_ancestors.c.ancestor_id)
 )
 
+_OWN = accounts.c.organisation_id == bindparam("of_organisation")
+_NAMED = accounts.c.id.in_(bindparam("of_accounts", expanding=True))
+_VERSIONS = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason)
+
 # Ordered by depth and id: the global lock order (ADR 0003).
-_SEEN = (
-    select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason)
-    .where(
-        accounts.c.organisation_id == bindparam("of_organisation"),
-        accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
-    )
-    .order_by(accounts.c.depth, accounts.c.id)
-)
+_READ = _VERSIONS.where(_OWN, _NAMED).order_by(accounts.c.depth, accounts.c.id)
 # Excludes writers, but not foreign keys that reference the rows (FOR NO KEY UPDATE).
-_LOCKED = _SEEN.with_for_update(key_share=True)
-
-_SEEN_BENEATH = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason).where(
-    accounts.c.organisation_id == bindparam("of_organisation"),
-    accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)),
-)
-
-_GLANCED = select(accounts.c.id, accounts.c.path, accounts.c.quarantine_reason, accounts.c.limit_revision).where(
-    accounts.c.organisation_id == bindparam("of_organisation"),
-    accounts.c.id.in_(bindparam("of_accounts", expanding=True)),
-)
+_LOCKED = _READ.with_for_update(key_share=True)
+_CHILDREN = _VERSIONS.where(_OWN, accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)))
+_STATES = select(
+    accounts.c.id, accounts.c.path, accounts.c.quarantine_reason.is_not(None), accounts.c.limit_revision
+).where(_OWN, _NAMED)
 
 
 def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -60,19 +48,13 @@ def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[
 def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
     """Lock accounts in the global order in a write transaction; otherwise just read them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [
-        AccountVersion(row.id, row.version, row.updated_at, row.quarantine_reason)
-        for row in tx.execute(_LOCKED if writes(tx) else _SEEN, asked)
-    ]
+    return [AccountVersion(*row) for row in tx.execute(_LOCKED if writes(tx) else _READ, asked)]
 
 
 def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
     """Read the children of locked accounts; charges lock the parents first."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [
-        AccountVersion(row.id, row.version, row.updated_at, row.quarantine_reason)
-        for row in tx.execute(_SEEN_BENEATH, asked)
-    ]
+    return [AccountVersion(*row) for row in tx.execute(_CHILDREN, asked)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +71,8 @@ def read_states(tx: Connection, organisation_id: str, account_ids: Iterable[str]
     """Read accounts without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [
-        AccountState(row.id, row.path, row.quarantine_reason is not None, row.limit_revision)
-        for row in tx.execute(_GLANCED, asked)
+        AccountState(account_id, path, bool(quarantined), revision)
+        for account_id, path, quarantined, revision in tx.execute(_STATES, asked)
     ]
 
 

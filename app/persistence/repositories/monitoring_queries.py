@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, Subquery, func, or_, select
 
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories.partial_indexes import PENDING
+from app.persistence.repositories.expressions import PENDING, join_on
 from app.persistence.tables import (
     accounts,
     audit_entries,
@@ -79,11 +79,7 @@ def backlog(tx: Connection) -> Backlog:
 
 def signing(tx: Connection) -> Signing:
     """Find the latest signature, and the oldest unsigned entry."""
-    signed = (
-        select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
-        .group_by(checkpoints.c.organisation_id)
-        .subquery()
-    )
+    signed = _newest_checkpoints()
     owner = audit_entries.c.organisation_id
     act = (
         select(func.min(audit_entries.c.created_at))
@@ -94,18 +90,12 @@ def signing(tx: Connection) -> Signing:
             (owner == organisations.c.id) & (audit_entries.c.position == func.coalesce(signed.c.audit_length, 0)),
         )
     )
-    here = (run_anchors.c.organisation_id == runs.c.organisation_id) & (run_anchors.c.run_id == runs.c.account_id)
     anchored = func.coalesce(run_anchors.c.decision_count, 0)
     decision = (
         select(func.min(decisions.c.created_at))
         .select_from(runs)
-        .outerjoin(run_anchors, here)
-        .join(
-            decisions,
-            (decisions.c.organisation_id == runs.c.organisation_id)
-            & (decisions.c.run_id == runs.c.account_id)
-            & (decisions.c.position == anchored),
-        )
+        .outerjoin(run_anchors, join_on(run_anchors, runs, run_id="account_id"))
+        .join(decisions, join_on(decisions, runs, run_id="account_id") & (decisions.c.position == anchored))
         .where(runs.c.decision_count > anchored)
     )
     moments = [tx.execute(each).scalar() for each in (act, decision)]
@@ -115,11 +105,7 @@ def signing(tx: Connection) -> Signing:
 
 def heads(tx: Connection) -> Heads:
     """Compare the heads of live chains with runs and checkpoints."""
-    last = (
-        (decisions.c.organisation_id == runs.c.organisation_id)
-        & (decisions.c.run_id == runs.c.account_id)
-        & (decisions.c.position == runs.c.decision_count - 1)
-    )
+    last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
     begun = (runs.c.decision_count > 0) & runs.c.status.not_in(sorted(map(str, TERMINAL)))
     wrong = (
         select(func.count())
@@ -127,25 +113,20 @@ def heads(tx: Connection) -> Heads:
         .outerjoin(decisions, last)
         .where(begun, or_(decisions.c.entry_hash.is_(None), decisions.c.entry_hash != runs.c.chain_head))
     )
-    newest = (
-        select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
-        .group_by(checkpoints.c.organisation_id)
-        .subquery()
-    )
+    newest = _newest_checkpoints()
     forked = (
         select(func.count())
         .select_from(newest)
-        .join(
-            checkpoints,
-            (checkpoints.c.organisation_id == newest.c.organisation_id)
-            & (checkpoints.c.audit_length == newest.c.audit_length),
-        )
+        .join(checkpoints, join_on(checkpoints, newest, audit_length="audit_length"))
         .outerjoin(
-            audit_entries,
-            (audit_entries.c.organisation_id == newest.c.organisation_id)
-            & (audit_entries.c.position == newest.c.audit_length - 1),
+            audit_entries, join_on(audit_entries, newest) & (audit_entries.c.position == newest.c.audit_length - 1)
         )
         .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.audit_head))
     )
     count = tx.execute(select(func.count()).select_from(runs).where(begun)).scalar_one()
     return Heads(count, tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())
+
+
+def _newest_checkpoints() -> Subquery:
+    newest = select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
+    return newest.group_by(checkpoints.c.organisation_id).subquery()

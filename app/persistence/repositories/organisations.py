@@ -1,14 +1,12 @@
 """Organisations and their policies."""
 
 from datetime import datetime
-from functools import lru_cache
 
 from sqlalchemy import Connection, insert, select, text, update
 
-from app.ledger.hash_chain import canonical
-from app.ledger.policies import Policy, facts_of, policy_of
+from app.ledger.policies import Policy
+from app.persistence.repositories.account_values import policy_text, read_policy
 from app.persistence.tables import organisations
-from app.persistence.tolerant import json_object
 
 
 def add_organisation(tx: Connection, organisation_id: str, name: str, now: datetime) -> None:
@@ -56,14 +54,3 @@ def set_policy(tx: Connection, organisation_id: str, changed: Policy, revision: 
     """Write a locked organisation's policy; the caller copies it to the populations."""
     here = update(organisations).where(organisations.c.id == organisation_id)
     tx.execute(here.values(policy=policy_text(changed), policy_revision=revision))
-
-
-def policy_text(kept: Policy | None) -> str | None:
-    """Serialize a policy."""
-    return None if kept is None else canonical(facts_of(kept))
-
-
-@lru_cache(maxsize=1024)
-def read_policy(kept: str | None) -> Policy | None:
-    """Parse a stored policy."""
-    return None if kept is None else policy_of(json_object(kept))

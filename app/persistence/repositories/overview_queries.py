@@ -1,6 +1,6 @@
 """Frequent queries over many accounts, with few statements and bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,12 +9,10 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
 from app.ledger.runs import RunStatus
+from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, page_before
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.repositories.partial_indexes import NO_RUN
-from app.persistence.repositories.usage_snapshots import Reading
 from app.persistence.tables import (
     account_ancestors,
-    account_usage_snapshots,
     accounts,
     attempts,
     audit_entries,
@@ -48,16 +46,12 @@ class AccountSummary:
         return self.version, self.updated_at, self.quarantine
 
 
-def list_summaries(tx: Connection, organisation_id: str | None, *, beneath: str | None = None) -> list[AccountSummary]:
+def list_summaries(tx: Connection, organisation_id: str | None, *, within: str | None = None) -> list[AccountSummary]:
     """List populations and budgets, or those at or under one, ancestors first."""
-    found = select(
-        *(accounts.c.organisation_id, accounts.c.id, accounts.c.parent_id, accounts.c.population_id, accounts.c.depth),
-        *(accounts.c.version, accounts.c.updated_at, accounts.c.quarantine_reason),
-    ).where(NO_RUN)
-    if organisation_id is not None:
-        found = found.where(accounts.c.organisation_id == organisation_id)
-    if organisation_id is not None and beneath is not None:
-        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, beneath)))
+    columns = columns_of(accounts, AccountSummary, quarantine="quarantine_reason")
+    found = select(*columns).where(NO_RUN, owned_by(accounts, organisation_id))
+    if organisation_id is not None and within is not None:
+        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, within)))
     rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
     return [AccountSummary(*row) for row in rows]
 
@@ -66,10 +60,7 @@ def list_summaries(tx: Connection, organisation_id: str | None, *, beneath: str 
 _STAMP = select(
     select(func.sum(accounts.c.version))
     .select_from(populations)
-    .join(
-        accounts,
-        and_(accounts.c.organisation_id == populations.c.organisation_id, accounts.c.id == populations.c.account_id),
-    )
+    .join(accounts, join_on(accounts, populations, id="account_id"))
     .where(populations.c.organisation_id == bindparam("of_organisation"))
     .scalar_subquery(),
     select(func.max(audit_entries.c.position))
@@ -108,13 +99,7 @@ def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> 
             func.count(accounts.c.quarantine_reason),
         )
         .select_from(account_ancestors)
-        .join(
-            accounts,
-            and_(
-                accounts.c.organisation_id == account_ancestors.c.organisation_id,
-                accounts.c.id == account_ancestors.c.ancestor_id,
-            ),
-        )
+        .join(accounts, join_on(accounts, account_ancestors, id="ancestor_id"))
         .where(account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id)
     )
     own = select(runs.c.status, runs.c.decision_count, runs.c.attempt, runs.c.reservation_id).where(
@@ -135,10 +120,9 @@ class Attempt:
 
 def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Attempt]:
     """List a run's attempts, newest first."""
-    found = select(attempts.c.attempt, attempts.c.first_step, attempts.c.created_at).where(
-        attempts.c.organisation_id == organisation_id, attempts.c.run_id == run_id
-    )
-    return [Attempt(*row) for row in tx.execute(found.order_by(attempts.c.attempt.desc()).limit(limit))]
+    mine = (attempts.c.organisation_id == organisation_id) & (attempts.c.run_id == run_id)
+    found = select(*columns_of(attempts, Attempt)).where(mine)
+    return [Attempt(*row) for row in tx.execute(page_before(found, attempts.c.attempt, None, limit))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,49 +134,17 @@ class AccountName:
     updated_at: datetime
 
 
-def names_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, AccountName]:
+def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
+    """Get the path of names by id; ids of other objects are ignored."""
+    return {account_id: name.path for account_id, name in names_of(tx, organisation_id, ids).items()}
+
+
+def names_of(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> dict[str, AccountName]:
     """Get accounts by id."""
     found = select(accounts.c.id, accounts.c.path, accounts.c.kind, accounts.c.updated_at).where(
-        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(account_ids)
+        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids))
     )
     return {row.id: AccountName(row.path, AccountKind(row.kind), row.updated_at) for row in tx.execute(found)}
-
-
-def readings_before(
-    tx: Connection, organisation_id: str, account_ids: Sequence[str], moment: datetime
-) -> dict[str, Reading]:
-    """Get the last reading of each account up to a time, or else its first."""
-    mine = and_(
-        account_usage_snapshots.c.organisation_id == organisation_id,
-        account_usage_snapshots.c.account_id.in_(list(account_ids)),
-    )
-    before = (
-        select(account_usage_snapshots.c.account_id, func.max(account_usage_snapshots.c.day).label("day"))
-        .where(mine, account_usage_snapshots.c.recorded_at <= moment)
-        .group_by(account_usage_snapshots.c.account_id)
-        .subquery()
-    )
-    first = (
-        select(account_usage_snapshots.c.account_id, func.min(account_usage_snapshots.c.day).label("day"))
-        .where(mine)
-        .group_by(account_usage_snapshots.c.account_id)
-        .subquery()
-    )
-    found: dict[str, Reading] = {}
-    for days in (first, before):
-        chosen = select(
-            account_usage_snapshots.c.account_id,
-            account_usage_snapshots.c.utilisation,
-            account_usage_snapshots.c.recorded_at,
-        ).join(
-            days,
-            and_(
-                days.c.account_id == account_usage_snapshots.c.account_id, days.c.day == account_usage_snapshots.c.day
-            ),
-        )
-        rows = tx.execute(chosen.where(account_usage_snapshots.c.organisation_id == organisation_id))
-        found |= {row.account_id: Reading(row.utilisation, row.recorded_at) for row in rows}
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +164,12 @@ UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.PAUSED, RunStatus.O
 
 
 def unfinished_runs(
-    tx: Connection, organisation_id: str, *, beneath: str | None = None, limit: int
+    tx: Connection, organisation_id: str, *, within: str | None = None, limit: int
 ) -> tuple[list[RunOutline], dict[str, int]]:
     """List unfinished runs by latest activity, and count all of them by status."""
     mine = and_(runs.c.organisation_id == organisation_id, runs.c.status.in_([str(each) for each in UNFINISHED]))
-    if beneath is not None:
-        mine = and_(mine, runs.c.account_id.in_(descendant_ids(organisation_id, beneath)))
+    if within is not None:
+        mine = and_(mine, runs.c.account_id.in_(descendant_ids(organisation_id, within)))
     counts = tx.execute(select(runs.c.status, func.count()).where(mine).group_by(runs.c.status))
     numbers = {row.status: int(row[1]) for row in counts}
     rows = tx.execute(
@@ -227,24 +179,18 @@ def unfinished_runs(
 
 
 def newest_runs(
-    tx: Connection, organisation_id: str, beneath: str, *, before: str | None, limit: int
+    tx: Connection, organisation_id: str, account_id: str, *, before: str | None, limit: int
 ) -> list[RunOutline]:
     """List runs under an account before an id, newest first."""
-    mine = and_(
-        runs.c.organisation_id == organisation_id, runs.c.account_id.in_(descendant_ids(organisation_id, beneath))
-    )
-    if before is not None:
-        mine = and_(mine, runs.c.account_id < before)
-    return [_outline(row) for row in tx.execute(_OUTLINES.where(mine).order_by(runs.c.account_id.desc()).limit(limit))]
+    within = runs.c.account_id.in_(descendant_ids(organisation_id, account_id))
+    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, within)
+    return [_outline(row) for row in tx.execute(page_before(found, runs.c.account_id, before, limit))]
 
 
 _OUTLINES = select(
     *(runs.c.account_id, accounts.c.path, runs.c.status, runs.c.next_step, runs.c.attempt),
     *(runs.c.deviations.is_not(None), accounts.c.updated_at),
-).join(
-    accounts,
-    and_(accounts.c.organisation_id == runs.c.organisation_id, accounts.c.id == runs.c.account_id),
-)
+).join(accounts, join_on(accounts, runs, id="account_id"))
 
 
 def _outline(row: Row[Any]) -> RunOutline:

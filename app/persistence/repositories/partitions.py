@@ -6,35 +6,21 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from app.ledger.account_records import Attestation, Block
+from app.persistence.repositories.expressions import join_on, owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 
-def attest(tx: Connection, organisation_id: str, account_id: str, said: Attestation) -> None:
+def attest(tx: Connection, organisation_id: str, account_id: str, attestation: Attestation) -> None:
     """Store the attestation of an account's partitions."""
-    tx.execute(
-        insert(partition_attestations).values(
-            organisation_id=organisation_id,
-            account_id=account_id,
-            attestation=said.text,
-            replacement_assumption=said.replacement_assumption,
-            attested_by=said.attested_by,
-            attested_at=said.attested_at,
-        )
-    )
+    values = values_of(attestation)
+    values |= {"organisation_id": organisation_id, "account_id": account_id, "attestation": values.pop("text")}
+    tx.execute(insert(partition_attestations).values(values))
 
 
 def add_block(tx: Connection, organisation_id: str, account_id: str, block: Block) -> None:
     """Store the data block of a budget."""
-    tx.execute(
-        insert(data_blocks).values(
-            organisation_id=organisation_id,
-            account_id=account_id,
-            data_from=block.data_from,
-            data_to=block.data_to,
-            label=block.label,
-        )
-    )
+    tx.execute(insert(data_blocks).values(organisation_id=organisation_id, account_id=account_id, **values_of(block)))
 
 
 def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Attestation]:
@@ -58,12 +44,10 @@ def list_all(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
     """List all attestations and blocks of one or every organisation, reporting damage."""
-    said, data = select(partition_attestations), select(data_blocks)
-    if organisation_id is not None:
-        said = said.where(partition_attestations.c.organisation_id == organisation_id)
-        data = data.where(data_blocks.c.organisation_id == organisation_id)
+    stated = select(partition_attestations).where(owned_by(partition_attestations, organisation_id))
+    data = select(data_blocks).where(owned_by(data_blocks, organisation_id))
     return (
-        {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(said).rows(tx, report)},
+        {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(stated).rows(tx, report)},
         {(row.organisation_id, row.account_id): _block(row) for row in TolerantQuery(data).rows(tx, report)},
     )
 
@@ -81,8 +65,8 @@ def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable
     higher, upper, lower = accounts.alias("higher"), account_ancestors.alias("upper"), account_ancestors.alias("lower")
     covered = (
         select(higher.c.id)
-        .join(upper, (upper.c.organisation_id == higher.c.organisation_id) & (upper.c.account_id == higher.c.id))
-        .join(lower, (lower.c.organisation_id == higher.c.organisation_id) & (lower.c.ancestor_id == higher.c.id))
+        .join(upper, join_on(upper, higher, account_id="id"))
+        .join(lower, join_on(lower, higher, ancestor_id="id"))
         .where(
             higher.c.organisation_id == organisation_id,
             higher.c.max_partitions_per_unit.is_not(None),
@@ -95,11 +79,7 @@ def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable
     )
     found = (
         select(account_ancestors.c.ancestor_id, account_ancestors.c.account_id)
-        .join(
-            accounts,
-            (accounts.c.organisation_id == account_ancestors.c.organisation_id)
-            & (accounts.c.id == account_ancestors.c.account_id),
-        )
+        .join(accounts, join_on(accounts, account_ancestors, id="account_id"))
         .where(
             account_ancestors.c.organisation_id == organisation_id,
             account_ancestors.c.ancestor_id.in_(list(account_ids)),
@@ -108,7 +88,7 @@ def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable
         )
         .order_by(account_ancestors.c.account_id)
     )
-    beneath: dict[str, list[str]] = {}
+    topmost: dict[str, list[str]] = {}
     for above, below in tx.execute(found):
-        beneath.setdefault(above, []).append(below)
-    return beneath
+        topmost.setdefault(above, []).append(below)
+    return topmost

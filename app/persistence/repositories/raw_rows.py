@@ -1,13 +1,14 @@
 """Read the ledger's rows as stored, for verification and export."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, bindparam, select, true, update
+from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
 from app.ledger.hash_chain import DecisionEntry
+from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (
@@ -106,12 +107,7 @@ _ENTRIES = TolerantQuery(
         decision_events.c.event_fingerprint,
         decision_events.c.count.label("times"),
     )
-    .outerjoin(
-        decision_events,
-        (decision_events.c.organisation_id == decisions.c.organisation_id)
-        & (decision_events.c.run_id == decisions.c.run_id)
-        & (decision_events.c.position == decisions.c.position),
-    )
+    .outerjoin(decision_events, join_on(decision_events, decisions, run_id="run_id", position="position"))
     .where(
         decisions.c.organisation_id == bindparam("of_organisation"),
         decisions.c.run_id == bindparam("of_run"),
@@ -172,17 +168,7 @@ def list_runs(tx: Connection, organisation_id: str | None = None, report: Report
     """List all runs of one or every organisation by key, reporting damage."""
     found = {
         (row.organisation_id, row.account_id): StoredRun(
-            row.organisation_id,
-            row.account_id,
-            row.status,
-            row.attempt,
-            row.next_step,
-            row.decision_count,
-            row.chain_head,
-            row.reservation_id,
-            row.event_fingerprint,
-            row.declared_steps,
-            row.declared_steps_per_hour,
+            **_plain(row, StoredRun, id="account_id", event="event_fingerprint")
         )
         for row in _all(runs, organisation_id, {runs.c.deviations: read_deviations}).rows(tx, report)
     }
@@ -198,16 +184,8 @@ def list_reservations(
 ) -> dict[Key, StoredReservation]:
     """List all reservations of one or every organisation by key, reporting damage."""
     found = {
-        (row.organisation_id, row.id): StoredReservation(
-            row.organisation_id,
-            row.id,
-            row.run_id,
-            row.attempt,
-            row.status,
-            row.steps_executed,
-            row.created_at,
-        )
-        for row in TolerantQuery(_RESERVATIONS.where(_of(reservations, organisation_id))).rows(tx, report)
+        (row.organisation_id, row.id): StoredReservation(**_plain(row, StoredReservation))
+        for row in TolerantQuery(_RESERVATIONS.where(owned_by(reservations, organisation_id))).rows(tx, report)
     }
     for row in _all(reservation_items, organisation_id).rows(tx, report):
         reservation = found.get((row.organisation_id, row.reservation_id))
@@ -233,7 +211,7 @@ def ancestors(tx: Connection, organisation_id: str | None = None, report: Report
     """Read each account's ancestors from the paths' table, by depth and id, itself last."""
     found: dict[Key, list[Ancestor]] = {}
     order = (*list(account_ancestors.primary_key)[:2], account_ancestors.c.depth, account_ancestors.c.ancestor_id)
-    in_order = select(account_ancestors).where(_of(account_ancestors, organisation_id)).order_by(*order)
+    in_order = select(account_ancestors).where(owned_by(account_ancestors, organisation_id)).order_by(*order)
     for row in TolerantQuery(in_order).rows(tx, report):
         found.setdefault((row.organisation_id, row.account_id), []).append((row.ancestor_id, row.depth))
     return found
@@ -254,7 +232,7 @@ def charged_budgets(
 def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
     """Read the quarantine reason of each quarantined account, reporting damage."""
     found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine_reason).where(
-        accounts.c.quarantine_reason.is_not(None), _of(accounts, organisation_id)
+        accounts.c.quarantine_reason.is_not(None), owned_by(accounts, organisation_id)
     )
     return {(row.organisation_id, row.id): row.quarantine_reason for row in TolerantQuery(found).rows(tx, report)}
 
@@ -278,6 +256,12 @@ def set_quarantine(
     return {each.id: each.quarantine for each in seen}
 
 
+def _plain(row: Row[Any], record: Any, **others: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+    """Get a row's values of a dataclass's fields that are no collections; `others` maps fields to other names."""
+    names = [each.name for each in fields(record) if each.default_factory is MISSING]
+    return {name: getattr(row, others.get(name, name)) for name in names}
+
+
 def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:
     """Report a row whose index is not the next one of its key."""
     cells = row._mapping  # noqa: SLF001 - public, despite its name
@@ -287,8 +271,4 @@ def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int
 
 
 def _all(table: Table, organisation_id: str | None, contents: Contents | None = None) -> TolerantQuery:
-    return TolerantQuery(select(table).where(_of(table, organisation_id)).order_by(*table.primary_key), contents)
-
-
-def _of(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
-    return true() if organisation_id is None else table.c.organisation_id == organisation_id
+    return TolerantQuery(select(table).where(owned_by(table, organisation_id)).order_by(*table.primary_key), contents)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, Table, select
 from app.ledger.experiments import ChargingMode
 from app.ledger.permissions import Role
 from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.persistence.repositories.organisations import read_policy
+from app.persistence.repositories.account_values import read_policy
 from app.persistence.tables import (
     account_usage_snapshots,
     alerts,

@@ -1,11 +1,10 @@
 """Reservations and the rest of their plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, func, insert, select, update
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, fingerprint
@@ -13,17 +12,13 @@ from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.partial_indexes import ACTIVE
+from app.persistence.repositories.expressions import ACTIVE, join_on, values_of
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
 # Steps under a reservation read its row often; only verification reads the curve, which follows from the plan.
-_RESERVATIONS = select(
-    *(
-        column
-        for column in reservations.c
-        if column not in {reservations.c.reserved_curve, reservations.c.reserved_delta}
-    )
-)
+_PLAIN: Final = ("id", "run_id", "attempt", "lease_seconds", "expires_at", "steps_executed")
+_RESERVATIONS = select(*(reservations.c[name] for name in (*_PLAIN, "status")))
+_EVENT_OF_ITEM = join_on(dp_events, reservation_items, fingerprint="event_fingerprint")
 _USED = BulkStatement(reservation_items, ["authorized_count"])
 _WITHDRAWN = BulkStatement(reservation_items, ["withdrawn_count"])
 
@@ -34,14 +29,9 @@ def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved
     tx.execute(
         insert(reservations).values(
             organisation_id=organisation_id,
-            id=reservation.id,
-            run_id=reservation.run_id,
-            attempt=reservation.attempt,
-            status=str(reservation.status),
+            **values_of(reservation, (*_PLAIN, "status")),
             reserved_curve=reserved.to_bytes(),
             reserved_delta=reserved.delta,
-            lease_seconds=reservation.lease_seconds,
-            expires_at=reservation.expires_at,
             created_at=now,
         )
     )
@@ -69,7 +59,8 @@ def get_many(
     Nothing is locked: a writer holds the run's account, and a reservation changes only under that lock. `wanted` maps
     ids to plans that the caller knows, or None to read them.
     """
-    rows = tx.execute(_of(organisation_id).where(reservations.c.id.in_(wanted))).all()
+    mine = reservations.c.organisation_id == organisation_id
+    rows = tx.execute(_RESERVATIONS.where(mine, reservations.c.id.in_(wanted)).order_by(reservations.c.id)).all()
     plans = _plans(tx, organisation_id, [row.id for row in rows if wanted[row.id] is None])
     return [_reservation(row, wanted[row.id] or plans[row.id]) for row in rows]
 
@@ -97,47 +88,18 @@ def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | No
     return tx.execute(found.order_by(reservations.c.closed_at.desc(), reservations.c.id.desc()).limit(1)).scalar()
 
 
-@dataclass(frozen=True, slots=True)
-class Lapsed:
-    """An active reservation whose lease has expired."""
-
-    organisation_id: str
-    run_id: str
-    id: str
-    expires_at: datetime
-
-
-def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
-    """List expired active reservations of every organisation after a cursor, oldest first."""
-    found = select(*[reservations.c[name] for name in ("organisation_id", "run_id", "id", "expires_at")]).where(
-        ACTIVE, reservations.c.expires_at <= now
-    )
-    if after is not None:
-        found = found.where(
-            (reservations.c.expires_at > after.expires_at)
-            | ((reservations.c.expires_at == after.expires_at) & (reservations.c.id > after.id))
-        )
-    return [
-        Lapsed(*row) for row in tx.execute(found.order_by(reservations.c.expires_at, reservations.c.id).limit(limit))
-    ]
-
-
 def active_under(tx: Connection, organisation_id: str, account_id: str) -> list[tuple[str, str]]:
     """List run and reservation of active plans at or under an account, oldest first."""
     found = (
         select(reservations.c.run_id, reservations.c.id)
-        .join(
-            account_ancestors,
-            (account_ancestors.c.organisation_id == reservations.c.organisation_id)
-            & (account_ancestors.c.account_id == reservations.c.run_id),
-        )
+        .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
         .where(reservations.c.organisation_id == organisation_id, ACTIVE, account_ancestors.c.ancestor_id == account_id)
         .order_by(reservations.c.created_at, reservations.c.id)
     )
     return [(row.run_id, row.id) for row in tx.execute(found)]
 
 
-def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
+def planned_under(tx: Connection, organisation_id: str, account_id: str, but: str) -> list[tuple[DpEvent, int]]:
     """Sum the planned events that an account's held curve adds up.
 
     Those that reach it through partitions are excluded, since their holds do not add up, and so is the reservation
@@ -148,21 +110,9 @@ def planned_beneath(tx: Connection, organisation_id: str, account_id: str, but: 
             dp_events.c.canonical_json, dp_events.c.fingerprint, func.sum(reservation_items.c.count).label("planned")
         )
         .select_from(reservations)
-        .join(
-            account_ancestors,
-            (account_ancestors.c.organisation_id == reservations.c.organisation_id)
-            & (account_ancestors.c.account_id == reservations.c.run_id),
-        )
-        .join(
-            reservation_items,
-            (reservation_items.c.organisation_id == reservations.c.organisation_id)
-            & (reservation_items.c.reservation_id == reservations.c.id),
-        )
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == reservation_items.c.organisation_id)
-            & (dp_events.c.fingerprint == reservation_items.c.event_fingerprint),
-        )
+        .join(account_ancestors, join_on(account_ancestors, reservations, account_id="run_id"))
+        .join(reservation_items, join_on(reservation_items, reservations, reservation_id="id"))
+        .join(dp_events, _EVENT_OF_ITEM)
         .where(
             reservations.c.organisation_id == organisation_id,
             ACTIVE,
@@ -180,15 +130,8 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
     above_run, above_parts = account_ancestors.alias("above_run"), account_ancestors.alias("above_parts")
     between = (
         select(above_run.c.ancestor_id)
-        .join(
-            accounts,
-            (accounts.c.organisation_id == above_run.c.organisation_id) & (accounts.c.id == above_run.c.ancestor_id),
-        )
-        .join(
-            above_parts,
-            (above_parts.c.organisation_id == above_run.c.organisation_id)
-            & (above_parts.c.account_id == above_run.c.ancestor_id),
-        )
+        .join(accounts, join_on(accounts, above_run, id="ancestor_id"))
+        .join(above_parts, join_on(above_parts, above_run, account_id="ancestor_id"))
         .where(
             above_run.c.organisation_id == organisation_id,
             above_run.c.account_id == reservations.c.run_id,
@@ -248,14 +191,10 @@ def close(tx: Connection, organisation_id: str, closed: Reservation, now: dateti
     )
 
 
-def _this(organisation_id: str, reservation: Reservation) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+def _this(organisation_id: str, reservation: Reservation) -> Update:
     return update(reservations).where(
         reservations.c.organisation_id == organisation_id, reservations.c.id == reservation.id
     )
-
-
-def _of(organisation_id: str) -> Select[Any]:
-    return _RESERVATIONS.where(reservations.c.organisation_id == organisation_id).order_by(reservations.c.id)
 
 
 def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[PlannedItem, ...]]:
@@ -270,11 +209,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
             dp_events.c.canonical_json,
             dp_events.c.fingerprint,
         )
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == reservation_items.c.organisation_id)
-            & (dp_events.c.fingerprint == reservation_items.c.event_fingerprint),
-        )
+        .join(dp_events, _EVENT_OF_ITEM)
         .where(
             reservation_items.c.organisation_id == organisation_id,
             reservation_items.c.reservation_id.in_(reservation_ids),
@@ -291,13 +226,4 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
 
 
 def _reservation(row: Row[Any], items: tuple[PlannedItem, ...]) -> Reservation:
-    return Reservation(
-        id=row.id,
-        run_id=row.run_id,
-        attempt=row.attempt,
-        status=ReservationStatus(row.status),
-        items=items,
-        lease_seconds=row.lease_seconds,
-        expires_at=row.expires_at,
-        steps_executed=row.steps_executed,
-    )
+    return Reservation(**row._asdict() | {"status": ReservationStatus(row.status), "items": items})

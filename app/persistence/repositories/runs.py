@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select
+from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from app.accounting.events import fingerprint
 from app.ledger.deviations import Deviation, DeviationKind
@@ -15,30 +15,23 @@ from app.ledger.hash_chain import canonical
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
+from app.persistence.repositories.expressions import join_on, page_after, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
 _RUNS = (
     select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical_json)
-    .join(
-        attempts,
-        (attempts.c.organisation_id == runs.c.organisation_id)
-        & (attempts.c.run_id == runs.c.account_id)
-        & (attempts.c.attempt == runs.c.attempt),
-    )
-    .outerjoin(
-        dp_events,
-        (dp_events.c.organisation_id == runs.c.organisation_id) & (dp_events.c.fingerprint == runs.c.event_fingerprint),
-    )
+    .join(attempts, join_on(attempts, runs, run_id="account_id", attempt="attempt"))
+    .outerjoin(dp_events, join_on(dp_events, runs, fingerprint="event_fingerprint"))
 )
 
 # Hot-path statements are built once: building one costs as much as executing it.
 _MANY = _RUNS.where(
     runs.c.organisation_id == bindparam("of_organisation"), runs.c.account_id.in_(bindparam("of_runs", expanding=True))
 )
-_SAVED = BulkStatement(
-    runs, ["status", "attempt", "next_step", "decision_count", "chain_head", "reservation_id", "deviations"]
-)
+_SAME: Final = ("status", "attempt", "next_step", "chain_head", "reservation_id")
+"""Columns of a run's state that have the names of its fields."""
+_SAVED = BulkStatement(runs, [*_SAME, "decision_count", "deviations"])
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
@@ -48,16 +41,9 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
-            account_id=run.account_id,
-            status=str(run.status),
+            **values_of(run, (*_SAME, "account_id", "declared_steps", "declared_steps_per_hour")),
             event_fingerprint=run.event and fingerprint(run.event),
-            attempt=run.attempt,
-            next_step=run.next_step,
             decision_count=run.decisions,
-            chain_head=run.chain_head,
-            reservation_id=run.reservation_id,
-            declared_steps=run.declared_steps,
-            declared_steps_per_hour=run.declared_steps_per_hour,
         )
     )
     add_attempt(tx, organisation_id, run, now)
@@ -91,26 +77,22 @@ def page(
     tx: Connection,
     organisation_id: str,
     *,
-    beneath: str | None = None,
+    within: str | None = None,
     budget_id: str | None,
     status: RunStatus | None,
     after: str | None,
     limit: int,
 ) -> list[Run]:
     """List runs in order of registration, after an id."""
-    found = _of(organisation_id)
-    if beneath is not None:
-        found = found.where(runs.c.account_id.in_(descendant_ids(organisation_id, beneath)))
+    found = _RUNS.where(runs.c.organisation_id == organisation_id)
+    if within is not None:
+        found = found.where(runs.c.account_id.in_(descendant_ids(organisation_id, within)))
     if budget_id is not None:
-        found = found.join(
-            run_budgets,
-            (run_budgets.c.organisation_id == runs.c.organisation_id) & (run_budgets.c.run_id == runs.c.account_id),
-        ).where(run_budgets.c.budget_id == budget_id)
+        found = found.join(run_budgets, join_on(run_budgets, runs, run_id="account_id"))
+        found = found.where(run_budgets.c.budget_id == budget_id)
     if status is not None:
         found = found.where(runs.c.status == str(status))
-    if after is not None:
-        found = found.where(runs.c.account_id > after)
-    return [_run(row) for row in tx.execute(found.order_by(runs.c.account_id).limit(limit))]
+    return [_run(row) for row in tx.execute(page_after(found, runs.c.account_id, after, limit))]
 
 
 def save(tx: Connection, organisation_id: str, run: Run) -> None:
@@ -126,21 +108,13 @@ def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
             {
                 "organisation_id": organisation_id,
                 "account_id": run.account_id,
-                "status": str(run.status),
-                "attempt": run.attempt,
-                "next_step": run.next_step,
+                **values_of(run, _SAME),
                 "decision_count": run.decisions,
-                "chain_head": run.chain_head,
-                "reservation_id": run.reservation_id,
                 "deviations": _deviations_text(run.deviations),
             }
             for organisation_id, run in changed
         ],
     )
-
-
-def _of(organisation_id: str) -> Select[Any]:
-    return _RUNS.where(runs.c.organisation_id == organisation_id)
 
 
 def _run(row: Row[Any]) -> Run:

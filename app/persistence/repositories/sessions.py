@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
+from app.persistence.repositories.expressions import columns_of, values_of
 from app.persistence.tables import sessions
 
 
@@ -35,40 +36,18 @@ def add(tx: Connection, session: SessionRecord) -> None:
             sessions.c.organisation_id == session.organisation_id, sessions.c.expires_at <= session.created_at
         )
     )
-    tx.execute(
-        insert(sessions).values(
-            organisation_id=session.organisation_id,
-            id=session.id,
-            secret_hash=session.secret_hash,
-            actor=session.actor,
-            role=session.role,
-            scope_id=session.scope,
-            oidc_key_thumbprint=session.oidc_key_thumbprint,
-            created_at=session.created_at,
-            expires_at=session.expires_at,
-        )
-    )
+    values = values_of(session)
+    tx.execute(insert(sessions).values(scope_id=values.pop("scope"), **values))
 
 
-_MANY = select(sessions).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
+_MANY = select(*columns_of(sessions, SessionRecord, scope="scope_id")).where(
+    sessions.c.id.in_(bindparam("of_sessions", expanding=True))
+)
 
 
 def find_many(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
     """Find sessions of any organisation by id."""
-    return {
-        row.id: SessionRecord(
-            row.id,
-            row.organisation_id,
-            row.secret_hash,
-            row.actor,
-            row.role,
-            row.scope_id,
-            row.oidc_key_thumbprint,
-            row.created_at,
-            row.expires_at,
-        )
-        for row in tx.execute(_MANY, {"of_sessions": list(session_ids)})
-    }
+    return {row.id: SessionRecord(*row) for row in tx.execute(_MANY, {"of_sessions": list(session_ids)})}
 
 
 def remove(tx: Connection, organisation_id: str, session_id: str) -> bool:

@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, sele
 
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.runs import RunStatus
+from app.persistence.repositories.expressions import join_on
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
@@ -60,12 +61,10 @@ def find_unapproved(tx: Connection, organisation_id: str, account_id: str) -> li
             func.coalesce(accounts.c.delta_limit, _of_budgets(organisation_id, func.min(_BUDGET.c.delta_limit))),
             case((accounts.c.epsilon_limit.is_not(None) & (accounts.c.limit_revision == 0), _LAST_READ)),
         )
-        .join(runs, (runs.c.organisation_id == accounts.c.organisation_id) & (runs.c.account_id == accounts.c.id))
+        .join(runs, join_on(runs, accounts, account_id="id"))
         .outerjoin(
             decisions,
-            (decisions.c.organisation_id == runs.c.organisation_id)
-            & (decisions.c.run_id == runs.c.account_id)
-            & (decisions.c.position == runs.c.decision_count - 1),
+            join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1),
         )
         .where(
             accounts.c.organisation_id == organisation_id,
@@ -88,10 +87,7 @@ def _of_budgets(organisation_id: str, value: ColumnElement[float]) -> ScalarSele
     """Build a subquery for a value of the budgets that a run charges."""
     return (
         select(value)
-        .join(
-            run_budgets,
-            (run_budgets.c.organisation_id == _BUDGET.c.organisation_id) & (run_budgets.c.budget_id == _BUDGET.c.id),
-        )
+        .join(run_budgets, join_on(run_budgets, _BUDGET, budget_id="id"))
         .where(_BUDGET.c.organisation_id == organisation_id, run_budgets.c.run_id == accounts.c.id)
         .scalar_subquery()
     )

@@ -1,14 +1,13 @@
 """Daily snapshots of accounts' utilisation, for forecasts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
-from app.persistence.repositories.partial_indexes import NO_RUN
-from app.persistence.repositories.sql_time import seconds
+from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, seconds, upsert
 from app.persistence.tables import account_usage_snapshots, accounts
 
 SECONDS_A_DAY: Final = 86_400
@@ -28,10 +27,7 @@ def due_accounts(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[s
     """List changed populations and budgets whose last reading is at least `rest` ago."""
     last = (
         select(func.max(account_usage_snapshots.c.recorded_at))
-        .where(
-            account_usage_snapshots.c.organisation_id == accounts.c.organisation_id,
-            account_usage_snapshots.c.account_id == accounts.c.id,
-        )
+        .where(join_on(account_usage_snapshots, accounts, account_id="id"))
         .scalar_subquery()
     )
     changed = (
@@ -53,8 +49,7 @@ def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading)
         "utilisation": reading.utilisation,
         "recorded_at": reading.recorded_at,
     }
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    into = dialect.insert(account_usage_snapshots).values(values)
+    into = upsert(tx, account_usage_snapshots).values(values)
     tx.execute(
         into.on_conflict_do_update(
             index_elements=list(account_usage_snapshots.primary_key),
@@ -65,16 +60,25 @@ def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading)
 
 def newest_before(tx: Connection, organisation_id: str, account_id: str, moment: datetime) -> Reading | None:
     """Get an account's last reading up to a time, or else its first."""
-    mine = select(account_usage_snapshots.c.utilisation, account_usage_snapshots.c.recorded_at).where(
-        account_usage_snapshots.c.organisation_id == organisation_id, account_usage_snapshots.c.account_id == account_id
-    )
-    before = (
-        mine.where(account_usage_snapshots.c.recorded_at <= moment)
-        .order_by(account_usage_snapshots.c.day.desc())
-        .limit(1)
-    )
-    row = (
-        tx.execute(before).one_or_none()
-        or tx.execute(mine.order_by(account_usage_snapshots.c.day).limit(1)).one_or_none()
-    )
-    return None if row is None else Reading(row.utilisation, row.recorded_at)
+    return readings_before(tx, organisation_id, [account_id], moment).get(account_id)
+
+
+def readings_before(
+    tx: Connection, organisation_id: str, account_ids: Sequence[str], moment: datetime
+) -> dict[str, Reading]:
+    """Get the last reading of each account up to a time, or else its first."""
+    snapshots = account_usage_snapshots
+    mine = (snapshots.c.organisation_id == organisation_id) & snapshots.c.account_id.in_(list(account_ids))
+    days = select(snapshots.c.organisation_id, snapshots.c.account_id).where(mine)
+    days = days.group_by(snapshots.c.organisation_id, snapshots.c.account_id)
+    first = days.add_columns(func.min(snapshots.c.day).label("day")).subquery()
+    last = days.add_columns(func.max(snapshots.c.day).label("day")).where(snapshots.c.recorded_at <= moment).subquery()
+    found: dict[str, Reading] = {}
+    for chosen in (first, last):
+        rows = tx.execute(
+            select(snapshots.c.account_id, *columns_of(snapshots, Reading)).join(
+                chosen, join_on(chosen, snapshots, account_id="account_id", day="day")
+            )
+        )
+        found |= {row.account_id: Reading(row.utilisation, row.recorded_at) for row in rows}
+    return found

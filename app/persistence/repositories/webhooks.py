@@ -5,26 +5,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Update, func, insert, select, update
 
 from app.ledger.alerts import Webhook
+from app.persistence.repositories import expressions
+from app.persistence.repositories.expressions import columns_of, page_after, values_of
 from app.persistence.tables import webhooks
+
+COLUMNS = columns_of(webhooks, Webhook)
 
 
 def add(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
     """Add a webhook."""
-    tx.execute(
-        insert(webhooks).values(
-            organisation_id=organisation_id,
-            id=webhook.id,
-            url=webhook.url,
-            types=json.dumps(webhook.types),
-            account_id=webhook.account_id,
-            secret=webhook.secret,
-            created_at=webhook.created_at,
-            consecutive_failures=0,
-        )
-    )
+    values = values_of(webhook) | {"types": json.dumps(webhook.types)}
+    tx.execute(insert(webhooks).values(organisation_id=organisation_id, **values, consecutive_failures=0))
 
 
 def find(tx: Connection, organisation_id: str, webhook_id: str) -> Webhook | None:
@@ -35,32 +29,25 @@ def find(tx: Connection, organisation_id: str, webhook_id: str) -> Webhook | Non
 
 def newest_id(tx: Connection, organisation_id: str) -> str | None:
     """Get the greatest id."""
-    return tx.execute(select(func.max(webhooks.c.id)).where(webhooks.c.organisation_id == organisation_id)).scalar()
+    return expressions.newest_id(tx, webhooks, organisation_id, "whk")
 
 
 def active(tx: Connection, organisation_id: str) -> list[Webhook]:
     """List the enabled webhooks by id, locked against disabling until the transaction ends."""
-    found = _of(organisation_id).where(webhooks.c.disabled_at.is_(None)).with_for_update(read=True)
-    return [read_webhook(row) for row in tx.execute(found)]
+    found = _of(organisation_id).where(webhooks.c.disabled_at.is_(None)).order_by(webhooks.c.id)
+    return [read_webhook(row) for row in tx.execute(found.with_for_update(read=True))]
 
 
 def page(tx: Connection, organisation_id: str, *, after: str | None, limit: int) -> Sequence[Webhook]:
     """List webhooks after an id."""
-    found = _of(organisation_id)
-    if after is not None:
-        found = found.where(webhooks.c.id > after)
-    return [read_webhook(row) for row in tx.execute(found.limit(limit))]
+    found = page_after(_of(organisation_id), webhooks.c.id, after, limit)
+    return [read_webhook(row) for row in tx.execute(found)]
 
 
 def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
     """Write a webhook's secrets."""
-    tx.execute(
-        _this(organisation_id, webhook.id).values(
-            secret=webhook.secret,
-            previous_secret=webhook.previous_secret,
-            previous_secret_expires_at=webhook.previous_secret_expires_at,
-        )
-    )
+    names = ("secret", "previous_secret", "previous_secret_expires_at")
+    tx.execute(_this(organisation_id, webhook.id).values(values_of(webhook, names)))
 
 
 def disable(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
@@ -89,24 +76,13 @@ def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: dat
 
 
 def read_webhook(row: Row[Any]) -> Webhook:
-    """Read a webhook from its row."""
-    return Webhook(
-        id=row.id,
-        url=row.url,
-        types=tuple(json.loads(row.types)),
-        account_id=row.account_id,
-        secret=row.secret,
-        created_at=row.created_at,
-        previous_secret=row.previous_secret,
-        previous_secret_expires_at=row.previous_secret_expires_at,
-        disabled_at=row.disabled_at,
-        disabled_reason=row.disabled_reason,
-    )
+    """Read a webhook from its COLUMNS."""
+    return Webhook(**row._asdict() | {"types": tuple(json.loads(row.types))})
 
 
 def _of(organisation_id: str) -> Select[Any]:
-    return select(webhooks).where(webhooks.c.organisation_id == organisation_id).order_by(webhooks.c.id)
+    return select(*COLUMNS).where(webhooks.c.organisation_id == organisation_id)
 
 
-def _this(organisation_id: str, webhook_id: str) -> Any:  # noqa: ANN401 - an UPDATE has no public type parameters
+def _this(organisation_id: str, webhook_id: str) -> Update:
     return update(webhooks).where(webhooks.c.organisation_id == organisation_id, webhooks.c.id == webhook_id)

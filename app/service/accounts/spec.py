@@ -15,7 +15,7 @@ from app.ledger.filters import FilterKind, Limit
 from app.ledger.policy_checks import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations
-from app.persistence.repositories.accounts import planned_sha256
+from app.persistence.repositories.account_values import planned_sha256
 from app.service.accounts.partitions import ParallelSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts

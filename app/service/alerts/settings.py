@@ -14,8 +14,7 @@ from app.ledger.alerts import Alert, AlertFilter, AlertSettings, AlertType
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.permissions import Permission
-from app.persistence.repositories import alerts, organisations
-from app.persistence.repositories.alert_settings import save_alert_settings
+from app.persistence.repositories import account_writes, alerts, organisations
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import LimitForecast, forecast_limit
@@ -56,7 +55,7 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
         organisations.lock(tx, context.organisation_id)
         record = find_path_of(tx, context, account)[-1]
         changed, before = record.account, record.tells
-        save_alert_settings(tx, context.organisation_id, changed, tells, context.now)
+        account_writes.set_alert_settings(tx, context.organisation_id, changed, tells, context.now)
         context.record(tx, AuditEvent(AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(tells)))
         passed = tells.thresholds[: reached(changed, tells.thresholds)]
         alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))

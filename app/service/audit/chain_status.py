@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_paths, audit_entries, checkpoints, raw_rows
+from app.persistence.repositories import audit_entries, checkpoints, overview_queries, raw_rows
 from app.service.auth.request_context import RequestContext
 
 
@@ -35,7 +35,7 @@ def read_health(context: RequestContext) -> ChainHealth:
         stopped = {
             account_id: why for (_, account_id), why in raw_rows.quarantined(tx, context.organisation_id).items()
         }
-        found = account_paths.paths_of(tx, context.organisation_id, stopped.keys())
+        found = overview_queries.paths_of(tx, context.organisation_id, stopped.keys())
     return ChainHealth(
         length=length,
         head=head.hex(),

@@ -15,7 +15,8 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.hash_chain import canonical_audit_entry, canonical_entry
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, audit_entries, balances, dp_events, organisations, raw_rows
+from app.persistence.repositories import accounts, audit_entries, dp_events, organisations, raw_rows
+from app.persistence.repositories.account_values import weights_facts
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
 from app.persistence.tolerant import DamagedCell, refuse
@@ -223,7 +224,7 @@ def _account(
         "grid_version": account.grid_version,
         "limits": limits,
         "filter": str(account.filter),
-        "weights": balances.weights_facts(account.weights),
+        "weights": weights_facts(account.weights),
         "spent": _base64(account.spent.to_bytes()),
         "spent_delta": account.spent.delta,
         "held": _base64(account.held.to_bytes()),

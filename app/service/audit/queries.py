@@ -11,7 +11,7 @@ from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_paths, audit_entries, decision_queries, decisions
+from app.persistence.repositories import audit_entries, decisions, overview_queries
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import EVENTS_ROOM, find_path
@@ -46,9 +46,7 @@ def read_decisions(
     context.require_permission(Permission.LEDGER_READ)
     _check_time(query.since, query.until)
     with context.db.read(context.organisation_id) as tx:
-        return decision_queries.page(
-            tx, context.organisation_id, _reachable(tx, context, query), before=before, limit=limit
-        )
+        return decisions.page(tx, context.organisation_id, _reachable(tx, context, query), before=before, limit=limit)
 
 
 def read_decision(context: RequestContext, run_id: str, position: int) -> DecisionWithPath:
@@ -88,7 +86,7 @@ def name_accounts(context: RequestContext, ids: Collection[str]) -> dict[str, st
     """Get the paths of the accounts among ids from readable audit events."""
     context.require_permission(Permission.AUDIT_READ)
     with context.db.read(context.organisation_id) as tx:
-        return account_paths.paths_of(tx, context.organisation_id, ids)
+        return overview_queries.paths_of(tx, context.organisation_id, ids)
 
 
 def _check_time(since: datetime | None, until: datetime | None) -> None:
@@ -109,7 +107,7 @@ def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) ->
         run, account = account, None
     return DecisionFilter(
         run_id=None if run is None else run.id,
-        beneath=None if account is None else account.id,
+        within=None if account is None else account.id,
         outcome=query.outcome,
         actor=query.actor,
         since=query.since,

@@ -21,7 +21,7 @@ from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, alerts
-from app.persistence.repositories.balances import weights_facts
+from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import threshold_alerts

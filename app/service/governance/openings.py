@@ -16,7 +16,7 @@ from app.ledger.permissions import Permission
 from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import organisations
-from app.persistence.repositories.accounts import planned_text, read_planned
+from app.persistence.repositories.account_values import planned_text, read_planned
 from app.service.accounts.create import check_population, open_population
 from app.service.accounts.partitions import AccountView, ParallelSpec
 from app.service.accounts.spec import AccountSpec

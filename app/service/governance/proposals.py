@@ -64,7 +64,7 @@ def list_proposals(
     context.require_permission(Permission.LEDGER_READ)
     with context.db.read(context.organisation_id) as tx:
         beneath = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        wanted = ProposalFilter(beneath=beneath, status=status)
+        wanted = ProposalFilter(within=beneath, status=status)
         return proposals.page(tx, context.organisation_id, wanted, after=after, limit=limit)
 
 

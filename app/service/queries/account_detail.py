@@ -10,7 +10,7 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.persistence.repositories import decision_queries, overview_queries
+from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
 from app.service.accounts.partitions import AccountView, account_views
@@ -107,7 +107,7 @@ def get_account_detail(
         found = overview_queries.newest_runs(
             tx, context.organisation_id, record.account.id, before=before, limit=RUNS + 1
         )
-        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=record.account.id)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=record.account.id)
         return AccountDetail(
             view=view,
             above=tuple(path[:-1]),
@@ -117,7 +117,7 @@ def get_account_detail(
             spenders=_spenders(tx, context, record.account, history),
             runs=found[:RUNS],
             following=found[RUNS - 1].id if len(found) > RUNS else None,
-            refusals=decision_queries.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS),
+            refusals=decisions.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS),
             limit=current_limit(tx, context, path),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )

@@ -17,9 +17,9 @@ from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import audit_entries, dp_events, history_samples, overview_queries
+from app.persistence.repositories import audit_entries, charge_statistics, dp_events, overview_queries
+from app.persistence.repositories.charge_statistics import Sample
 from app.persistence.repositories.dp_events import CostTable
-from app.persistence.repositories.history_samples import Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import spread
@@ -116,13 +116,13 @@ class AccountHistoryCache:
 def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> AccountHistory:
     """Read a history, without the changes of the limit."""
     account = record.account
-    parts = history_samples.charged_runs(tx, organisation_id, account.id)
+    parts = charge_statistics.charged_runs(tx, organisation_id, account.id)
     decisions = sum(part.decisions for part in parts)
     each = max(1, SAMPLES // max(1, len(parts)))
-    found = [one for one in history_samples.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
+    found = [one for one in charge_statistics.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
         return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
-    told = history_samples.events_of(tx, organisation_id, account.id, each, EVENTS)
+    told = charge_statistics.events_of(tx, organisation_id, account.id, each, EVENTS)
     prices = CostTable(organisation_id, account.relation, account.grid_version)
     keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
     moments = _moments(record, found, max_points)

@@ -15,7 +15,7 @@ from app.ledger.filters import Limit
 from app.ledger.forecast import share_used
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import accounts, overview_queries
+from app.persistence.repositories import accounts, overview_queries, usage_snapshots
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_snapshots import Reading
 from app.persistence.tolerant import DAMAGED
@@ -134,7 +134,7 @@ class AccountStatusCache:
 
     def read(self, tx: Connection, context: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
         """Get the status of visible accounts, or of one and those under it, parents first, without burn rates."""
-        found = overview_queries.list_summaries(tx, context.organisation_id, beneath=beneath or context.principal.scope)
+        found = overview_queries.list_summaries(tx, context.organisation_id, within=beneath or context.principal.scope)
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
@@ -217,7 +217,7 @@ def with_burn_rate(tx: Connection, context: RequestContext, statuses: Sequence[A
     """Add burn rate and forecast to the accounts that are shown."""
     start = context.now - WINDOW
     older = [each.id for each in statuses if each.created_at <= start]
-    readings = overview_queries.readings_before(tx, context.organisation_id, older, start) if older else {}
+    readings = usage_snapshots.readings_before(tx, context.organisation_id, older, start) if older else {}
     return [
         _with_rate(
             each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), context.now

@@ -135,7 +135,7 @@ class CurrentLimit:
 def read_open_proposals(context: RequestContext) -> list[ProposalDetail]:
     """List the open proposals, the oldest first, MOST_OPEN + 1 at most."""
     with context.read() as tx:
-        wanted = ProposalFilter(beneath=context.principal.scope, status=ProposalStatus.OPEN)
+        wanted = ProposalFilter(within=context.principal.scope, status=ProposalStatus.OPEN)
         found = proposals.page(tx, context.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
         return [_proposed(tx, context, each) for each in found]
 
@@ -144,7 +144,7 @@ def read_decided_proposals(context: RequestContext, *, before: str | None, limit
     """List the decided proposals, the newest first, made before an id."""
     with context.read() as tx:
         found = proposals.list_closed(
-            tx, context.organisation_id, beneath=context.principal.scope, before=before, limit=limit
+            tx, context.organisation_id, within=context.principal.scope, before=before, limit=limit
         )
         return [_proposed(tx, context, each) for each in found]
 

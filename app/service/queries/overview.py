@@ -6,7 +6,7 @@ from typing import Final
 
 from app.ledger.accounts import AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
-from app.persistence.repositories import account_paths, decision_queries, overview_queries
+from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
@@ -65,10 +65,10 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, context, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
-            tx, context.organisation_id, beneath=context.principal.scope, limit=RUNS
+            tx, context.organisation_id, within=context.principal.scope, limit=RUNS
         )
-        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, beneath=context.principal.scope)
-        refusals = decision_queries.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=context.principal.scope)
+        refusals = decisions.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS)
     severities: dict[Severity, int] = {}
     for each in found:
         severities[each.severity] = severities.get(each.severity, 0) + 1
@@ -106,7 +106,7 @@ def account_paths_of(context: RequestContext, account_ids: Iterable[str | None])
     if not wanted:
         return {}
     with context.db.read(context.organisation_id) as tx:
-        return account_paths.paths_of(tx, context.organisation_id, sorted(wanted))
+        return overview_queries.paths_of(tx, context.organisation_id, sorted(wanted))
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:

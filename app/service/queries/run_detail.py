@@ -11,7 +11,7 @@ from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
-from app.persistence.repositories import audit_entries, decision_queries, decisions, overview_queries, reservations
+from app.persistence.repositories import audit_entries, decisions, overview_queries, reservations
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
@@ -68,7 +68,7 @@ def _seen(tx: Connection, context: RequestContext, run_id: str, ready: Precomput
     record = read_run(tx, context, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
     refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
-    found = decision_queries.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    found = decisions.page(tx, organisation_id, refused, before=None, limit=LATEST)
     creation = AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id)
     registered = audit_entries.page(tx, organisation_id, creation, after=-1, limit=1)
     return RunDetail(

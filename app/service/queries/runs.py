@@ -90,7 +90,7 @@ def list_runs(
         found = runs.page(
             tx,
             context.organisation_id,
-            beneath=context.principal.scope,
+            within=context.principal.scope,
             budget_id=budget_id,
             status=status,
             after=after,

@@ -1,0 +1,66 @@
+"""Read and write the JSON values in accounts' rows."""
+
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any
+
+from app.accounting.events import event_from_dict, event_to_dict
+from app.ledger.accounts import StepEvent
+from app.ledger.alerts import AlertSettings
+from app.ledger.filters import FilterWeights
+from app.ledger.hash_chain import canonical
+from app.ledger.policies import Policy, facts_of, policy_of
+from app.persistence.tolerant import json_object
+
+
+def planned_text(planned: tuple[StepEvent, ...]) -> str:
+    """Serialize a planned workload."""
+    return json.dumps([{"event": event_to_dict(step.event), "count": step.count} for step in planned])
+
+
+def planned_sha256(planned: tuple[StepEvent, ...]) -> str | None:
+    """Compute the sha256 (hex) of a stored planned workload, if any."""
+    return hashlib.sha256(planned_text(planned).encode()).hexdigest() if planned else None
+
+
+def read_planned(text: str) -> tuple[StepEvent, ...]:
+    """Parse a stored planned workload."""
+    return tuple(StepEvent(event_from_dict(item["event"]), item["count"]) for item in json.loads(text))
+
+
+def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
+    """Convert frozen weights to JSON values."""
+    if weights is None:
+        return None
+    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
+
+
+def weights_text(weights: FilterWeights | None) -> str | None:
+    """Serialize frozen weights."""
+    return None if weights is None else json.dumps(weights_facts(weights))
+
+
+def read_weights(text: str | None) -> FilterWeights | None:
+    """Parse stored frozen weights."""
+    if text is None:
+        return None
+    stored = json.loads(text)
+    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
+
+
+def policy_text(policy: Policy | None) -> str | None:
+    """Serialize a policy."""
+    return None if policy is None else canonical(facts_of(policy))
+
+
+@lru_cache(maxsize=1024)
+def read_policy(text: str | None) -> Policy | None:
+    """Parse a stored policy."""
+    return None if text is None else policy_of(json_object(text))
+
+
+@lru_cache(maxsize=256)
+def read_alert_settings(thresholds: str, forecast_days: int) -> AlertSettings:
+    """Parse the alert settings in an account's row."""
+    return AlertSettings(tuple(json.loads(thresholds)), forecast_days)

@@ -1,0 +1,90 @@
+"""Expressions and conversions that several repositories share."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app.persistence.tables import accounts, decisions, deliveries, reservations
+from app.persistence.tables.base import UtcDateTime
+
+# The conditions of the partial indexes, exactly as declared. The values are literals: with parameters, SQLite would
+# plan the statement for each value before using such an index, and PostgreSQL would not use it in a generic plan.
+NO_RUN: Final = accounts.c.kind != literal_column("'run'")
+ADVANCED: Final = decisions.c.outcome.in_([literal_column("'admitted'"), literal_column("'reported'")])
+NOT_ADMITTED: Final = decisions.c.outcome != literal_column("'admitted'")
+PENDING: Final = deliveries.c.status == literal_column("'pending'")
+ACTIVE: Final = reservations.c.status == literal_column("'active'")
+
+
+def join_on(table: FromClause, other: FromClause, **columns: str) -> ColumnElement[bool]:
+    """Build a join within an organisation; `columns` maps columns of `table` to equal ones of `other`."""
+    equal = [table.c[name] == other.c[same] for name, same in columns.items()]
+    return and_(table.c.organisation_id == other.c.organisation_id, *equal)
+
+
+def owned_by(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
+    """Build the condition that rows belong to an organisation; None: any."""
+    return true() if organisation_id is None else table.c.organisation_id == organisation_id
+
+
+def page_after(found: Select[Any], column: Column[Any], after: Any | None, limit: int) -> Select[Any]:  # noqa: ANN401 - a value of any column
+    """Order rows by a column, from after a value on."""
+    return (found if after is None else found.where(column > after)).order_by(column).limit(limit)
+
+
+def page_before(found: Select[Any], column: Column[Any], before: Any | None, limit: int) -> Select[Any]:  # noqa: ANN401 - as above
+    """Order rows by a column downwards, from before a value on."""
+    return (found if before is None else found.where(column < before)).order_by(column.desc()).limit(limit)
+
+
+def newest_id(tx: Connection, table: Table, organisation_id: str, prefix: str) -> str | None:
+    """Get the greatest id with a prefix by the primary key's index."""
+    found = select(func.max(table.c.id)).where(
+        table.c.organisation_id == organisation_id,
+        table.c.id >= f"{prefix}_",
+        table.c.id < f"{prefix}`",  # the character after the underscore
+    )
+    return tx.execute(found).scalar()
+
+
+def seconds(tx: Connection, start: Any, end: Any) -> ColumnElement[Any]:  # noqa: ANN401 - a column or a moment
+    """Build the difference in seconds of two columns or aware times; inexact on SQLite."""
+    first, last = (
+        bindparam(None, each, type_=UtcDateTime()) if isinstance(each, datetime) else each for each in (start, end)
+    )
+    if tx.dialect.name == "postgresql":
+        return func.extract("epoch", last - first)
+    return (func.julianday(last) - func.julianday(first)) * 86_400.0
+
+
+def upsert(tx: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Build an INSERT in the database's dialect, which has ON CONFLICT."""
+    return postgresql.insert(table) if tx.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def columns_of(table: Table, record: Any, **others: str) -> list[Column[Any]]:  # noqa: ANN401 - a dataclass
+    """List the columns that have the names of a dataclass's fields; `others` maps fields to other names."""
+    return [table.c[others.get(name, name)] for name in record.__dataclass_fields__]
+
+
+def values_of(record: Any, names: Iterable[str] | None = None) -> dict[str, Any]:  # noqa: ANN401 - of a dataclass
+    """Get a dataclass's fields, or those named, as values of the columns of the same names."""
+    values = {name: getattr(record, name) for name in names or record.__dataclass_fields__}
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in values.items()}
