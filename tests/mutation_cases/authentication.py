@@ -51,8 +51,8 @@ CASES = (
     Mutation(
         "a provider that drips is waited for",
         "app/service/auth/oidc/http_json.py",
-        "        thread.join(FETCH_SECONDS)\n",
-        "        thread.join()\n",
+        "self._content.result(FETCH_SECONDS)",
+        "self._content.result()",
         ("tests/service/test_openid_fetching.py",),
         "drips",
     ),

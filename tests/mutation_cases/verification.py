@@ -51,7 +51,7 @@ CASES = (
     Mutation(
         "a session's row says what its cookie opens",
         "app/service/auth/sessions.py",
-        "canonical([*bound, *times])",
+        "canonical([*caller, session.oidc_key_thumbprint, *times])",
         "canonical([])",
         ("tests/service/test_sessions.py",),
     ),

@@ -46,17 +46,13 @@ class Principal:
 
 
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
-    """Create an organisation and return its id.
+    """Create an organisation in a database, and return its id.
 
     Args:
-        db: the database that is to have the organisation.
+        db: that is to have the organisation.
         name: unique on all placements.
         now: in UTC.
         everywhere: the databases of all placements, the default one first, if there are several.
-
-    Raises:
-        InvalidInputError: the name is not valid.
-        NameTakenError: another organisation has this name.
     """
     check_name(name)
     gate, *others = everywhere or (db,)
@@ -70,23 +66,22 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
         act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
         record_event(tx, organisation_id, CLI_ACTOR, act, now)
 
-    def create() -> str:
+    def create(tx: Connection) -> str:
         organisation_id = new_id("org", now)
-        # The default database's lock serializes creation on all placements, so that names stay unique.
-        with gate.write(ALL_TENANTS) as tx:
-            organisations.lock_names(tx)
-            require_free(tx)
-            for other in others:
-                with other.read(ALL_TENANTS) as look:
-                    require_free(look)
-            if db is gate:
-                found(tx, organisation_id)
-            else:
-                with db.write(organisation_id) as there:
-                    found(there, organisation_id)
+        organisations.lock_names(tx)
+        require_free(tx)
+        for other in others:
+            with other.read(ALL_TENANTS) as look:
+                require_free(look)
+        if db is gate:
+            found(tx, organisation_id)
+        else:
+            with db.write(organisation_id) as there:
+                found(there, organisation_id)
         return organisation_id
 
-    return gate.retried(create)
+    # The default database's lock serializes creation on all placements, so that names stay unique.
+    return gate.transact(ALL_TENANTS, create)
 
 
 def credentials(authorization: str | None) -> tuple[str, str]:

@@ -100,8 +100,7 @@ class Authenticator:
         """Authenticate a caller and cache the result.
 
         The credential is a header's value, or a session cookie after its scheme. Keys and sessions are searched where
-        they were found before, then on the default placement, then on the others. Placements that do not answer come
-        last.
+        they were found before, then on the default placement and the others; placements that do not answer come last.
 
         Raises:
             AuthenticationError: the credential is missing, unknown or refused.
@@ -261,20 +260,13 @@ class Authenticator:
         self._ever.forget(header)
 
     def _write_use(self, db: Database, callers: list[_Known], asked: float, now: datetime) -> None:
-        due = [
-            known
-            for known in callers
-            if known.used_at > known.written_at and asked - known.written_at > USE_WRITTEN_SECONDS
-        ]
+        due = [each for each in callers if each.written_at < min(each.used_at, asked - USE_WRITTEN_SECONDS)]
         if due:
-            when = {
-                (known.caller.organisation_id, known.caller.actor): now - timedelta(seconds=asked - known.used_at)
-                for known in due
-            }
+            ages = {(each.caller.organisation_id, each.caller.actor): asked - each.used_at for each in due}
             with db.write(ALL_TENANTS) as tx:
-                api_keys.save_last_used(tx, when)
-            for known in due:
-                known.written_at = asked
+                api_keys.save_last_used(tx, {key: now - timedelta(seconds=age) for key, age in ages.items()})
+            for each in due:
+                each.written_at = asked
 
 
 def _fingerprint(authorization: str | None) -> bytes:

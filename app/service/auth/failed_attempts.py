@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
 from threading import Lock
 from time import monotonic
 
@@ -90,11 +88,9 @@ class FailedAttemptLog:
     def _write(self, db: Database, tried: FailedAttempt, why: dict[str, int], request_id: str | None) -> None:
         act = AuditEvent(tried.action, tried.subject, after={**tried.facts, "times": dict(why)})
 
-        def write(now: datetime) -> None:
-            with db.write(tried.organisation_id) as tx:
-                record_event(tx, tried.organisation_id, Actor(NOBODY, request_id), act, now)
-
+        actor = Actor(NOBODY, request_id)
         try:
-            db.retried(partial(write, db.clock.now()))
+            now = db.clock.now()
+            db.transact(tried.organisation_id, lambda tx: record_event(tx, tried.organisation_id, actor, act, now))
         except (SQLAlchemyError, LedgerError) as error:  # the caller is refused all the same
             _logger.warning("A %s could not be noted (%s): %s", tried.action, why, error_summary(error))

@@ -97,7 +97,6 @@ class RequestLimits:
 STRANGERS_SECONDS: Final = 10
 """Burst of anonymous requests, in seconds of their rate."""
 
-
 SIGN_INS_MINUTES: Final = 10
 """Burst of sign-ins, in minutes of their rate."""
 

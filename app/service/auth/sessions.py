@@ -54,12 +54,9 @@ def open_session(
     request_id: str | None = None,
     thumbprint: str | None = None,
 ) -> str:
-    """Create a session for an authenticated caller.
+    """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
     It lasts for `lasting`, and no longer than the key or token. People have the `thumbprint` of the provider's key.
-
-    Returns:
-        The cookie's value, which is stored nowhere else.
     """
     ends = now + lasting if caller.expires_at is None else min(now + lasting, caller.expires_at)
     secret = secrets.token_urlsafe(32)
@@ -77,39 +74,32 @@ def open_session(
     )
     session = replace(session, secret_hash=_bound_hash(secret, session))
 
-    def write() -> None:
-        with db.write(caller.organisation_id) as tx:
-            there = sessions.of_actor(tx, caller.organisation_id, caller.actor)
-            for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
-                _end(tx, first, caller, now, request_id)
-            sessions.add(tx, session)
-            act = AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session))
-            record_event(tx, caller.organisation_id, Actor(caller.actor, request_id), act, now)
+    def write(tx: Connection) -> None:
+        there = sessions.of_actor(tx, caller.organisation_id, caller.actor)
+        for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
+            _end(tx, first, caller, now, request_id)
+        sessions.add(tx, session)
+        act = AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session))
+        record_event(tx, caller.organisation_id, Actor(caller.actor, request_id), act, now)
 
-    db.retried(write)
+    db.transact(caller.organisation_id, write)
     return f"{session.id}.{secret}"
 
 
 def end_session(db: Database, cookie: str, caller: Principal, now: datetime, request_id: str | None = None) -> None:
     """End a session; other replicas notice within a second."""
     session_id, _, _ = cookie.partition(".")
-
-    def write() -> None:
-        with db.write(caller.organisation_id) as tx:
-            _end(tx, session_id, caller, now, request_id)
-
-    db.retried(write)
+    db.transact(caller.organisation_id, lambda tx: _end(tx, session_id, caller, now, request_id))
 
 
 def end_every_session(db: Database, caller: Principal, now: datetime, request_id: str | None = None) -> None:
     """End all sessions of a key or person; other replicas notice within a second."""
 
-    def write() -> None:
-        with db.write(caller.organisation_id) as tx:
-            for session_id in sessions.of_actor(tx, caller.organisation_id, caller.actor):
-                _end(tx, session_id, caller, now, request_id)
+    def write(tx: Connection) -> None:
+        for session_id in sessions.of_actor(tx, caller.organisation_id, caller.actor):
+            _end(tx, session_id, caller, now, request_id)
 
-    db.retried(write)
+    db.transact(caller.organisation_id, write)
 
 
 def cookie_in(credential: str | None) -> str | None:
@@ -144,26 +134,19 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
     stored = sessions.find_many(tx, session_ids)
     opened_by = {each.actor for each in stored.values() if each.role is None}
     known = api_keys.find_many(tx, opened_by) if opened_by else {}
-    callers = {each.id: _caller(each, known.get(each.actor), placement, now) for each in stored.values()}
-    return {
-        session_id: SignedInSession(stored[session_id], caller)
-        for session_id, caller in callers.items()
-        if caller is not None
-    }
+    found = {}
+    for session in stored.values():
+        caller = _caller(session, known.get(session.actor), placement, now)
+        if caller is not None:
+            found[session.id] = SignedInSession(session, caller)
+    return found
 
 
 def _bound_hash(secret: str, session: SessionRecord) -> bytes:
     """Hash the secret with the row, so that a changed row matches no secret."""
-    bound = (
-        session.id,
-        session.organisation_id,
-        session.actor,
-        session.role,
-        session.scope,
-        session.oidc_key_thumbprint,
-    )
+    caller = (session.id, session.organisation_id, session.actor, session.role, session.scope)
     times = (session.created_at.isoformat(), session.expires_at.isoformat())
-    return secret_hash(f"{secret} {canonical([*bound, *times])}")
+    return secret_hash(f"{secret} {canonical([*caller, session.oidc_key_thumbprint, *times])}")
 
 
 def _facts(session: SessionRecord) -> dict[str, object]:
@@ -194,5 +177,4 @@ def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: 
     if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:
         return None
     ends = session.expires_at if key.expires_at is None else min(key.expires_at, session.expires_at)
-    caller = principal_of(key, placement)
-    return Principal(caller.organisation_id, caller.actor, caller.role, placement, caller.scope, ends)
+    return replace(principal_of(key, placement), expires_at=ends)

@@ -2,13 +2,15 @@
 
 import socket
 import ssl
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from threading import Lock, Thread
 from typing import Final
 from urllib.error import HTTPError
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from app.service.foreign_json import read_object
 
@@ -39,20 +41,16 @@ class _Fetch:
         self._lock = Lock()
         self._open: socket.socket | None = None
         self._given_up = False
-        self._content = bytearray()
-        self._failure: Exception | None = None
+        self._content: Future[bytes] = Future()
 
     def content(self) -> bytes:
-        """Get the response body; raises as `fetched` does."""
-        thread = Thread(target=self._run, name="openid-fetch", daemon=True)
-        thread.start()
-        thread.join(FETCH_SECONDS)
-        if thread.is_alive():
+        """Get the response body; raises as `fetch_json` does."""
+        Thread(target=self._run, name="openid-fetch", daemon=True).start()
+        try:
+            return self._content.result(FETCH_SECONDS)
+        except TimeoutError:
             self._give_up()
-            raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds")
-        if self._failure is not None:
-            raise self._failure
-        return bytes(self._content)
+            raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds") from None
 
     def connected(self, connection: socket.socket) -> None:
         """Register the socket for the time limit; TimeoutError if that has passed."""
@@ -70,17 +68,19 @@ class _Fetch:
 
     def _run(self) -> None:
         try:
-            self._read()
+            self._content.set_result(self._read())
         except Exception as error:  # noqa: BLE001 - raised in the waiting thread
-            self._failure = error
+            self._content.set_exception(error)
 
-    def _read(self) -> None:
-        opener = build_opener(_NoRedirects, _Http(self), _Https(self))
+    def _read(self) -> bytes:
+        content = bytearray()
+        opener = build_opener(_NoRedirects, _Handler(self))
         with opener.open(self._request, timeout=FETCH_SECONDS) as answer:
             while piece := answer.read1(_PIECE):
-                self._content += piece
-                if len(self._content) > MOST_BYTES:
+                content += piece
+                if len(content) > MOST_BYTES:
                     raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+        return bytes(content)
 
 
 @cache
@@ -89,42 +89,31 @@ def _trusting() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-class _Plain(HTTPConnection):
-    def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
-        super().__init__(host, timeout=timeout)
-        self._fetch = fetch
+class _Handler(HTTPSHandler):
+    """Opener of connections, with and without TLS, that their fetch can shut down."""
 
-    def connect(self) -> None:
-        super().connect()
-        self._fetch.connected(self.sock)
+    handler_order = 400  # before the default handler of http
 
-
-class _Secure(HTTPSConnection):
-    def __init__(self, host: str, *, fetch: _Fetch, timeout: float) -> None:
-        super().__init__(host, timeout=timeout, context=_trusting())
-        self._fetch = fetch
-
-    def connect(self) -> None:
-        super().connect()
-        self._fetch.connected(self.sock)
-
-
-class _Http(HTTPHandler):
-    def __init__(self, fetch: _Fetch) -> None:
-        super().__init__()
-        self._fetch = fetch
-
-    def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Plain, fetch=self._fetch), req)
-
-
-class _Https(HTTPSHandler):
     def __init__(self, fetch: _Fetch) -> None:
         super().__init__(context=_trusting())
         self._fetch = fetch
 
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(partial(self._connection, HTTPConnection), req)
+
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(partial(_Secure, fetch=self._fetch), req)
+        return self.do_open(partial(self._connection, partial(HTTPSConnection, context=_trusting())), req)
+
+    def _connection(self, kind: Callable[..., HTTPConnection], host: str, *, timeout: float) -> HTTPConnection:
+        connection = kind(host, timeout=timeout)
+        connect = connection.connect
+
+        def connect_and_register() -> None:
+            connect()
+            self._fetch.connected(connection.sock)
+
+        connection.connect = connect_and_register  # type: ignore[method-assign]
+        return connection
 
 
 def fetch_json(request: Request) -> dict[str, object]:
@@ -138,7 +127,7 @@ def fetch_json(request: Request) -> dict[str, object]:
 
 
 def fetched_from(url: str) -> dict[str, object]:
-    """Fetch the JSON object at a checked address; raises as `fetched` does."""
+    """Fetch the JSON object at a checked address; raises as `fetch_json` does."""
     return fetch_json(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Final
@@ -144,32 +144,22 @@ def configuration_of(terms: OidcConfig) -> dict[str, object]:
     return told
 
 
-@dataclass(slots=True)
-class _Collected:
-    by_id: dict[str, tuple[SigningKey, ...]] = field(default_factory=dict)
-
-    def add(self, told: dict[str, object]) -> None:
-        key_id, algorithm = told.get("kid"), told.get("alg")
-        if not isinstance(key_id, str) or told.get("use", "sig") != "sig":
-            return
-        key = _public(told)
-        if key is not None:
-            named = algorithm if isinstance(algorithm, str) else None
-            self.by_id[key_id] = (*self.by_id.get(key_id, ()), SigningKey(key, named, key.thumbprint()))
-
-
 def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
     """Select the signing keys of a set; RFC 7517 asks to skip the others."""
     listed = told.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")
-    collected = _Collected()
+    by_id: dict[str, tuple[SigningKey, ...]] = {}
     for each in listed:
-        if isinstance(each, dict):
-            collected.add(each)
-    if not collected.by_id:
+        key_id = each.get("kid") if isinstance(each, dict) and each.get("use", "sig") == "sig" else None
+        key = _public(each) if isinstance(key_id, str) else None
+        if isinstance(key_id, str) and key is not None:
+            algorithm = each.get("alg")
+            named = algorithm if isinstance(algorithm, str) else None
+            by_id[key_id] = (*by_id.get(key_id, ()), SigningKey(key, named, key.thumbprint()))
+    if not by_id:
         raise ValueError("its key set has no key with a `kid` that could sign")
-    return collected.by_id
+    return by_id
 
 
 def _public(told: dict[str, object]) -> Key | None:
