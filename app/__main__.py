@@ -1,6 +1,6 @@
 """Entry point of the command line: `epsilon-ledger`, or `python -m app`."""
 
-from app.gc_control import gc_frozen
+from app import gc_frozen
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.commands import keys as key_commands
-from app.commands import organisations, quarantines, server, verification
+from app.commands import organisations, server, verification
 from app.ledger.errors import LedgerError
 
 cli = typer.Typer(
@@ -55,8 +55,8 @@ org.command("create")(organisations.create_organisation)
 keys.command("create")(key_commands.create_key)
 keys.command("list")(key_commands.list_keys)
 keys.command("revoke")(key_commands.revoke_key)
-quarantine.command("list")(quarantines.list_quarantined)
-quarantine.command("lift")(quarantines.lift_quarantine)
+quarantine.command("list")(organisations.list_quarantined)
+quarantine.command("lift")(organisations.lift_quarantine)
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from app import gc_frozen
 from app.connections import BoundedConfig, BoundedConnection, Limits, connections_within, sweep
-from app.gc_control import gc_frozen
 from app.logging_config import log_config
 from app.service.background import STOPPING
 from app.service.monitoring.exposition import SHARED_FOLDER

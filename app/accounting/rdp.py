@@ -1,7 +1,7 @@
 """Price events: the rounded-up curve of every event over any orders."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, singledispatch
 from math import inf
 from sys import float_info
@@ -196,3 +196,8 @@ def _(event: SampledWithoutReplacement, orders: NDArray[np.float64], relation: N
     q = event.sample_size / event.source_dataset_size
     z = gaussian_noise(inner, relation)
     return _rounded(lambda at: without_replacement_gaussian_rdp(q, z, at), orders, inf)
+
+
+def event_curves(events: Sequence[DpEvent], relation: NeighboringRelation, grid_version: int) -> list[RdpCurve]:
+    """Compute the curve of each event; raises as `event_curve` does."""
+    return [event_curve(event, relation, grid_version) for event in events]

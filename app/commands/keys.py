@@ -7,21 +7,18 @@ from typing import Annotated, Final
 import typer
 
 from app.bootstrap import open_ledger
-from app.commands.output import Json, print_result
+from app.commands.common import Json, Organisation, Reason, organisation_context, print_result, require_reason
 from app.ledger.api_keys import KeyRecord
 from app.ledger.errors import NotFoundError
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys as stored
-from app.persistence.repositories import organisations
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys
 from app.service.governance.key_generation import KeyTerms
 from app.service.placements import Placements
 
 PAGE: Final = 500
-
-Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
 
 
 def _timestamp(text: str) -> datetime:
@@ -63,14 +60,12 @@ def create_key(
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
     """List an organisation's API keys by creation time, including revoked and expired ones, without secrets."""
     with open_ledger(migrated=False) as placements:
-        db = placements.find_organisation(organisation).database
-        now = db.clock.now()
-        with db.read(ALL_TENANTS) as tx:
-            owner = organisations.find_organisation(tx, organisation)
-        assert owner is not None, "it was found above"
-        found = list(_all_keys(cli_context(db, owner, now)))
+        context = organisation_context(placements, organisation)
+        found = list(_all_keys(context))
+    states = [_describe_state(key, context.now) for key in found]
     lines = [
-        f"{key.id}  {key.role:15}  {_describe_state(key, now):32}  {key.name or ''}  {key.scope or ''}" for key in found
+        f"{key.id}  {key.role:15}  {state:32}  {key.name or ''}  {key.scope or ''}"
+        for key, state in zip(found, states, strict=True)
     ]
     text = "\n".join(line.rstrip() for line in lines) or "No keys."
     print_result(as_json=as_json, text=text, facts={"items": [_key_fields(key) for key in found]})
@@ -78,7 +73,7 @@ def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
 
 def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id: its part before the dot.")],
-    reason: Annotated[str, typer.Option(help="Reason, recorded in the audit log.")],
+    reason: Reason,
     *,
     include_successors: Annotated[
         bool,
@@ -89,8 +84,7 @@ def revoke_key(
     as_json: Json = False,
 ) -> None:
     """Revoke an API key; every replica rejects it within a second."""
-    if not reason.strip():
-        raise typer.BadParameter("give a reason", param_hint="--reason")
+    require_reason(reason)
     with open_ledger(migrated=False) as placements:
         context = _context_of_key(placements, key_id)
         key = api_keys.revoke_key(context, key_id, reason, include_successors=include_successors)
@@ -106,11 +100,7 @@ def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
 
 
 def _context_of_key(placements: Placements, key_id: str) -> RequestContext:
-    """Build a context for the organisation that owns the key.
-
-    Raises:
-        NotFoundError: the key does not exist.
-    """
+    """Build the command line's context for the organisation that owns a key."""
     for db in placements.databases.values():
         with db.read(ALL_TENANTS) as tx:
             found = stored.find(tx, key_id)

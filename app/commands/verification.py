@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from app.bootstrap import open_ledger, require_database
-from app.commands.output import Json, print_result
+from app.commands.common import Json, Organisation, organisation_context, print_result
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
@@ -117,23 +117,13 @@ def verify(
     raise typer.Exit(0 if found.sound else 1)
 
 
-def checkpoint(
-    organisation: Annotated[str, typer.Option("--org", help="The organisation's id or name.")],
-) -> None:
+def checkpoint(organisation: Organisation) -> None:
     """Sign the whole history of an organisation and print the checkpoint as JSON; store it elsewhere."""
     signer = require_signer(signer_of(Settings().signing_key_file))
     with open_ledger(migrated=False) as placements:
-        db = placements.find_organisation(organisation).database
-        with db.read(ALL_TENANTS) as tx:
-            owner = organisations.find_organisation(tx, organisation)
-        assert owner is not None, "it was found above"
-        now = db.clock.now()
-
-        def work() -> str:
-            with db.write(owner) as tx:
-                return sign(tx, owner, signer, CLI_ACTOR, now).document
-
-        typer.echo(db.retried(work))
+        context = organisation_context(placements, organisation)
+        made = context.transact(lambda tx: sign(tx, context.organisation_id, signer, context.actor, context.now))
+        typer.echo(made.document)
 
 
 def export_charges(

@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise_search import noise_that_fits
 from app.persistence.repositories.dp_events import CostCache, CostTable
-from app.service.worker_pool.costs import price_events
 from app.service.worker_pool.pool import WORKER_POOL, Job
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class PrecomputedCosts:
             def keep(curves: list[RdpCurve]) -> None:
                 self.prices.update({(*rule, event): curve for event, curve in zip(now, curves, strict=True)})
 
-            raise CostNotReadyError(Job(price_events, (now, *rule)), keep, work)
+            raise CostNotReadyError(Job(event_curves, (now, *rule)), keep, work)
 
     def require_planned(self, path: Iterable[Account]) -> None:
         """Require the costs of the workloads that weights are yet to be chosen for, as `require`."""

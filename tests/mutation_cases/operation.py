@@ -188,14 +188,14 @@ CASES = (
     ),
     Mutation(
         "an organisation that asks much is served before the others",
-        "app/service/worker_pool/fair_queue.py",
+        "app/service/worker_pool/pool.py",
         "if lane not in self._at_work",
         "if True",
         ("tests/service/test_calculating.py",),
     ),
     Mutation(
         "an organisation's next task goes before those of others",
-        "app/service/worker_pool/fair_queue.py",
+        "app/service/worker_pool/pool.py",
         "                self._lanes[lane] = waiting\n",
         "                self._lanes[lane] = waiting\n                self._lanes.move_to_end(lane, last=False)\n",
         ("tests/service/test_calculating.py",),
@@ -252,7 +252,7 @@ CASES = (
     ),
     Mutation(
         "an organisation lets any number of plans wait",
-        "app/service/worker_pool/fair_queue.py",
+        "app/service/worker_pool/pool.py",
         "            if len(waiting) >= MOST_WAITING:\n",
         "            if False:\n",
         ("tests/service/test_calculating.py",),

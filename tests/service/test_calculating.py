@@ -15,14 +15,12 @@ import pytest
 
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import Gaussian, GroupPrivacy, Laplace, NeighboringRelation, PoissonSampled, Zcdp
-from app.accounting.rdp import event_curve
+from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.worker_pool import pool
-from app.service.worker_pool.costs import price_events
-from app.service.worker_pool.fair_queue import MOST_WAITING, FairQueue
-from app.service.worker_pool.pool import MOST_PROCESSES, NICENESS, Job, WorkerPool
+from app.service.worker_pool.pool import MOST_PROCESSES, MOST_WAITING, NICENESS, FairQueue, Job, WorkerPool
 from app.service.worker_pool.worker import LATER
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -68,7 +66,7 @@ def test_who_waits_for_a_task_gets_it_when_it_comes() -> None:
 
 
 def test_another_process_answers_as_this_one_does() -> None:
-    answer = WorkerPool().submit("lane", Job(price_events, ([SAMPLED], ADD, 1))).result(30)
+    answer = WorkerPool().submit("lane", Job(event_curves, ([SAMPLED], ADD, 1))).result(30)
     assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
     assert not answer[0].values.flags.writeable
     assert WorkerPool().submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
@@ -77,7 +75,7 @@ def test_another_process_answers_as_this_one_does() -> None:
 def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
     own = WorkerPool()
     before = own.submit("lane", Job(os.getpid, ())).result(30)
-    unsound = Job(price_events, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 1))
+    unsound = Job(event_curves, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 1))
     with pytest.raises(UnsupportedEventError, match="does not amplify"):
         own.submit("lane", unsound).result(30)
     assert own.submit("lane", Job(os.getpid, ())).result(30) == before
@@ -85,7 +83,7 @@ def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
 
 def test_too_much_work_is_stopped_there() -> None:
     with pytest.raises(PlanTooExpensiveError):
-        WorkerPool().submit("lane", Job(price_events, (DEAR, ADD, 1))).result(30)
+        WorkerPool().submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
 
 
 def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:

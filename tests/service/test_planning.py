@@ -22,8 +22,7 @@ from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
-from app.service.planning.costs import plan_delta, plan_epsilon, plan_trajectory
-from app.service.planning.laplace import LaplaceNoise, plan_laplace
+from app.service.planning.costs import LaplaceNoise, plan_delta, plan_epsilon, plan_laplace, plan_trajectory
 
 SETTING = PlanAssumptions()
 STEP = PoissonSampled(0.01, Gaussian(1.1))

@@ -13,7 +13,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal
-from app.service.planning.laplace import LaplaceNoise
+from app.service.planning.costs import LaplaceNoise
 
 EXAMPLE_PLAN: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 5000}]}
 EXAMPLE_TARGET: dict[str, Any] = {"event": EXAMPLE_EVENT, "epsilon": 2.0, "delta": 1e-5}

@@ -21,7 +21,7 @@ from app.api.schemas.planning_examples import (
 from app.service.json_numbers import json_finite, json_number
 from app.service.planning.calibration import Solution, Steps
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
-from app.service.planning.laplace import LaplaceCost as DomainLaplaceCost
+from app.service.planning.costs import LaplaceCost as DomainLaplaceCost
 
 OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
 """A Rényi order; infinity adds up the epsilons of pure mechanisms."""

@@ -40,11 +40,7 @@ class PlanAssumptions:
     batches: Batches = Batches.POISSON
 
     def curve(self, steps: Iterable[StepEvent]) -> RdpCurve:
-        """Sum the curves of step events exactly, on the newest grid.
-
-        Raises:
-            UnsupportedEventError: an event has no sound bound under the relation.
-        """
+        """Sum the curves of step events exactly, on the newest grid."""
         counts: Counter[DpEvent] = Counter()
         for step in steps:
             counts[step.event] += step.count
@@ -97,11 +93,8 @@ def about_loss(epsilon: float, limit: float) -> list[str]:
     """Warn about an account whose epsilon exceeds its limit."""
     if epsilon <= limit:
         return []
-    warning = (
-        f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: by what was reported, or since the "
-        "limit was lowered."
-    )
-    return [warning]
+    cause = "by what was reported, or since the limit was lowered"
+    return [f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: {cause}."]
 
 
 def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
@@ -117,12 +110,7 @@ def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
 
 
 def about_order(order: float, something_lost: bool) -> list[str]:  # noqa: FBT001 - the second of two facts
-    """Warn about an optimal order at the edge of the grid.
-
-    Args:
-        order: on the newest grid.
-        something_lost: whether the bound there is positive.
-    """
+    """Warn about an optimal order at the edge of the newest grid, if the bound there is positive."""
     lowest = orders(GRID_VERSION)[0]
     if not something_lost or order not in {lowest, HIGHEST}:
         return []

@@ -1,4 +1,7 @@
-"""Calibration: noise, steps or sampling for a target (epsilon, delta)."""
+"""Calibration: noise, steps or sampling for a target (epsilon, delta).
+
+UnsupportedEventError: the event has no sound bound under the relation, or not a single parameter of this kind.
+"""
 
 from dataclasses import dataclass
 from math import inf
@@ -136,9 +139,6 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
 
     Returns:
         Six significant digits, rounded up; the next smaller number does not meet the goal.
-
-    Raises:
-        UnsupportedEventError: the event has no single noise multiplier, or no sound bound under the relation.
     """
     found = min_noise_multiplier(event, goal.target(count))
     if found is None:
@@ -153,9 +153,6 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
 
     Returns:
         Six significant digits, rounded down; the next larger number does not meet the goal.
-
-    Raises:
-        UnsupportedEventError: the event has no single sampling probability, or no sound bound under the relation.
     """
     found = max_sampling_probability(event, goal.target(count))
     if found is None:
@@ -166,11 +163,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
 
 
 def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | None = None) -> Steps:
-    """Find the maximum number of repetitions of an event that meets a goal.
-
-    Raises:
-        UnsupportedEventError: the event has no sound bound under the relation.
-    """
+    """Find the maximum number of repetitions of an event that meets a goal."""
     rule, other_cost = goal.rule(), goal.setting.curve(goal.other_events)
     curve = event_curve(event, goal.setting.relation, rule.grid_version)
     steps = max_count(curve, other_cost, rule)
@@ -193,9 +186,7 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
 
 
 def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> float:
-    """Find the minimum epsilon limit under which an adaptive account admits a plan.
-
-    The account has the plan as `planned`.
+    """Find the minimum epsilon limit under which an adaptive account, with the plan as `planned`, admits the plan.
 
     Args:
         total: the whole plan's curve.
@@ -203,7 +194,7 @@ def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> f
         declared: the plan's epsilon if fixed in advance, where the search starts.
 
     Returns:
-        Epsilon, six significant digits, rounded up; infinite if no limit suffices.
+        Six significant digits, rounded up; infinite if no limit suffices.
     """
     if total.is_zero:
         return 0.0

@@ -1,4 +1,8 @@
-"""Costs of a plan: epsilon for a delta, delta for an epsilon, and trajectories."""
+"""Costs of a plan: epsilon for a delta, delta for an epsilon, trajectories, and Laplace noise.
+
+A plan is fixed in advance and has at least one event. UnsupportedEventError: an event has no sound bound under the
+relation.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +11,9 @@ from typing import Final
 
 from app.accounting.calibration.trajectory import TrajectoryPoint, epsilon_trajectory
 from app.accounting.conversion import delta_of_curve, epsilon_of_curve
+from app.accounting.curves import RdpCurve
+from app.accounting.formulas.laplace_tails import bound_of_tail, epsilon_of_laplace, scale_of_tail
+from app.accounting.formulas.mechanisms import laplace_rdp
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
@@ -68,17 +75,50 @@ class Trajectory:
     warnings: tuple[str, ...]
 
 
-def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
-    """Compute the epsilon of a plan that is fixed in advance, by every method.
+@dataclass(frozen=True, slots=True)
+class LaplaceCost:
+    """Laplace noise and the cost of its releases.
 
     Args:
-        steps: at least one event.
-        delta: in [1e-30, 0.5).
-        setting: assumptions.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the relation.
+        scale: b of the noise, in the data's unit.
+        bound: of the absolute noise, kept with `probability`.
+        noise_multiplier: scale over sensitivity, as in a `laplace` event.
+        epsilon: of one release, pure.
+        epsilon_basic: of all releases, pure: their sum.
+        epsilon_rdp: of all releases at delta; None without a delta.
+        optimal_order: of the Rényi bound; None without a delta or a bound.
     """
+
+    scale: float
+    bound: float
+    probability: float
+    noise_multiplier: float
+    epsilon: float
+    epsilon_basic: float
+    epsilon_rdp: float | None
+    optimal_order: float | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceNoise:
+    """Laplace noise, given by either its scale or a bound.
+
+    Args:
+        probability: that the absolute noise is below the bound, in (0, 1).
+        l1_sensitivity: maximum L1 distance between the outputs of two inputs.
+        scale: b, or None.
+        bound: of the absolute noise, or None.
+    """
+
+    probability: float
+    l1_sensitivity: float
+    scale: float | None = None
+    bound: float | None = None
+
+
+def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
+    """Compute the epsilon of a plan at delta in [1e-30, 0.5), by every method."""
     total = setting.curve(steps)
     found = epsilon_of_curve(orders(GRID_VERSION), total, delta)
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
@@ -94,16 +134,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
 
 
 def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssumptions) -> PlanCost:
-    """Compute the smallest proven delta of a plan that is fixed in advance, by every method.
-
-    Args:
-        steps: at least one event.
-        epsilon: in [0, 10000].
-        setting: assumptions.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the relation.
-    """
+    """Compute the smallest proven delta of a plan at epsilon in [0, 10000], by every method."""
     total = setting.curve(steps)
     found = delta_of_curve(orders(GRID_VERSION), total, epsilon)
     classic = delta_of_curve(orders(GRID_VERSION), total, epsilon, "classic")
@@ -124,16 +155,9 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
 def plan_trajectory(
     steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions
 ) -> Trajectory:
-    """Compute the epsilon of a plan, fixed in advance, after its steps.
+    """Compute the epsilon of a plan after its steps, in order, at delta in [1e-30, 0.5).
 
-    Args:
-        steps: at least one event, in order.
-        delta: in [1e-30, 0.5).
-        max_points: at least 1; the last point is the last step.
-        setting: assumptions.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the relation.
+    Of `max_points`, at least 1, the last one is the last step.
     """
     curves = {event: event_curve(event, setting.relation, GRID_VERSION) for event in {step.event for step in steps}}
     parts = [(curves[step.event], step.count) for step in steps]
@@ -143,6 +167,37 @@ def plan_trajectory(
     last = epsilon_of_curve(orders(GRID_VERSION), total, delta)
     warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(last, total, delta)
     return Trajectory(tuple(points), points[-1].step, delta, tuple(warnings))
+
+
+def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> LaplaceCost:
+    """Compute the cost of releases about the same unit with Laplace noise in every coordinate.
+
+    Without a delta there is no Rényi bound, only the pure epsilon.
+    """
+    if noise.scale is None:
+        assert noise.bound is not None, "either the scale or the bound is given"
+        scale, bound = scale_of_tail(noise.bound, noise.probability), noise.bound
+    else:
+        scale, bound = noise.scale, bound_of_tail(noise.scale, noise.probability)
+    epsilon = epsilon_of_laplace(scale, noise.l1_sensitivity)
+    basic = epsilon * releases
+    by_rdp = order = None
+    if delta is not None:
+        grid = orders(GRID_VERSION)
+        curve = RdpCurve.from_nats(laplace_rdp(scale / noise.l1_sensitivity, grid)).times(releases)
+        found = epsilon_of_curve(grid, curve, delta)
+        by_rdp, order = (found.epsilon, found.order) if found.epsilon < inf else (inf, None)
+    return LaplaceCost(
+        scale=scale,
+        bound=bound,
+        probability=noise.probability,
+        noise_multiplier=scale / noise.l1_sensitivity,
+        epsilon=epsilon,
+        epsilon_basic=basic,
+        epsilon_rdp=by_rdp,
+        optimal_order=order,
+        warnings=tuple(about_size(min(basic, inf if by_rdp is None else by_rdp))),
+    )
 
 
 def _unsampled(
