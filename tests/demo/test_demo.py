@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,15 +24,31 @@ from app.demo.report import gather
 from app.demo.server_process import DemoFolder, ask, running_service
 from app.demo.training_loop import TrainingResult
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
+from tests import fork_server
+from tests.demo.forked import PROGRAM
+from tests.fork_server import ForkedProcess, service_server
 
-PROGRAM = [sys.executable, "-m", "app", "demo", "--json"]
+DEMO = ("tests.demo.forked", "demo", "--json")
+"""`epsilon-ledger demo --json`, but for the time that its seven processes take to start."""
 
 
-def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the demo makes its own folder."""
+    made = tmp_path / "demo"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def environment(tmp_path: Path, folder: Path) -> dict[str, str]:
+    program = service_server().write_environment(tmp_path / "environment") / "epsilon-ledger"
+    return os.environ | {"TMPDIR": str(folder), PROGRAM: str(program)}
+
+
+def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environment: dict[str, str]) -> None:
     began = time.monotonic()
-    done = subprocess.run(
-        PROGRAM, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = fork_server.run(*DEMO, environment=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 110
     facts = json.loads(done.stdout)
@@ -49,37 +64,32 @@ def test_a_person_sees_a_training_stopped_at_its_budget(tmp_path: Path) -> None:
     assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", told)
     assert "The refusal in full: step" in told
     # What it left behind can be proven again.
-    (folder,) = tmp_path.iterdir()
-    assert facts["database_url"].startswith(f"sqlite:///{folder}")
-    found = ask(DemoFolder(folder), "verify")
+    (left,) = folder.iterdir()
+    assert facts["database_url"].startswith(f"sqlite:///{left}")
+    found = ask(DemoFolder(left), "verify")
     assert found == facts["verification"]
     assert (found["sound"], found["steps"], found["charges"]) == (
         True,
         facts["steps_admitted"],
         facts["steps_admitted"],
     )
-    assert f"All files are in {folder}" in told
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 10_000_000
+    assert f"All files are in {left}" in told
+    assert sum(path.stat().st_size for path in left.iterdir()) < 10_000_000
 
 
-def test_a_demo_that_is_told_to_stop_takes_its_service_along(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        PROGRAM,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as demo:
-        assert demo.stderr is not None
-        port = 0
-        for line in demo.stderr:
-            if found := re.search(r"The ledger runs at http://127\.0\.0\.1:(\d+)", line):
-                port = int(found[1])
-                break
-        demo.send_signal(signal.SIGTERM)
-        assert demo.wait(timeout=60) == 128 + signal.SIGTERM
+def test_a_demo_that_is_told_to_stop_takes_its_service_along(tmp_path: Path, environment: dict[str, str]) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        demo = ForkedProcess(service_server(), *DEMO, environment=environment, output=output)
+    until = time.monotonic() + 60
+    while not (found := re.search(r"The ledger runs at http://127\.0\.0\.1:(\d+)\D", said.read_text())):
+        assert demo.poll() is None, said.read_text()
+        assert time.monotonic() < until, said.read_text()
+        time.sleep(0.02)
+    demo.send_signal(signal.SIGTERM)
+    assert demo.wait(timeout=60) == 128 + signal.SIGTERM
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", port)) != 0
+        assert probe.connect_ex(("127.0.0.1", int(found[1]))) != 0
 
 
 def test_a_service_that_does_not_start_is_shown_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
