@@ -10,15 +10,7 @@ from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, sele
 from app.ledger.decisions import DecisionOutcome
 from app.persistence.repositories.expressions import join_on
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.tables import (
-    account_ancestors,
-    accounts,
-    decision_events,
-    decisions,
-    dp_events,
-    event_costs,
-    runs,
-)
+from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events, event_costs, runs
 
 CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOutcome.FORFEITED)
 

@@ -5,14 +5,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from app.ledger.audit import Checkpoint
-from app.persistence.repositories.expressions import (
-    columns_of,
-    join_on,
-    owned_by,
-    page_after,
-    page_before,
-    values_of,
-)
+from app.persistence.repositories.expressions import columns_of, join_on, owned_by, page_after, page_before, values_of
 from app.persistence.tables import checkpoints, run_anchors, runs
 from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
 

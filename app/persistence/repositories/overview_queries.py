@@ -11,15 +11,7 @@ from app.ledger.accounts import AccountKind
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, page_before
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.tables import (
-    account_ancestors,
-    accounts,
-    attempts,
-    audit_entries,
-    decisions,
-    populations,
-    runs,
-)
+from app.persistence.tables import account_ancestors, accounts, attempts, audit_entries, decisions, populations, runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,20 @@
 """Tables of alert settings, webhooks and the outbox."""
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    Float,
-    Integer,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import Column, Float, Integer, String, Text, UniqueConstraint
 
 from app.ledger.names import KEY_LENGTH, MAX_URL_LENGTH
 from app.persistence.tables.base import (
     UtcDateTime,
     foreign_key,
     id_column,
-    metadata,
     organisation_foreign_key,
+    owned_table,
     partial_index,
 )
 
-webhooks = Table(
+webhooks = owned_table(
     "webhooks",
-    metadata,
-    id_column("organisation_id"),
+    ("id",),
     id_column("id"),
     Column("url", String(MAX_URL_LENGTH), nullable=False),
     Column("types", Text, nullable=False),
@@ -38,42 +27,35 @@ webhooks = Table(
     Column("disabled_reason", Text),
     Column("consecutive_failures", Integer, nullable=False),
     Column("failing_since", UtcDateTime),
-    PrimaryKeyConstraint("organisation_id", "id"),
     organisation_foreign_key(),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("url <> ''", name="url_not_empty"),
-    CheckConstraint("secret <> ''", name="secret_not_empty"),
-    CheckConstraint(
-        "(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)", name="previous_secret_complete"
-    ),
-    CheckConstraint("(disabled_at IS NULL) = (disabled_reason IS NULL)", name="disabled_complete"),
-    CheckConstraint(
-        "consecutive_failures >= 0 AND (consecutive_failures = 0) = (failing_since IS NULL)",
-        name="consecutive_failures_consistent",
+    url_not_empty="url <> ''",
+    secret_not_empty="secret <> ''",  # noqa: S106 - a condition
+    previous_secret_complete="(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)",  # noqa: S106 - a condition
+    disabled_complete="(disabled_at IS NULL) = (disabled_reason IS NULL)",
+    consecutive_failures_consistent=(
+        "consecutive_failures >= 0 AND (consecutive_failures = 0) = (failing_since IS NULL)"
     ),
 )
 
-alerts = Table(
+alerts = owned_table(
     "alerts",
-    metadata,
-    id_column("organisation_id"),
+    ("id",),
     id_column("id"),
     Column("type", String(40), nullable=False),
     id_column("account_id", nullable=True),
     Column("dedup_key", String(KEY_LENGTH), nullable=False),
     Column("payload", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
     organisation_foreign_key(),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="account_unless_test"),
+    account_unless_test="(type = 'webhook.test') = (account_id IS NULL)",
 )
 
-deliveries = Table(
+deliveries = owned_table(
     "deliveries",
-    metadata,
-    id_column("organisation_id"),
+    ("id",),
     id_column("id"),
     id_column("webhook_id"),
     id_column("alert_id"),
@@ -85,26 +67,23 @@ deliveries = Table(
     Column("last_error", Text),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
     foreign_key("webhooks", webhook_id="id"),
     foreign_key("alerts", alert_id="id"),
-    CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
-    CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_at_if_delivered"),
-    CheckConstraint("attempts >= 0", name="attempts_nonnegative"),
     partial_index("ix_deliveries_pending", "organisation_id", "next_attempt_at", where="status = 'pending'"),
+    status_known="status IN ('pending', 'delivered', 'given_up')",
+    delivered_at_if_delivered="status <> 'delivered' OR delivered_at IS NOT NULL",
+    attempts_nonnegative="attempts >= 0",
 )
 
-account_usage_snapshots = Table(
+account_usage_snapshots = owned_table(
     "account_usage_snapshots",
-    metadata,
-    id_column("organisation_id"),
+    ("account_id", "day"),
     id_column("account_id"),
     Column("day", Integer, nullable=False),
     Column("utilisation", Float(53), nullable=False),
     Column("recorded_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "account_id", "day"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("utilisation >= 0", name="utilisation_nonnegative"),
-    CheckConstraint("day >= 0", name="day_nonnegative"),
+    utilisation_nonnegative="utilisation >= 0",
+    day_nonnegative="day >= 0",
 )

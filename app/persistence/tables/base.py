@@ -2,8 +2,21 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, DateTime, ForeignKeyConstraint, Index, MetaData, String, TypeDecorator, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    TypeDecorator,
+    text,
+)
 from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import SchemaItem
 
 metadata = MetaData(
     naming_convention={
@@ -64,6 +77,16 @@ def foreign_key(
 def organisation_foreign_key() -> ForeignKeyConstraint:
     """Build the foreign key to the organisation that owns a row."""
     return ForeignKeyConstraint(["organisation_id"], ["organisations.id"])
+
+
+def owned_table(name: str, key: tuple[str, ...], *parts: SchemaItem, **checks: str) -> Table:
+    """Build a table of organisations' rows.
+
+    The organisation's id leads the key. `checks` maps the names of check constraints to their conditions.
+    """
+    conditions = [CheckConstraint(condition, name=check) for check, condition in checks.items()]
+    key_columns = PrimaryKeyConstraint("organisation_id", *key)
+    return Table(name, metadata, id_column("organisation_id"), *parts, key_columns, *conditions)
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:

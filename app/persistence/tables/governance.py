@@ -1,32 +1,20 @@
 """Tables of the audit chain and of proposals."""
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Index,
-    LargeBinary,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Text, UniqueConstraint
 
 from app.ledger.names import ACTOR_LENGTH, REQUEST_ID_LENGTH
 from app.persistence.tables.base import (
     UtcDateTime,
     foreign_key,
     id_column,
-    metadata,
     organisation_foreign_key,
+    owned_table,
     partial_index,
 )
 
-audit_entries = Table(
+audit_entries = owned_table(
     "audit_entries",
-    metadata,
-    id_column("organisation_id"),
+    ("position",),
     Column("position", BigInteger, nullable=False),
     Column("actor", String(ACTOR_LENGTH), nullable=False),
     Column("action", String(64), nullable=False),
@@ -37,19 +25,17 @@ audit_entries = Table(
     Column("request_id", String(REQUEST_ID_LENGTH)),
     Column("entry_hash", LargeBinary(32), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "position"),
     organisation_foreign_key(),
-    CheckConstraint("position >= 0", name="position_nonnegative"),
-    CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
     Index(None, "organisation_id", "action", "position"),
     Index(None, "organisation_id", "actor", "position"),
     Index(None, "organisation_id", "subject", "position"),
+    position_nonnegative="position >= 0",
+    entry_hash_is_sha256="length(entry_hash) = 32",
 )
 
-proposals = Table(
+proposals = owned_table(
     "proposals",
-    metadata,
-    id_column("organisation_id"),
+    ("id",),
     id_column("id"),
     Column("kind", String(16), nullable=False),
     id_column("account_id", nullable=True),
@@ -61,45 +47,39 @@ proposals = Table(
     Column("decided_by", String(ACTOR_LENGTH)),
     Column("decided_at", UtcDateTime),
     Column("decision_reason", Text),
-    PrimaryKeyConstraint("organisation_id", "id"),
     foreign_key("accounts", account_id="id"),
-    CheckConstraint("kind IN ('limit', 'run', 'policy', 'population', 'quarantine')", name="kind_known"),
-    CheckConstraint("kind IN ('policy', 'population') OR account_id IS NOT NULL", name="account_required"),
-    CheckConstraint("status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')", name="status_known"),
-    CheckConstraint("(status = 'open') = (decided_by IS NULL)", name="decided_by_unless_open"),
-    CheckConstraint("(decided_by IS NULL) = (decided_at IS NULL)", name="decision_complete"),
     partial_index("uq_proposals_open", "organisation_id", "account_id", "kind", where="status = 'open'", unique=True),
+    kind_known="kind IN ('limit', 'run', 'policy', 'population', 'quarantine')",
+    account_required="kind IN ('policy', 'population') OR account_id IS NOT NULL",
+    status_known="status IN ('open', 'approved', 'rejected', 'withdrawn', 'superseded')",
+    decided_by_unless_open="(status = 'open') = (decided_by IS NULL)",
+    decision_complete="(decided_by IS NULL) = (decided_at IS NULL)",
 )
 
-checkpoints = Table(
+checkpoints = owned_table(
     "checkpoints",
-    metadata,
-    id_column("organisation_id"),
+    ("audit_length",),
     Column("audit_length", BigInteger, nullable=False),
     Column("audit_head", LargeBinary(32), nullable=False),
     Column("document", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "audit_length"),
     organisation_foreign_key(),
-    CheckConstraint("audit_length >= 1", name="audit_length_positive"),
-    CheckConstraint("length(audit_head) = 32", name="audit_head_is_sha256"),
+    audit_length_positive="audit_length >= 1",
+    audit_head_is_sha256="length(audit_head) = 32",
 )
 
-run_anchors = Table(
+run_anchors = owned_table(
     "run_anchors",
-    metadata,
-    id_column("organisation_id"),
+    ("run_id",),
     id_column("run_id"),
     Column("decision_count", BigInteger, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "run_id"),
     foreign_key("runs", run_id="account_id"),
-    CheckConstraint("decision_count >= 1", name="decision_count_positive"),
+    decision_count_positive="decision_count >= 1",
 )
 
-sessions = Table(
+sessions = owned_table(
     "sessions",
-    metadata,
-    id_column("organisation_id"),
+    ("id",),
     id_column("id"),
     Column("secret_hash", LargeBinary(32), nullable=False),
     Column("actor", String(ACTOR_LENGTH), nullable=False),
@@ -108,12 +88,11 @@ sessions = Table(
     Column("oidc_key_thumbprint", String(64)),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),
-    PrimaryKeyConstraint("organisation_id", "id"),
     UniqueConstraint("id"),
     organisation_foreign_key(),
     foreign_key("accounts", scope_id="id"),
-    CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
-    CheckConstraint("(role IS NULL) = (oidc_key_thumbprint IS NULL)", name="oidc_session_complete"),
-    CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="scope_only_for_oidc"),
-    CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    secret_hash_is_sha256="length(secret_hash) = 32",  # noqa: S106 - a condition
+    oidc_session_complete="(role IS NULL) = (oidc_key_thumbprint IS NULL)",
+    scope_only_for_oidc="role IS NOT NULL OR scope_id IS NULL",
+    expires_after_creation="expires_at > created_at",
 )
