@@ -67,7 +67,7 @@ def prepare_to_serve(placements: Placements) -> None:
         except LedgerUnavailableError as error:
             down.append(error.detail)
             continue
-        if placement.database.passes_walls():
+        if placement.database.bypasses_rls():
             typer.echo(
                 f"The role that the placement {placement.name!r} connects as is a superuser or has BYPASSRLS, so "
                 "PostgreSQL does not keep organisations apart as a second wall; see docs/operations/databases.md.",

@@ -110,7 +110,7 @@ def _context_of_key(placements: Placements, key_id: str) -> RequestContext:
 
 
 def _describe_state(key: KeyRecord, now: datetime) -> str:
-    defect = key.trouble(now)
+    defect = key.invalid_reason(now)
     if defect is None:
         return f"expires {_format_time(key.expires_at)}" if key.expires_at else "active"
     return (

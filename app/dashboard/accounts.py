@@ -67,7 +67,7 @@ def _shown(account_id: str, request: Request, page: PageContext, before: str | N
         record=record,
         account=record.account,
         status=seen.status,
-        chart=account_chart(seen.history, record.tells.thresholds),
+        chart=account_chart(seen.history, record.alert_settings.thresholds),
         shares=share_chart(seen.history),
         signed=state.signer is not None,
         fields=fields,

@@ -136,7 +136,7 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
     return page.render(
         "keys.html",
         tag=tag,
-        keys=[(key, key.trouble(page.context.now)) for key in shown],
+        keys=[(key, key.invalid_reason(page.context.now)) for key in shown],
         following=following,
         scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in shown)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],

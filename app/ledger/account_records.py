@@ -41,7 +41,7 @@ class Block:
     label: str | None
 
 
-Since = Mapping[str, tuple[int, int]]
+UncompactedCharges = Mapping[str, tuple[int, int]]
 """Charges since the curves were written, by fingerprint: the count, and the count from holds."""
 
 
@@ -61,8 +61,8 @@ class AccountRecord:
 
     Args:
         quarantine: the reason that writes are stopped, if they are.
-        since: charges since its curves were written; None: the curves must be written.
-        watch: its threshold watermark, if computed.
+        uncompacted: charges since its curves were written; None: the curves must be written.
+        watermark: its threshold watermark, if computed.
     """
 
     account: Account
@@ -70,29 +70,27 @@ class AccountRecord:
     created_at: datetime
     updated_at: datetime
     quarantine: str | None = None
-    since: Since | None = field(default_factory=dict)
-    tells: AlertSettings = DEFAULT_ALERT_SETTINGS
-    watch: ThresholdWatermark | None = None
+    uncompacted: UncompactedCharges | None = field(default_factory=dict)
+    alert_settings: AlertSettings = DEFAULT_ALERT_SETTINGS
+    watermark: ThresholdWatermark | None = None
 
-    def changed_to(self, account: Account, now: datetime, since: Since | None) -> "AccountRecord":
+    def changed_to(self, account: Account, now: datetime, uncompacted: UncompactedCharges | None) -> "AccountRecord":
         """Copy the record after a change of the account, keeping the thresholds reached before."""
-        watch = self.watch or watermark_of(self.account, self.tells.thresholds)
-        return AccountRecord(account, self.population, self.created_at, now, self.quarantine, since, self.tells, watch)
+        watermark = self.watermark or watermark_of(self.account, self.alert_settings.thresholds)
+        return replace(self, account=account, updated_at=now, uncompacted=uncompacted, watermark=watermark)
 
     def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
         """Copy the record with an earlier watermark that still holds despite other charges."""
-        watch = None if earlier is None or earlier.tells.thresholds != self.tells.thresholds else earlier.watch
-        if earlier is None or watch is None or not holds_on(watch, earlier.account, self.account):
+        if earlier is None or earlier.alert_settings.thresholds != self.alert_settings.thresholds:
             return self
-        return replace(self, watch=watch)
+        if earlier.watermark is None or not holds_on(earlier.watermark, earlier.account, self.account):
+            return self
+        return replace(self, watermark=earlier.watermark)
 
-    def is_what(self, seen: AccountVersion) -> bool:
+    def matches(self, read: AccountVersion) -> bool:
         """Check whether the record is current; after a restore a version alone may repeat."""
-        return (self.account.version, self.updated_at, self.quarantine) == (
-            seen.version,
-            seen.updated_at,
-            seen.quarantine,
-        )
+        here = (self.account.version, self.updated_at, self.quarantine)
+        return here == (read.version, read.updated_at, read.quarantine)
 
 
 @dataclass(frozen=True, slots=True)

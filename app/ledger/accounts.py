@@ -84,7 +84,7 @@ class Account:
         parts_lose_units: whether a replaced unit may leave its partition, and its replacement enter another.
         exposure: its loss as a function of a charge from the path's run; None: the loss grows by the charge.
         policy: the policy of this subtree, if any.
-        house_policy: the organisation's policy, on populations, if any.
+        organisation_policy: the organisation's policy, on populations, if any.
     """
 
     id: str
@@ -109,7 +109,7 @@ class Account:
     window: Window = ALWAYS
     exposure: ParallelExposure | None = field(default=None, compare=False)
     policy: Policy | None = None
-    house_policy: Policy | None = None
+    organisation_policy: Policy | None = None
     policy_revision: int = 0
 
     @property

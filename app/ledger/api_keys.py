@@ -23,7 +23,7 @@ class KeyRecord:
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
 
-    def trouble(self, now: datetime) -> str | None:
+    def invalid_reason(self, now: datetime) -> str | None:
         """Get the reason why a key is invalid, "revoked" or "expired", if it is."""
         if self.revoked_at is not None:
             return "revoked"

@@ -51,7 +51,7 @@ class Size:
 
 def sources_of(path: Sequence[Account]) -> tuple[PolicySource, ...]:
     """Collect the policies of a path, root first: the organisation's and the accounts'."""
-    house = path[0].house_policy
+    house = path[0].organisation_policy
     found = [] if house is None else [PolicySource(ORGANISATION, house)]
     found += [PolicySource(account.path, account.policy) for account in path if account.policy is not None]
     return tuple(found)

@@ -182,14 +182,14 @@ class Database:
 
         return self.retried(attempt)
 
-    def passes_walls(self) -> bool:
+    def bypasses_rls(self) -> bool:
         """Check whether PostgreSQL's row-level security does not apply to this role."""
         if self.dialect == "sqlite":
             return False
         with self.read(NO_TENANT) as tx:
             return postgresql.bypasses_rls(tx)
 
-    def learn_sizes(self) -> None:
+    def analyze(self) -> None:
         """Collect PostgreSQL statistics of grown tables that have none."""
         if self.dialect == "postgresql":
             with self.write(NO_TENANT) as tx:

@@ -51,5 +51,5 @@ def test_it_makes_an_ordinary_role_that_owns_an_empty_database(url: str, tmp_pat
     database.take_password_from(tmp_path / "password")
     upgrade(database)
     assert has_ledger(database)
-    assert not database.passes_walls()
+    assert not database.bypasses_rls()
     database.dispose()

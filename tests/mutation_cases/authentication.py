@@ -95,7 +95,7 @@ CASES = (
     Mutation(
         "a browser's session outlives its key, and its organisation",
         "app/service/auth/sessions.py",
-        "if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:",
+        "if key is None or key.organisation_id != session.organisation_id or key.invalid_reason(now) is not None:",
         "if key is None:",
         ("tests/service/test_sessions.py",),
     ),

@@ -20,7 +20,7 @@ CASES = (
     Mutation(
         "what is remembered is believed",
         "app/service/charging/loading.py",
-        "if record is None or not record.is_what(each):",
+        "if record is None or not record.matches(each):",
         "if record is None:",
         (REPLICAS,),
     ),

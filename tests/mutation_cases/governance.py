@@ -85,7 +85,7 @@ CASES = (
     Mutation(
         "the organisation's bound on unapproved runs holds nowhere",
         "app/service/governance/unapproved.py",
-        "(account.policy, account.house_policy)",
+        "(account.policy, account.organisation_policy)",
         "(account.policy,)",
         ("tests/api/test_unapproved.py",),
     ),

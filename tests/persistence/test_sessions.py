@@ -290,7 +290,7 @@ def test_a_table_that_has_grown_is_looked_at_before_the_server_does_so(cluster: 
                 insert(organisations),
                 [{"id": f"{hash(name):x}", "name": name, "created_at": datetime.now(UTC)} for name in names],
             )
-        database.learn_sizes()
+        database.analyze()
         with database.read(ALL_TENANTS) as tx:
             assert (tx.exec_driver_sql(size).scalar_one() > 0) == (rows == 5000)
     database.dispose()

@@ -50,7 +50,7 @@ def add(
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
             policy=policy_text(account.policy),
-            organisation_policy=policy_text(account.house_policy),
+            organisation_policy=policy_text(account.organisation_policy),
             created_at=now,
             updated_at=now,
         )
@@ -119,7 +119,7 @@ def set_policy(tx: Connection, organisation_id: str, account: Account, now: date
     tx.execute(
         _changed(organisation_id, account, now).values(
             policy=policy_text(account.policy),
-            organisation_policy=policy_text(account.house_policy),
+            organisation_policy=policy_text(account.organisation_policy),
             policy_revision=account.policy_revision,
         )
     )

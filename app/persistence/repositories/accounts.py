@@ -205,7 +205,7 @@ def _record(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
 
 
 def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
-    spent, held, since = balances.read(tx, book, row)
+    spent, held, uncompacted = balances.read(tx, book, row)
     relation = NeighboringRelation(row.neighboring_relation)
     account = Account(
         id=row.id,
@@ -229,12 +229,14 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         parts_lose_units=row.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
         policy=read_policy(row.policy),
-        house_policy=read_policy(row.organisation_policy),
+        organisation_policy=read_policy(row.organisation_policy),
         policy_revision=row.policy_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
-    tells = read_alert_settings(row.alert_thresholds, row.forecast_days)
-    return AccountRecord(account, population, row.created_at, row.updated_at, row.quarantine_reason, since, tells)
+    settings = read_alert_settings(row.alert_thresholds, row.forecast_days)
+    return AccountRecord(
+        account, population, row.created_at, row.updated_at, row.quarantine_reason, uncompacted, settings
+    )
 
 
 def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
@@ -253,7 +255,7 @@ _CONTENTS: Final[Contents] = {
     accounts.c.grid_version: orders,
     accounts.c.policy: read_policy,
     accounts.c.organisation_policy: read_policy,
-    accounts.c.uncompacted_charges: balances.read_since,
+    accounts.c.uncompacted_charges: balances.read_uncompacted,
     accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
     kept_balances.c.spent_curve: RdpCurve.from_bytes,
     kept_balances.c.held_curve: RdpCurve.from_bytes,

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
-from app.ledger.account_records import Since
+from app.ledger.account_records import UncompactedCharges
 from app.ledger.accounts import Account, PricedStep, zero_curve
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.reservations import subtract_hold
@@ -33,11 +33,13 @@ _CHARGED = BulkStatement(accounts, ["uncompacted_charges", "filter_weights", "ve
 _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
 
 
-def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool) -> Since | None:
+def charged(
+    uncompacted: UncompactedCharges | None, steps: Sequence[PricedStep], *, from_held: bool
+) -> UncompactedCharges | None:
     """Add a charge to the counts; None if the curves must be written."""
-    if since is None:
+    if uncompacted is None:
         return None
-    counted = dict(since)
+    counted = dict(uncompacted)
     for priced in steps:
         key, count = fingerprint(priced.step.event), priced.step.count
         times, taken = counted.get(key, (0, 0))
@@ -45,7 +47,7 @@ def charged(since: Since | None, steps: Sequence[PricedStep], *, from_held: bool
     return counted if len(counted) <= MOST_EVENTS else None
 
 
-def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, Since]:
+def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, UncompactedCharges]:
     """Read an account's spent and held curves, and the charges since they were written.
 
     `row` has the account with its population's relation and COLUMNS. Raise LedgerUnavailableError if its balance, or
@@ -55,11 +57,11 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
         raise LedgerUnavailableError(f"The balance of {row.path} is missing; nothing is charged without. Restore it.")
     spent = _curve(row.spent_curve, row.spent_delta, row.grid_version)
     held = _curve(row.held_curve, row.held_delta, row.grid_version)
-    since = read_since(row.uncompacted_charges)
-    if not since:
-        return spent, held, since
-    curves = book.find(tx, _prices_of(row), since)
-    for key, (times, taken) in since.items():
+    uncompacted = read_uncompacted(row.uncompacted_charges)
+    if not uncompacted:
+        return spent, held, uncompacted
+    curves = book.find(tx, _prices_of(row), uncompacted)
+    for key, (times, taken) in uncompacted.items():
         if key not in curves:
             raise LedgerUnavailableError(
                 f"The ledger's price of event {key[:12]} is missing, though {row.path} was charged with it. Nothing "
@@ -68,7 +70,7 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
         spent = spent + curves[key].times(times)
         if taken:
             held = subtract_hold(held, curves[key].times(taken))
-    return spent, held, since
+    return spent, held, uncompacted
 
 
 def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
@@ -76,7 +78,7 @@ def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
     book = CostCache(size=MOST_EVENTS * len(rows) + 1)
     wanted: dict[CostTable, set[str]] = {}
     for row in rows:
-        wanted.setdefault(_prices_of(row), set()).update(read_since(row.uncompacted_charges))
+        wanted.setdefault(_prices_of(row), set()).update(read_uncompacted(row.uncompacted_charges))
     for prices, fingerprints in wanted.items():
         book.find(tx, prices, fingerprints)
     return book
@@ -91,7 +93,7 @@ def add(tx: Connection, organisation_id: str, account: Account) -> None:
     tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
 
 
-def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, datetime]]) -> None:
+def save(tx: Connection, changed: Iterable[tuple[str, Account, UncompactedCharges | None, datetime]]) -> None:
     """Write balances, frozen weights and versions after charges.
 
     The charges since the curves were written are None if the curves must be written now.
@@ -103,33 +105,28 @@ def save(tx: Connection, changed: Iterable[tuple[str, Account, Since | None, dat
             {
                 "organisation_id": organisation_id,
                 "id": account.id,
-                "uncompacted_charges": _since_text(since or {}),
+                "uncompacted_charges": json.dumps(uncompacted or {}, separators=(",", ":")),
                 "filter_weights": weights_text(account.weights),
                 "version": account.version,
                 "updated_at": now,
             }
-            for organisation_id, account, since, now in rows
+            for organisation_id, account, uncompacted, now in rows
         ],
     )
     written = [
         {"organisation_id": organisation_id, "account_id": account.id, **_values(account)}
-        for organisation_id, account, since, _ in rows
-        if since is None
+        for organisation_id, account, uncompacted, _ in rows
+        if uncompacted is None
     ]
     if written:
         _WRITTEN.execute(tx, written)
 
 
-def _since_text(since: Since) -> str:
-    """Serialize recent charges."""
-    return json.dumps(since, separators=(",", ":"))
-
-
-def read_since(text: str) -> Since:
+def read_uncompacted(text: str) -> UncompactedCharges:
     """Parse recent charges."""
     read = json.loads(text)
     if not isinstance(read, dict):
-        raise ValueError("What was charged since is no object of JSON.")  # noqa: TRY004 - a row's value, not a type
+        raise ValueError("The uncompacted charges are no JSON object.")  # noqa: TRY004 - a row's value, not a type
     return {key: (times, taken) for key, (times, taken) in read.items()}
 
 

@@ -77,7 +77,7 @@ def new_account(
         partitions_per_unit=terms.parallel.partitions_per_unit if terms.parallel else None,
         parts_lose_units=terms.parallel is not None and terms.parallel.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=terms.window,
-        house_policy=None if parent else organisations.policy(tx, context.organisation_id)[0],
+        organisation_policy=None if parent else organisations.policy(tx, context.organisation_id)[0],
     )
 
 

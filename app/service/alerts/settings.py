@@ -37,7 +37,7 @@ def list_alerts(
 def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:
     """Get the alert settings of an account; needs LEDGER_READ."""
     with context.read() as tx:
-        return find_account(tx, context, account).tells
+        return find_account(tx, context, account).alert_settings
 
 
 def set_alert_settings(context: RequestContext, account: str, tells: AlertSettings) -> AlertSettings:
@@ -54,7 +54,7 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
     def replace(tx: Connection) -> AlertSettings:
         organisations.lock(tx, context.organisation_id)
         record = find_path_of(tx, context, account)[-1]
-        changed, before = record.account, record.tells
+        changed, before = record.account, record.alert_settings
         account_writes.set_alert_settings(tx, context.organisation_id, changed, tells, context.now)
         context.record(tx, AuditEvent(AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(tells)))
         passed = tells.thresholds[: reached(changed, tells.thresholds)]

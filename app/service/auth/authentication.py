@@ -127,7 +127,7 @@ def authenticate(
         raise AuthenticationError("This API key is not known here.")
     if not matches:
         raise KeyRefusedError(record, "wrong_secret")
-    trouble = record.trouble(now)
+    trouble = record.invalid_reason(now)
     if trouble is not None:
         raise KeyRefusedError(record, trouble)
     return principal_of(record, placement)

@@ -179,7 +179,7 @@ class Authenticator:
             signed_in = sessions.look_up(tx, [known.session.id for _, known in here if known.session], placement, now)
         for header, known in self._refresh_sessions(here, signed_in, asked):
             record = found.get(known.caller.actor)
-            if record is None or record.trouble(now) is not None:
+            if record is None or record.invalid_reason(now) is not None:
                 self._forget(header)
             else:
                 known.caller, known.seen_at = principal_of(record, placement), asked

@@ -174,7 +174,7 @@ def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: 
             return None
         role, ends = Role(session.role), session.expires_at
         return Principal(session.organisation_id, session.actor, role, placement, session.scope, ends)
-    if key is None or key.organisation_id != session.organisation_id or key.trouble(now) is not None:
+    if key is None or key.organisation_id != session.organisation_id or key.invalid_reason(now) is not None:
         return None
     ends = session.expires_at if key.expires_at is None else min(key.expires_at, session.expires_at)
     return replace(principal_of(key, placement), expires_at=ends)

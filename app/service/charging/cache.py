@@ -45,7 +45,7 @@ class LedgerCache:
         """Cache the rows of a committed unit of work."""
         owner = work.organisation_id
         self.accounts.put_many(
-            ((owner, each), replace(record, since={}) if record.since is None else record)
+            ((owner, each), replace(record, uncompacted={}) if record.uncompacted is None else record)
             for each, record in (work.unlocked | work.accounts).items()
         )
         for run_id, reservation in work.reservations.items():

@@ -159,7 +159,7 @@ class _Loader:
         records, stale = [], []
         for each in seen:
             record = cached.get((owner, each.id))
-            if record is None or not record.is_what(each):
+            if record is None or not record.matches(each):
                 stale.append(each.id)
             else:
                 records.append(record)

@@ -33,7 +33,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
         reservations.save_items(tx, used)
     changed = [(work.organisation_id, work.accounts[each]) for work in works for each in sorted(work.changed)]
     if changed:
-        balances.save(tx, [(owner, each.account, each.since, each.updated_at) for owner, each in changed])
+        balances.save(tx, [(owner, each.account, each.uncompacted, each.updated_at) for owner, each in changed])
     for work in works:
         _raise_threshold_alerts(work)
         if work.alerts:
@@ -72,10 +72,10 @@ def _raise_threshold_alerts(work: UnitOfWork) -> None:
     """Raise alerts for thresholds reached; the watermark makes most checks one comparison."""
     for account_id in sorted(work.changed):
         record = work.accounts[account_id]
-        assert record.watch is not None, "thresholds are read before an account changes"
-        if record.watch.holds(record.account.spent):
+        assert record.watermark is not None, "thresholds are read before an account changes"
+        if record.watermark.holds(record.account.spent):
             continue
-        watch = watermark_of(record.account, record.tells.thresholds)
-        crossed = record.tells.thresholds[record.watch.passed : watch.passed]
+        watch = watermark_of(record.account, record.alert_settings.thresholds)
+        crossed = record.alert_settings.thresholds[record.watermark.passed : watch.passed]
         work.alerts.extend(threshold_alerts(record.account, crossed, record.updated_at))
-        work.accounts[account_id] = replace(record, watch=watch)
+        work.accounts[account_id] = replace(record, watermark=watch)

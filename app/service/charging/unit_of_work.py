@@ -9,7 +9,7 @@ from datetime import datetime
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.account_records import AccountRecord, Since
+from app.ledger.account_records import AccountRecord, UncompactedCharges
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
@@ -150,7 +150,7 @@ class UnitOfWork:
         """Replace accounts that these steps, or their move from held, charged."""
         for account in charged:
             before = self.accounts[account.id]
-            since = before.since
+            since = before.uncompacted
             if account.exposure is None:
                 since = balances.charged(since, steps, from_held=from_held)
             elif (account.spent, account.held) != (before.account.spent, before.account.held):
@@ -162,7 +162,7 @@ class UnitOfWork:
         for account in changed:
             self._put(account, None, now)
 
-    def _put(self, account: Account, since: Since | None, now: datetime) -> None:
+    def _put(self, account: Account, since: UncompactedCharges | None, now: datetime) -> None:
         if account.exposure is not None:  # valid for one run only
             account = replace(account, exposure=None)
         self.accounts[account.id] = self.accounts[account.id].changed_to(account, now, since)

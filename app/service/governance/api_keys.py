@@ -104,7 +104,7 @@ def rotate_key(context: RequestContext, key_id: str, overlap_seconds: int) -> Ef
 
     def rotate(tx: Connection, _: PrecomputedCosts) -> IssuedKey:
         old = _found(tx, context, key_id)
-        trouble = old.trouble(context.now)
+        trouble = old.invalid_reason(context.now)
         if trouble is not None:
             raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
         if context.principal.actor != key_id:

@@ -134,7 +134,7 @@ def apply_limit(
     context.record(
         tx, AuditEvent(AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
     )
-    thresholds = record.tells.thresholds
+    thresholds = record.alert_settings.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
     alerts.add(tx, context.organisation_id, threshold_alerts(after, crossed, context.now))
     return now

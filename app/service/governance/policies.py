@@ -196,6 +196,6 @@ def _set_organisation_policy(tx: Connection, context: RequestContext, policy: Po
     revision = organisations.policy(tx, context.organisation_id)[1] + 1
     organisations.set_policy(tx, context.organisation_id, policy, revision)
     for population in accounts.populations_of(tx, context.organisation_id):
-        changed = replace(population, house_policy=policy, version=population.version + 1)
+        changed = replace(population, organisation_policy=policy, version=population.version + 1)
         account_writes.set_policy(tx, context.organisation_id, changed, context.now)
     return _organisation_policy(tx, context)

@@ -65,7 +65,7 @@ def find_excess(
 
 
 def _bound_at(account: Account) -> float | None:
-    policies: Iterable[Policy | None] = (account.policy, account.house_policy)
+    policies: Iterable[Policy | None] = (account.policy, account.organisation_policy)
     bounds = [each.max_unapproved_epsilon_per_budget for each in policies if each is not None]
     return min((bound for bound in bounds if bound is not None), default=None)
 

@@ -45,7 +45,7 @@ async def run_maintenance(db: Database) -> None:
             LOOK_SECONDS,
             lambda: expire_reservations(db, db.clock.moment().earliest),
             lambda: alert_stale_reservations(db, db.clock.moment().earliest),
-            db.learn_sizes,
+            db.analyze,
         ),
         repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),
     )

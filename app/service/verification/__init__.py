@@ -159,7 +159,7 @@ def _compare(audit: VerificationContext, kept: StoredAccount, run: StoredRun | N
     facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
     facts |= budget_payload(audit.charged.get(key, ()))
     told = audit.told.get(key[0])
-    for detail in disagreements(kept.record, facts, audit.terms(key), told.house_policy if told else None):
+    for detail in disagreements(kept.record, facts, audit.terms(key), told.organisation_policy if told else None):
         audit.add(key, detail)
 
 

@@ -84,7 +84,7 @@ class AuditState:
         terms: by account id.
         anchors: by run id, the hash (hex) of its chain by number of decisions.
         heads: hash of the log at the requested lengths.
-        house_policy: last policy of the organisation as canonical JSON; None: never set.
+        organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         founded: whether the log begins with the organisation, so that it covers everything.
         withdrawn: repetitions that lowered limits have cancelled, by reservation and event.
         records: the other rows.
@@ -95,7 +95,7 @@ class AuditState:
     terms: dict[str, Terms] = field(default_factory=dict)
     anchors: dict[str, dict[int, str]] = field(default_factory=dict)
     heads: dict[int, bytes] = field(default_factory=dict)
-    house_policy: str | None = None
+    organisation_policy: str | None = None
     founded: bool = False
     withdrawn: dict[str, Counter[str]] = field(default_factory=dict)
     records: Records = field(default_factory=dict)
@@ -130,7 +130,7 @@ def immutable_payload(facts: Mapping[str, Any]) -> str:
 
 
 def disagreements(
-    record: AccountRecord, facts: Mapping[str, Any], terms: Terms | None, house_policy: str | None
+    record: AccountRecord, facts: Mapping[str, Any], terms: Terms | None, organisation_policy: str | None
 ) -> Iterator[str]:
     """Compare an account with the audit log; yield the discrepancies.
 
@@ -148,10 +148,10 @@ def disagreements(
         other.append("created_at")
     if other:
         yield f"it is not as it was opened: {', '.join(other)}."
-    if canonical(asdict(record.tells)) != terms.tells:
+    if canonical(asdict(record.alert_settings)) != terms.tells:
         yield "its alert settings are not those that its organisation's acts gave it."
-    house = house_policy if account.kind is AccountKind.POPULATION else None
-    kept = (_policy_text(account.policy), account.policy_revision, _policy_text(account.house_policy))
+    house = organisation_policy if account.kind is AccountKind.POPULATION else None
+    kept = (_policy_text(account.policy), account.policy_revision, _policy_text(account.organisation_policy))
     if kept != (terms.policy, terms.policy_revision, house):
         yield "its policy is not the one that its organisation's acts gave it."
     if terms.stages[-1].limit != account.limit or account.limit_revision != len(terms.stages) - 1:
@@ -202,7 +202,7 @@ def _apply_entry(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) 
     if entry.action == AuditAction.ORGANISATION_CREATED:
         told.founded = True
     elif entry.action == AuditAction.POLICY_REPLACED and entry.subject == entry.organisation_id:
-        told.house_policy = canonical(after["policy"])
+        told.organisation_policy = canonical(after["policy"])
     elif entry.action in OPENING_ACTS:
         status = after.get("status", RunStatus.ACTIVE)
         periods = [LimitPeriod(_limit(after["limit"]))]
