@@ -98,13 +98,7 @@ class JsonFormatter(TextFormatter):
 
 
 def log_config(form: str, level: str, *, requests: bool) -> dict[str, Any]:
-    """Build the `logging.config.dictConfig` settings for standard error.
-
-    Args:
-        form: "text" or "json".
-        level: the minimum level.
-        requests: log one line for each request.
-    """
+    """Build the `logging.config.dictConfig` settings for standard error; `form` is "text" or "json"."""
     lines = {"text": TextFormatter, "json": JsonFormatter}[form]
     return {
         "version": 1,

@@ -20,12 +20,7 @@ _TIME = Axis("Time (UTC)", AxisKind.TIME)
 
 
 def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
-    """Chart an account's epsilon over time, with limits and alert thresholds.
-
-    Args:
-        history: of the account.
-        thresholds: as shares of the limit's epsilon; those from 1 on are left out.
-    """
+    """Chart an account's epsilon over time, with limits, and alert thresholds below 1 as shares of the limit."""
     limit = history.account.limit
     assert limit is not None, "populations and budgets have limits"
     times = [milliseconds(at) for at in history.moments]
@@ -51,10 +46,7 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
 
 
 def share_chart(history: AccountHistory) -> Chart | None:
-    """Chart each child's part of the account's limit at one order, or None without spending.
-
-    Sequential children are stacked; disjoint partitions are not, because the largest counts.
-    """
+    """Chart each child's part of the limit at one order, or None; of disjoint partitions the largest counts."""
     if history.order is None or not history.children:
         return None
     times = [milliseconds(at) for at in history.moments]

@@ -58,11 +58,7 @@ Point = tuple[float, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One of the two axes of a chart.
-
-    Args:
-        start: latest start of the axis; None: at the first point.
-    """
+    """One of the two axes of a chart, from `start` at the latest, or from the first point."""
 
     label: str
     kind: AxisKind = AxisKind.NUMBER
@@ -71,11 +67,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one line, bar or area, in drawing order.
-
-    Args:
-        role: their meaning; None for one of several alike.
-    """
+    """Points of one line, bar or area, in drawing order; the role is None for one of several alike."""
 
     name: str
     points: tuple[Point, ...]
@@ -93,12 +85,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers of a chart as text.
-
-    Args:
-        head: column names, the horizontal axis first.
-        left_out: number of positions without a row.
-    """
+    """Numbers of a chart as text, the horizontal axis first; `left_out` counts the positions without a row."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -107,13 +94,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart.
-
-    Args:
-        series: drawn in this order, the first in the background.
-        marks: vertical lines.
-        stacked: stack areas, which then share their horizontal positions.
-    """
+    """A chart; the first series is in the background. Stacked areas share their horizontal positions."""
 
     title: str
     x: Axis

@@ -35,21 +35,13 @@ class Asset:
 
 
 def asset_url(name: str) -> str:
-    """Get the versioned address of a file such as "live_update.js".
-
-    Raises:
-        NotFoundError: no such file.
-    """
+    """Get the versioned address of a file such as "live_update.js". NotFoundError: no such file."""
     return f"/assets/{asset(name).digest}/{name}"
 
 
 @cache
 def asset(name: str) -> Asset:
-    """Read a file, once.
-
-    Raises:
-        NotFoundError: no such file.
-    """
+    """Read a file, once. NotFoundError: no such file."""
     found = _found(name)
     content = found.read_bytes()
     kind = _TYPES[f".{name.rpartition('.')[2]}"]

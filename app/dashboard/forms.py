@@ -27,15 +27,7 @@ class Fields(BaseModel):
 
 
 def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
-    """Parse a form.
-
-    Args:
-        kind: of the form; empty fields take their defaults.
-        given: texts by field.
-
-    Returns:
-        The form, or None; and error messages by field.
-    """
+    """Parse a form, in which empty fields take their defaults; return it, or None and error messages by field."""
     try:
         return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
     except ValidationError as error:

@@ -56,11 +56,7 @@ class DemoFolder:
 
 @contextmanager
 def running_service(house: DemoFolder) -> Iterator[str]:
-    """Run the service for the block, and yield its address.
-
-    Raises:
-        DemoError: the service does not start.
-    """
+    """Run the service for the block, and yield its address. DemoError: the service does not start."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     with house.log.open("wb") as log:

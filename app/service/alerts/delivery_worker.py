@@ -47,10 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def deliver(db: Database, sender: WebhookSender) -> None:
-    """Send due alerts until cancelled, one at a time to each webhook.
-
-    Failures are logged and retried.
-    """
+    """Send due alerts until cancelled, one at a time to each webhook; failures are logged and retried."""
     at_work: dict[asyncio.Task[None], str] = {}
     try:
         while True:
@@ -93,14 +90,7 @@ async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery
 def claim_due(
     db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE
 ) -> list[ClaimedDelivery]:
-    """Claim due deliveries for `CLAIM_SECONDS`, at most one for each webhook.
-
-    Args:
-        db: a ledger's database.
-        now: in UTC.
-        busy: ids of webhooks with a delivery in progress.
-        most: maximum number of claims.
-    """
+    """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each webhook that is not `busy`."""
     with db.read(ALL_TENANTS) as tx:
         if not deliveries.has_due(tx, now, busy):
             return []

@@ -36,13 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LimitForecast:
-    """A forecast and its basis.
-
-    Args:
-        forecast: share, pace, and remaining time.
-        since: start of the observed period; None without data.
-        exhaustion_at: in UTC; None if never, already, or unknown.
-    """
+    """A forecast, the start of the observed period, and when the limit is reached; None: never, already, or unknown."""
 
     forecast: Forecast
     since: datetime | None

@@ -50,12 +50,7 @@ class DeliveryResult:
 
 
 class WebhookSender:
-    """HTTP client without redirects, proxies of the environment, and kept connections.
-
-    Args:
-        allow_private: whether it connects to addresses that are not public.
-        resolver: of host names.
-    """
+    """HTTP client without redirects, proxies of the environment, and kept connections."""
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
         self._pool = httpcore.AsyncConnectionPool(
@@ -67,10 +62,7 @@ class WebhookSender:
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
-        """Send an alert to a webhook once; only a 2xx response acknowledges it.
-
-        The response body is not read.
-        """
+        """Send an alert to a webhook once; only a 2xx response, whose body is not read, acknowledges it."""
         body = message(due.alert)
         headers = {
             "content-type": "application/json",

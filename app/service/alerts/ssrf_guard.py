@@ -75,10 +75,6 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
 def check_url(url: str, *, allow_private: bool) -> None:
     """Validate the URL of a webhook; host names are checked on connection.
 
-    Args:
-        url: of the webhook.
-        allow_private: whether http and addresses that are not public are allowed.
-
     Raises:
         InvalidInputError: it is not an https URL with a host, contains credentials, or its host is a forbidden address.
     """
@@ -123,12 +119,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Network backend that connects to public addresses only.
-
-    Args:
-        allow_private: whether it connects to other addresses too.
-        resolver: of host names.
-    """
+    """Network backend that connects to public addresses only, unless private ones are allowed."""
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
         self._allow_private = allow_private

@@ -48,11 +48,7 @@ class Principal:
 def create_organisation(db: Database, name: str, now: datetime, everywhere: Collection[Database] = ()) -> str:
     """Create an organisation in a database, and return its id.
 
-    Args:
-        db: that is to have the organisation.
-        name: unique on all placements.
-        now: in UTC.
-        everywhere: the databases of all placements, the default one first, if there are several.
+    Its name is unique on all placements: `everywhere` has their databases, the default one first, if there are several.
     """
     check_name(name)
     gate, *others = everywhere or (db,)

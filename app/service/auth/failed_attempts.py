@@ -38,12 +38,7 @@ class FailedAttempt:
 
 @dataclass
 class _Further:
-    """Counted failures after a recorded one, by reason; times are of the monotonic clock.
-
-    Args:
-        until: when they are recorded.
-        seconds: the length of the interval.
-    """
+    """Failures after a recorded one, counted by reason until the interval ends; times are of the monotonic clock."""
 
     tried: FailedAttempt
     db: Database

@@ -34,11 +34,7 @@ class TokenBuckets:
         self._full_at: dict[str, float] = {}
 
     def take(self, name: str) -> None:
-        """Take a token from a bucket.
-
-        Raises:
-            RateLimitedError: the bucket is empty; nothing was taken.
-        """
+        """Take a token from a bucket. RateLimitedError: the bucket is empty; nothing was taken."""
         if not self._token:
             return
         now = monotonic()

@@ -106,14 +106,7 @@ def count_decisions(decided: Iterable[tuple[str, int]]) -> None:
 
 
 def count_request(method: str, route: str, status: int, seconds: float) -> None:
-    """Record an HTTP request.
-
-    Args:
-        method: a standard method, or "other".
-        route: path template, or "none".
-        status: of the response.
-        seconds: latency.
-    """
+    """Record an HTTP request; `method` may be "other", and `route` is a path template, or "none"."""
     key = (method, route, status // 100)
     child = _http.get(key)
     if child is None:

@@ -39,12 +39,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """Utilisation of an account's limit.
-
-    Args:
-        epsilon: spent, as a fraction of the limit's epsilon.
-        share: used, as the privacy filter counts; from 1 on nothing is admitted.
-    """
+    """Used shares of a limit: of its epsilon, and as the filter counts, which admits nothing from 1 on."""
 
     organisation_id: str
     kind: AccountKind
@@ -55,13 +50,7 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerStats:
-    """Metrics of one placement.
-
-    Args:
-        unread: number of accounts that changed since they were read.
-        runs: number by status.
-        signing: state of the checkpoints; None without a signing key.
-    """
+    """Metrics of one placement; `unread` counts the accounts that changed since they were read."""
 
     uses: Sequence[Utilisation]
     unread: int
@@ -73,24 +62,14 @@ class LedgerStats:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSnapshot:
-    """State of one placement.
-
-    Args:
-        trouble: why no step can be decided, or None.
-        found: metrics, or None if the database cannot be read.
-    """
+    """Why a placement can decide no step, and its metrics if its database can be read."""
 
     trouble: str | None
     found: LedgerStats | None = None
 
 
 class DatabaseCollector:
-    """Cached metrics of all placements.
-
-    Args:
-        placements: of the service.
-        signs: whether the service signs checkpoints.
-    """
+    """Cached metrics of all placements; with `signs`, those of checkpoints too."""
 
     def __init__(self, placements: Iterable[Placement], *, signs: bool) -> None:
         self._watches = [_PlacementCollector(placement, signs=signs) for placement in placements]

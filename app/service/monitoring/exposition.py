@@ -38,12 +38,8 @@ def exposition(
 ) -> tuple[bytes, str]:
     """Render the metrics of all workers and ledgers; return text and media type.
 
-    Args:
-        looked: snapshots by placement.
-        doubts: integrity warnings by placement.
-        named: number of populations, and of budgets, that are listed by utilisation.
-        accept: the request's Accept header.
-        now: time by placement, where its database's clock is known.
+    Snapshots, integrity warnings and times are by placement. `named` populations, and as many budgets, are listed by
+    utilisation.
     """
     registry = CollectorRegistry()
     if SHARED_FOLDER in os.environ:

@@ -21,12 +21,7 @@ LOOK_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class IntegrityWarnings:
-    """Result of the last check.
-
-    Args:
-        quarantined: number of quarantined accounts.
-        heads: broken chain heads.
-    """
+    """Number of quarantined accounts, and broken heads of chains, at the last check."""
 
     quarantined: int
     heads: Heads

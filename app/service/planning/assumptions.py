@@ -28,12 +28,7 @@ class Batches(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanAssumptions:
-    """Assumptions of a plan.
-
-    Args:
-        population_size: number of privacy units, if known.
-        batches: how the trainer draws them.
-    """
+    """Assumptions of a plan: relation, number of privacy units if known, and how batches are drawn."""
 
     relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE
     population_size: int | None = None

@@ -99,12 +99,7 @@ class CalibrationGoal:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Parameter with which a plan meets its goal.
-
-    Args:
-        value: the parameter; None, like the next three, if no value suffices.
-        epsilon: of the whole plan, fixed in advance.
-    """
+    """Parameter with which a plan meets its goal, and its epsilon as fixed in advance; None: no value suffices."""
 
     value: float | None
     event: DpEvent | None

@@ -34,13 +34,7 @@ GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bou
 
 @dataclass(frozen=True, slots=True)
 class AccountantReading:
-    """Result of one accounting method.
-
-    Args:
-        value: epsilon or delta.
-        optimal_order: at which it is smallest; None without orders or without a bound.
-        note: formula and source.
-    """
+    """Epsilon or delta by one method, the order at which it is smallest, and formula and source."""
 
     name: str
     value: float
@@ -50,13 +44,7 @@ class AccountantReading:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Cost of a plan that is fixed in advance.
-
-    Args:
-        epsilon: in nats; infinite if no order has a bound.
-        optimal_order: at which the bound is smallest, or None.
-        accountants: results of all applicable methods.
-    """
+    """Cost of a plan, in nats, by the ledger and by all applicable methods; epsilon is infinite without a bound."""
 
     epsilon: float
     delta: float
@@ -102,13 +90,11 @@ class LaplaceCost:
 
 @dataclass(frozen=True, slots=True)
 class LaplaceNoise:
-    """Laplace noise, given by either its scale or a bound.
+    """Laplace noise, given by either its scale b or a bound of the absolute noise.
 
     Args:
         probability: that the absolute noise is below the bound, in (0, 1).
         l1_sensitivity: maximum L1 distance between the outputs of two inputs.
-        scale: b, or None.
-        bound: of the absolute noise, or None.
     """
 
     probability: float

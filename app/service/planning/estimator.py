@@ -33,13 +33,7 @@ REMEMBERED: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """A DP-SGD plan and its limit.
-
-    Args:
-        probability: sampling probability of a record.
-        batch: batch size, if known.
-        size: of the data set, if known.
-    """
+    """A DP-SGD plan and its limit: sampling probability of a record, and batch and data set size if known."""
 
     noise: float
     probability: float
@@ -56,10 +50,7 @@ class PlanDraft:
         return PlanAssumptions(self.relation, self.size)
 
     def event(self, noise: float | None = None) -> DpEvent | None:
-        """Build the event of one step, or None if it has no bound under the relation.
-
-        Under `replace_one` batches have a fixed size, because Poisson samples have no bound there.
-        """
+        """Build the event of one step, or None without a bound: under `replace_one` batches must have a fixed size."""
         released = Gaussian(self.noise if noise is None else noise)
         if self.probability == 1:
             return released

@@ -37,12 +37,7 @@ REFUSALS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """A child that was charged; values are None if its row is damaged.
-
-    Args:
-        child: its share of the account's threshold.
-        alone: epsilon of its spending alone, by the account's filter.
-    """
+    """A child that was charged, and the epsilon of its spending `alone`; values are None if its row is damaged."""
 
     child: ChildShare
     alone: float | None

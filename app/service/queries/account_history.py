@@ -40,10 +40,7 @@ CHANGES: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ChildShare:
-    """A child's share of the account's threshold at each moment.
-
-    Without an id, it is the sum of all other children.
-    """
+    """A child's share of the account's threshold at each moment; without an id, of all other children together."""
 
     account_id: str | None
     path: str

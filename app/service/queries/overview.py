@@ -86,11 +86,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
 def find_accounts(
     context: RequestContext, statuses: AccountStatusCache, *, wanted: str, most: int
 ) -> tuple[list[AccountStatus], int]:
-    """Search accounts by a part of their path, ignoring case.
-
-    Returns:
-        The first accounts by path, without damaged ones, and the number of further ones.
-    """
+    """Search undamaged accounts by a part of their path; return the first ones, and the number of others."""
     with context.read() as tx:
         everything = statuses.read(tx, context)
     found = sorted(

@@ -103,10 +103,7 @@ def list_runs(
 
 
 def read_history(context: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
-    """Get a run's decisions after a position (-1: all).
-
-    More than `max_points`, at least 2, are thinned out evenly.
-    """
+    """Get a run's decisions after a position (-1: all), thinned out evenly to `max_points`, at least 2."""
     with context.read() as tx:
         path = find_path(tx, context, run_id)
         run = runs.get(tx, context.organisation_id, run_id)
@@ -116,10 +113,7 @@ def read_history(context: RequestContext, run_id: str, *, after: int, max_points
 
 
 def spread(start: int, stop: int, most: int) -> list[int]:
-    """Spread at most `most` integers evenly over [start, stop).
-
-    Both ends are included; a single one is the last.
-    """
+    """Spread at most `most` integers evenly over [start, stop), both ends included; a single one is the last."""
     length = stop - start
     if length <= most:
         return list(range(start, stop))
@@ -152,11 +146,7 @@ def partitions_of(tx: Connection, context: RequestContext, found: Iterable[Accou
 
 
 def read_run(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunRecord:
-    """Read a run within a transaction.
-
-    Raises:
-        UnpreparedError: `ready` lacks the cost of its default event.
-    """
+    """Read a run within a transaction. UnpreparedError: `ready` lacks the cost of its default event."""
     path = find_path(tx, context, run_id)
     [record] = _records(tx, context, [(runs.get(tx, context.organisation_id, run_id), path)], ready)
     return record

@@ -39,12 +39,7 @@ class HypotheticalRun:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedAccount:
-    """An account's epsilon before and after a hypothetical run.
-
-    Args:
-        epsilon: spent now, by the account's filter.
-        epsilon_with_all: including reservations and the run.
-    """
+    """An account's epsilon by its filter: spent now, and with all reservations and a hypothetical run."""
 
     account: Account
     epsilon: float

@@ -47,10 +47,7 @@ def verify(
 ) -> VerificationReport:
     """Recompute accounts from their charges, and check all chains; change nothing.
 
-    Args:
-        db: the ledger's database.
-        organisation_id: None: every organisation.
-        witnesses: checkpoints that were kept outside the ledger.
+    Without an id, of every organisation; `witnesses` are checkpoints that were kept outside the ledger.
     """
     with db.read(organisation_id or ALL_TENANTS, patient=True) as tx:
         # By default PostgreSQL's driver fetches the whole result first.
@@ -96,10 +93,7 @@ def _replay_audit_log(
 
 
 def _record_discrepancies(audit: VerificationContext, organisation_id: str | None) -> list[tuple[str, str]]:
-    """Compare rows other than accounts with the audit logs; return organisation ids and discrepancies.
-
-    Nothing for an organisation with a broken log.
-    """
+    """Compare rows other than accounts with the unbroken audit logs; return organisation ids and discrepancies."""
     found: list[tuple[str, str]] = []
     present: set[str] = set()
     unmade: list[tuple[str, str]] = []

@@ -43,10 +43,7 @@ _QUARANTINES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LimitPeriod:
-    """A limit with the filter weights at its start; None: not frozen yet, or not recorded.
-
-    Runs without a limit rely on their ancestors'.
-    """
+    """A limit with the filter weights at its start; None: not frozen yet, or not recorded, or a run without a limit."""
 
     limit: Limit | None
     weights: FilterWeights | None = None

@@ -62,11 +62,7 @@ class FairQueue(Generic[T]):
             self._changed.notify()
 
     def take(self, seconds: float) -> tuple[str, T] | None:
-        """Wait for a task of an idle lane and mark the lane as busy.
-
-        Returns:
-            The lane and its oldest task, to be followed by `done`; None on timeout.
-        """
+        """Wait for a task of an idle lane, and mark the lane as busy until `done`; None on timeout."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._next() is not None, seconds):
                 return None
@@ -91,12 +87,7 @@ class FairQueue(Generic[T]):
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """A picklable function call.
-
-    Args:
-        function: at the top level of a module; it raises PlanTooExpensiveError beyond the work limit of a request.
-        arguments: picklable.
-    """
+    """A picklable call of a top-level function, which raises PlanTooExpensiveError beyond a request's limit."""
 
     function: Callable[..., T]
     arguments: tuple[Any, ...]
@@ -121,11 +112,7 @@ class WorkerPool:
     def submit(self, lane: str, calculation: Job[T]) -> "Future[T]":
         """Queue a job; jobs of one lane run sequentially, and lanes take turns.
 
-        Returns:
-            A future of the result or error; LedgerUnavailableError if the process died.
-
-        Raises:
-            RateLimitedError: too many jobs of the lane are waiting.
+        The future has the result or error: LedgerUnavailableError if the process died. RateLimitedError: the lane is full.
         """
         future: Future[T] = Future()
         self._queue.put(lane, (calculation, cast("Future[Any]", future)))

@@ -39,11 +39,7 @@ def main(niceness: int, module: str) -> None:
 
 
 def send(stream: BinaryIO, message: object) -> None:
-    """Write a pickled message to a pipe.
-
-    Raises:
-        OSError: the reader has closed the pipe.
-    """
+    """Write a pickled message to a pipe. OSError: the reader has closed the pipe."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     stream.write(len(data).to_bytes(LENGTH) + data)
     stream.flush()

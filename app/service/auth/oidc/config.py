@@ -93,11 +93,7 @@ def check_issuer(url: str) -> str:
 
 
 def check_origin(url: str) -> str:
-    """Check the URL of an origin like `check_url`, and refuse a path or query.
-
-    Returns:
-        The URL without a trailing slash.
-    """
+    """Check the URL of an origin like `check_url`, refuse a path or query, and return it without a trailing slash."""
     check_url(url, by_http=_host(url) in _LOCAL)
     parts = urlsplit(url)
     if parts.query or parts.path not in {"", "/"}:

@@ -35,10 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A public key of a provider, for one algorithm or any of its type.
-
-    The thumbprint identifies it, whatever its `kid`.
-    """
+    """A public key of a provider, for one algorithm or any of its type; its thumbprint identifies it, not its `kid`."""
 
     key: Key
     algorithm: str | None
