@@ -61,8 +61,7 @@ def verify(
     *,
     read_only: Annotated[bool, typer.Option("--read-only", help="Quarantine no account.")] = False,
     checkpoint: Annotated[
-        list[Path] | None,
-        typer.Option("--checkpoint", help="File of a signed checkpoint to compare with; repeatable."),
+        list[Path] | None, typer.Option("--checkpoint", help="File of a signed checkpoint to compare with; repeatable.")
     ] = None,
     public_key: Annotated[
         Path | None, typer.Option("--public-key", help="PEM file of the key that signed the checkpoints.")

@@ -166,7 +166,4 @@ def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
     if found is None or found.event is None:
         return []
     sketch, event = found.sketch, found.event
-    return [
-        ("curl", "API request", as_curl(sketch, event)),
-        ("python", "Python client", as_python(sketch, event)),
-    ]
+    return [("curl", "API request", as_curl(sketch, event)), ("python", "Python client", as_python(sketch, event))]

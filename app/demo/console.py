@@ -35,11 +35,7 @@ class Screen:
 
     @contextmanager
     def training(self, expected_steps: int) -> Iterator[Watch]:
-        """Show the progress of a training.
-
-        Yields:
-            A callback for each authorization.
-        """
+        """Show the progress of a training; yield a callback for each authorization."""
         if not self._console.is_terminal:
             yield self._lines(max(1, expected_steps // _LINES_OF_PROGRESS))
             return

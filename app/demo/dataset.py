@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from app.demo.dp_sgd import Floats, accuracy
+Floats = NDArray[np.float64]
 
 # Smallest and largest value of each feature, as the data set's own documentation publishes them (UCI; it is
 # `load_breast_cancer().DESCR` here). Constants that are computed from the training rows would be a release
@@ -57,6 +58,11 @@ def load_patients() -> Patients:
         with_bias, labels.astype(float), test_size=_TEST_SHARE, random_state=_SPLIT_SEED, stratify=labels
     )
     return Patients(train, train_labels, test, test_labels)
+
+
+def accuracy(weights: Floats, features: Floats, labels: Floats) -> float:
+    """Compute the share of correct predictions, in [0, 1]."""
+    return float(np.mean((features @ weights > 0.0) == (labels > 0.5)))  # noqa: PLR2004 - between 0 and 1
 
 
 def accuracy_without_privacy(patients: Patients) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.demo.errors import DemoError
+from app.demo import DemoError
 
 _NEEDED = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
 
@@ -18,11 +18,8 @@ _NEEDED = {"sklearn": "scikit-learn", "epsilon_ledger": "epsilon-ledger-client"}
 def run_demo(*, keep: bool = True, as_json: bool = False, seed: int | None = None) -> int:
     """Train until the ledger refuses a step, verify the ledger, return the exit status.
 
-    Args:
-        keep: keep the folder with the database.
-        as_json: write the story to standard error and the facts as JSON to standard output.
-        seed: of sampling and noise, for tests only, because predictable noise protects no one; None: the operating
-            system's entropy.
+    With `as_json` the story goes to standard error, the facts as JSON to standard output. A `seed` is for tests only,
+    because predictable noise protects no one.
     """
     console = Console(stderr=as_json)
     missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]

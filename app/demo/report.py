@@ -6,28 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.demo import DemoError
 from app.demo.console import Screen
-from app.demo.dataset import Patients, accuracy_without_privacy
-from app.demo.dp_sgd import accuracy
-from app.demo.errors import DemoError
+from app.demo.dataset import Patients, accuracy, accuracy_without_privacy
 from app.demo.server_process import DemoFolder
-from app.demo.training_loop import TrainingResult
+from app.demo.training import TrainingResult
 from epsilon_ledger import BudgetExceededError, RunHistory, RunState
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Results of the demo, each from its authoritative source.
+    """Results of the demo, each from its authoritative source: the trainer, the ledger, or `epsilon-ledger verify`.
 
-    Args:
-        steps_released: counted by the trainer.
-        steps_admitted: counted by the ledger.
-        accuracy: on the test records, in [0, 1].
-        accuracy_without_privacy: of a model without clipping and noise.
-        refused_by: path of the exhausted account.
-        max_count_that_fits: number of further steps that the budget admits.
-        noise_multiplier_that_fits: smallest noise that admits the refused step, or None.
-        verification: result of `epsilon-ledger verify`.
+    Accuracies are those of the test records, in [0, 1].
     """
 
     run: str
@@ -58,20 +49,7 @@ def gather(
     database_url: str,
     seconds: float,
 ) -> Facts:
-    """Collect the facts and check the ledger's promises.
-
-    Args:
-        state: of the run, read with the viewer's key.
-        history: decisions of the run.
-        trained: result of the training.
-        patients: for the test accuracy.
-        verification: result of `epsilon-ledger verify`.
-        database_url: of the demo's ledger.
-        seconds: since the demo began.
-
-    Raises:
-        DemoError: a promise does not hold.
-    """
+    """Collect the facts and check the ledger's promises. DemoError: one does not hold."""
     facts = Facts(
         run=state.id,
         run_status=state.status,

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from app.demo import DemoError
 from app.demo.console import Screen
 from app.demo.dataset import Patients, load_patients
-from app.demo.errors import DemoError
 from app.demo.report import Facts, gather, point_further, show
 from app.demo.server_process import DemoFolder, ask, running_service
-from app.demo.training_loop import DELTA, EPSILON, MODEL, TrainingResult, step_event, train_until_refused
+from app.demo.training import DELTA, EPSILON, MODEL, TrainingResult, step_event, train_until_refused
 from epsilon_ledger import LedgerClient, LedgerError, Limit, Run, RunHistory, RunState
 
 _ORGANISATION = "demo-hospital"
@@ -30,16 +30,9 @@ class Keys:
 
 
 def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts:
-    """Play the demo from beginning to end.
+    """Play the demo from beginning to end, in an existing, empty folder.
 
-    Args:
-        screen: for the output.
-        folder: existing, empty folder for the database and the service's log.
-        seed: of sampling and noise, for tests only; None: the operating system's entropy.
-        keep: whether the folder is kept, so that the output explains how to explore it.
-
-    Raises:
-        DemoError: a promise of the ledger does not hold, or the service fails.
+    The `seed` of sampling and noise is for tests only; by default they come from the operating system's entropy.
     """
     began = time.monotonic()
     house = DemoFolder(folder)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import httpx
 
-from app.demo.errors import DemoError
+from app.demo import DemoError
 
 _READY_WITHIN = 30.0
 _STOPPED_WITHIN = 10.0
@@ -80,11 +80,7 @@ def running_service(house: DemoFolder) -> Iterator[str]:
 
 
 def ask(house: DemoFolder, *arguments: str) -> dict[str, object]:
-    """Run an `epsilon-ledger` command with `--json` on the demo's database; return its output.
-
-    Raises:
-        DemoError: the command fails.
-    """
+    """Run an `epsilon-ledger` command with `--json` on the demo's database, and return its output."""
     done = subprocess.run(  # noqa: S603 - as above
         _command(*arguments, "--json"),
         cwd=house.folder,

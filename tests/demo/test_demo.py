@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.demo import entrypoint, server_process
+from app.demo import DemoError, entrypoint, server_process
 from app.demo.console import Screen
 from app.demo.dataset import load_patients
-from app.demo.errors import DemoError
 from app.demo.report import gather
 from app.demo.server_process import DemoFolder, ask, running_service
-from app.demo.training_loop import TrainingResult
+from app.demo.training import TrainingResult
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
 from tests import fork_server
 from tests.demo.forked import PROGRAM

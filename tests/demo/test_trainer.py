@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from app.demo.dataset import load_patients
-from app.demo.dp_sgd import DpSgd, Floats, accuracy, clipped, per_example_gradients, poisson_sample
-from app.demo.training_loop import DELTA, MODEL, step_event
+from app.demo.dataset import Floats, accuracy, load_patients
+from app.demo.training import DELTA, MODEL, DpSgd, clipped, per_example_gradients, poisson_sample, step_event
 
 
 @pytest.fixture

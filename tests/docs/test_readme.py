@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.training_loop import DELTA, EPSILON, MODEL, step_event
+from app.demo.training import DELTA, EPSILON, MODEL, step_event
 from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
 from tests.conftest import Ledger, LiveServer
 from tests.docs.markdown import ROOT, Fence, fences, section

@@ -62,10 +62,7 @@ _BACKGROUND = Gauge(
 )
 
 _VERIFICATIONS = Counter(
-    "epsilon_ledger_verifications",
-    "Verifications by POST /v1/verifications, by result.",
-    ["result"],
-    registry=REGISTRY,
+    "epsilon_ledger_verifications", "Verifications by POST /v1/verifications, by result.", ["result"], registry=REGISTRY
 )
 
 _decided = {

@@ -142,11 +142,7 @@ def _unsigned(found: LedgerStats, now: datetime) -> float | None:
 
 
 _INTEGRITY_METRICS: Final[Described[IntegrityWarnings]] = (
-    (
-        "accounts_quarantined",
-        "Accounts in quarantine.",
-        lambda each, _: each.quarantined,
-    ),
+    ("accounts_quarantined", "Accounts in quarantine.", lambda each, _: each.quarantined),
     (
         "run_chain_mismatches",
         "Runs in progress whose chain does not end with their last decision.",
@@ -174,16 +170,8 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
     ),
     ("webhooks_disabled", "Disabled webhooks.", lambda each, _: each.backlog.disabled),
     ("webhooks_failing", "Webhooks whose last delivery failed.", lambda each, _: each.backlog.failing),
-    (
-        "last_checkpoint_timestamp_seconds",
-        "Time of the last checkpoint.",
-        _signed_at,
-    ),
-    (
-        "oldest_unsigned_entry_age_seconds",
-        "Age of the oldest audit event or decision without a signature.",
-        _unsigned,
-    ),
+    ("last_checkpoint_timestamp_seconds", "Time of the last checkpoint.", _signed_at),
+    ("oldest_unsigned_entry_age_seconds", "Age of the oldest audit event or decision without a signature.", _unsigned),
 )
 
 

@@ -40,12 +40,7 @@ _LAG = Gauge(
     registry=REGISTRY,
     multiprocess_mode="livemax",
 )
-_WORKERS = Gauge(
-    "epsilon_ledger_workers",
-    "Worker processes.",
-    registry=REGISTRY,
-    multiprocess_mode="livesum",
-)
+_WORKERS = Gauge("epsilon_ledger_workers", "Worker processes.", registry=REGISTRY, multiprocess_mode="livesum")
 _CPU = Counter("process_cpu_seconds", "Processor time of all workers.", registry=REGISTRY)
 _OF_PROCESS = {
     name: Gauge(name, f"{what}, by worker.", registry=REGISTRY, multiprocess_mode="liveall")

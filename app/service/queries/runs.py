@@ -77,12 +77,7 @@ def get_run(context: RequestContext, run_id: str) -> RunRecord:
 
 
 def list_runs(
-    context: RequestContext,
-    *,
-    budget: str | None,
-    status: RunStatus | None,
-    after: str | None,
-    limit: int,
+    context: RequestContext, *, budget: str | None, status: RunStatus | None, after: str | None, limit: int
 ) -> list[RunRecord]:
     """List runs in order of registration; `budget` selects those that charge it directly."""
     with context.read() as tx:

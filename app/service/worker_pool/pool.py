@@ -112,7 +112,7 @@ class WorkerPool:
     def submit(self, lane: str, calculation: Job[T]) -> "Future[T]":
         """Queue a job; jobs of one lane run sequentially, and lanes take turns.
 
-        The future has the result or error: LedgerUnavailableError if the process died. RateLimitedError: the lane is full.
+        The future has the result or error: LedgerUnavailableError if the process died. RateLimitedError: a full lane.
         """
         future: Future[T] = Future()
         self._queue.put(lane, (calculation, cast("Future[Any]", future)))

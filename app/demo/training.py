@@ -1,15 +1,18 @@
-"""DP-SGD for a logistic regression in numpy.
+"""The demo's trainer: DP-SGD for a logistic regression in numpy, each step after its authorization.
 
 The noise is drawn in floating point, whose low bits can leak the exact sum (Mironov 2012, CCS "On significance of the
 least significant bits"); a production trainer uses a hardened sampler.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from app.demo import DemoError
+from app.demo.dataset import Floats, Patients
+from epsilon_ledger import BudgetExceededError, PoissonSampledEvent, Run, StepAuthorization, gaussian, poisson_sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,9 @@ class DpSgd:
     learning_rate: float
 
     def step(self, weights: Floats, features: Floats, labels: Floats, rng: np.random.Generator) -> Floats:
-        """Take one noisy step and return the new weights, (n_features,).
+        """Take one noisy step and return the new weights, (n_features,); features are (n_records, n_features).
 
         The number of records is treated as public, as is usual under add_or_remove_one.
-
-        Args:
-            weights: (n_features,).
-            features: (n_records, n_features).
-            labels: (n_records,), 0 or 1.
-            rng: source of the sample and of the noise.
 
         Source:
             Abadi et al. 2016, arXiv 1607.00133, algorithm 1.
@@ -74,6 +71,40 @@ def clipped(gradients: Floats, clipping_norm: float) -> Floats:
     return shortened
 
 
-def accuracy(weights: Floats, features: Floats, labels: Floats) -> float:
-    """Compute the share of correct predictions, in [0, 1]."""
-    return float(np.mean((features @ weights > 0.0) == (labels > 0.5)))  # noqa: PLR2004 - between 0 and 1
+# Measured: some 860 of these steps fit into epsilon 2 at delta 1e-4; the test accuracy is 95 %.
+MODEL = DpSgd(sampling_probability=0.07, noise_multiplier=4.0, clipping_norm=1.0, learning_rate=0.3)
+EPSILON = 2.0
+DELTA = 1e-4
+
+# Far above what the budget admits: only a ledger that never refuses gets here.
+_MOST_STEPS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """Weights (n_features,) after the admitted steps, their number, and the refusal of the next one."""
+
+    weights: Floats
+    steps: int
+    refusal: BudgetExceededError
+
+
+def step_event() -> PoissonSampledEvent:
+    """Build the event of one training step from the trainer's parameters."""
+    return poisson_sampled(MODEL.sampling_probability, gaussian(MODEL.noise_multiplier))
+
+
+def train_until_refused(
+    run: Run, patients: Patients, rng: np.random.Generator, watch: Callable[[StepAuthorization], None]
+) -> TrainingResult:
+    """Train until the ledger refuses a step; `watch` is called with every authorization, after its step."""
+    weights: Floats = np.zeros(patients.features.shape[1])
+    for taken in range(_MOST_STEPS):
+        try:
+            authorization = run.authorize()
+        except BudgetExceededError as refusal:
+            # No result of the refused step has been computed or released.
+            return TrainingResult(weights, taken, refusal)
+        weights = MODEL.step(weights, patients.features, patients.labels, rng)
+        watch(authorization)
+    raise DemoError(f"The ledger admitted {_MOST_STEPS} steps, which is more than any budget of this demo.")

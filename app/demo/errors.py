@@ -1,5 +1,0 @@
-"""Errors of the demo."""
-
-
-class DemoError(Exception):
-    """The demo cannot continue; the message gives the reason."""
