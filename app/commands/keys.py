@@ -10,6 +10,7 @@ from app.bootstrap import open_ledger
 from app.commands.common import Json, Organisation, Reason, organisation_context, print_result, require_reason
 from app.ledger.api_keys import KeyRecord
 from app.ledger.errors import NotFoundError
+from app.ledger.pages import PageRequest
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys as stored
@@ -93,10 +94,13 @@ def revoke_key(
 
 def _all_keys(context: RequestContext) -> Iterator[KeyRecord]:
     """Iterate over all keys, page by page."""
-    after: str | None = None
-    while page := api_keys.list_keys(context, after=after, limit=PAGE):
-        yield from page
-        after = page[-1].id
+    page = PageRequest(PAGE)
+    while True:
+        found = api_keys.list_keys(context, page)
+        yield from found.items
+        if found.next is None:
+            return
+        page = PageRequest(PAGE, found.next)
 
 
 def _context_of_key(placements: Placements, key_id: str) -> RequestContext:

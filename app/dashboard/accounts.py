@@ -7,6 +7,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
+from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.account_charts import account_chart, share_chart
 from app.dashboard.formatting import RELATIONS
@@ -45,25 +46,26 @@ def show_overview(request: Request, page: PageDep, find: Annotated[str, Query(ma
 
 @routes.get("/accounts/{account_id}")
 async def show_account(
-    account_id: str, request: Request, page: PageDep, before: Annotated[str | None, Query(max_length=100)] = None
+    account_id: str, request: Request, page: PageDep, after: Annotated[str | None, Query(max_length=200)] = None
 ) -> Response:
     """Show the spending, the children and a what-if form of an account."""
-    return await to_thread.run_sync(_shown, account_id, request, page, before, limiter=HISTORIANS)
+    return await to_thread.run_sync(_shown, account_id, request, page, after, limiter=HISTORIANS)
 
 
-def _shown(account_id: str, request: Request, page: PageContext, before: str | None) -> Response:
+def _shown(account_id: str, request: Request, page: PageContext, after: str | None) -> Response:
     tag = page.check_etag(page.minute, read_change_token(page.context))
     given, state = dict(request.query_params), request.app.state
     fields, faults = read_fields(PlanFields, given)
     plan = None if fields is None else fields.plan()
     seen = get_account_detail(
-        page.context, state.account_statuses, state.account_histories, account_id, before=before, plan=plan
+        page.context, state.account_statuses, state.account_histories, account_id, decode_cursor(after), plan
     )
     record = seen.view.record
     return page.render(
         "account.html",
         tag=tag,
         seen=seen,
+        following=encode_cursor(seen.runs.next),
         record=record,
         account=record.account,
         status=seen.status,

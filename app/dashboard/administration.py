@@ -5,16 +5,16 @@ from typing import Annotated, Final
 from fastapi import Query, Response
 
 from app.accounting.events import NeighboringRelation
-from app.api.pagination import decode_cursor, split_page
+from app.api.pagination import decode_cursor, encode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.alerts import AlertType
 from app.ledger.errors import InsufficientScopeError, NotFoundError
+from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.policies import LEAVES
 from app.service.alerts.settings import get_alert_settings, list_alerts
 from app.service.governance.api_keys import list_keys
 from app.service.queries.governance import (
-    MOST_OPEN,
     CurrentLimit,
     read_current_limit,
     read_decided_proposals,
@@ -75,24 +75,20 @@ routes = router()
 
 
 @routes.get("/approvals")
-def show_approvals(page: PageDep, account: Account = "", before: Cursor = "") -> Response:
+def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
     """Show open and decided proposals, and the limit form of one account."""
     tag = page.check_etag(read_change_token(page.context))
     account = account.strip()
     limit, fault = _current_limit(page, account, "the accounts above it")
     waiting = read_open_proposals(page.context)
-    decided, following = split_page(
-        read_decided_proposals(page.context, before=decode_cursor(before), limit=DECIDED + 1),
-        DECIDED,
-        lambda each: each.proposal.id,
-    )
+    decided = read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after)))
     return page.render(
         "approvals.html",
         tag=tag,
-        waiting=waiting[:MOST_OPEN],
-        more=len(waiting) > MOST_OPEN,
-        decided=decided,
-        following=following,
+        waiting=waiting.items,
+        more=waiting.next is not None,
+        decided=decided.items,
+        following=encode_cursor(decided.next),
         account=account,
         fault=fault,
         limit=limit,
@@ -128,17 +124,16 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
 
 @routes.get("/keys")
 def show_keys(page: PageDep, after: Cursor = "") -> Response:
-    """Show keys in order of creation, and the form that creates one."""
+    """Show keys, newest first, and the form that creates one."""
     tag = page.check_etag(page.minute, read_change_token(page.context))
-    found = list_keys(page.context, after=decode_cursor(after), limit=KEYS + 1)
-    shown, following = split_page(found, KEYS, lambda key: key.id)
+    found = list_keys(page.context, PageRequest(KEYS, decode_cursor(after)))
     lendable = ISSUES[page.context.principal.role]
     return page.render(
         "keys.html",
         tag=tag,
-        keys=[(key, key.invalid_reason(page.context.now)) for key in shown],
-        following=following,
-        scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in shown)]),
+        keys=[(key, key.invalid_reason(page.context.now)) for key in found.items],
+        following=encode_cursor(found.next),
+        scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],
         paths=page.account_paths(),
     )
@@ -147,22 +142,21 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
 @routes.get("/webhooks")
 def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
     """Show webhooks, the latest alerts, and the alert settings of one account."""
-    found = read_webhooks(page.context, after=decode_cursor(after), limit=WEBHOOKS + 1)
-    shown, following = split_page(found, WEBHOOKS, lambda each: each.webhook.id)
-    alerts = list_alerts(page.context, account=None, kind=None, before=None, limit=ALERTS)
+    found = read_webhooks(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
+    alerts = list_alerts(page.context, PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
-    tag = page.check_etag(page.minute, read_change_token(page.context), shown, alerts)
+    tag = page.check_etag(page.minute, read_change_token(page.context), found, alerts)
     account = account.strip()
     limit, fault = _current_limit(page, account, "the alert settings of the accounts above it")
     chosen = limit and limit.record.account
     return page.render(
         "webhooks.html",
         tag=tag,
-        webhooks=shown,
-        following=following,
+        webhooks=found.items,
+        following=encode_cursor(found.next),
         alerts=alerts,
         places=account_paths_of(
-            page.context, [*(each.webhook.account_id for each in shown), *(each.account_id for each in alerts)]
+            page.context, [*(each.webhook.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
         words=ALERT_TYPES,
         account=account,

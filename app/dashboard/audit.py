@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from starlette.concurrency import run_in_threadpool
 
 from app.accounting.events import event_to_dict
-from app.api.pagination import MAX_DIGITS, decode_position, decode_position_cursor, encode_position, split_page
+from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.audit import verified
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.api.session_cookies import require_own_page
@@ -20,6 +20,7 @@ from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.decisions import Decision, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import ACTOR_LENGTH
+from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.audit.chain_status import read_health
 from app.service.audit.queries import DecisionQuery, name_accounts, read_audit_entries, read_decision, read_decisions
@@ -68,23 +69,23 @@ def show_decisions(request: Request, page: PageDep, after: str = "") -> Response
     tag = page.check_etag(page.minute, read_change_token(page.context))
     given = dict(request.query_params)
     fields, faults = read_fields(DecisionFields, given)
-    found: list[DecisionWithPath] = []
-    before = decode_position_cursor(after)
+    found: Page[DecisionWithPath] = Page((), None)
+    place = decode_cursor(after)
     try:
         if fields is not None:
-            found = read_decisions(page.context, fields.query(), before=before, limit=PAGE + 1)
+            found = read_decisions(page.context, fields.query(), PageRequest(PAGE, place))
     except (NotFoundError, InsufficientScopeError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    shown, following = split_page(found, PAGE, lambda each: encode_position(each.place))
+    following = encode_cursor(found.next)
     filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
     return page.render(
         "decisions.html",
         tag=tag,
         values=filters,
         faults=faults,
-        found=shown,
+        found=found.items,
         outcomes=list(DecisionOutcome),
         why=why,
         older=following and f"/decisions?{urlencode(filters | {'after': following})}",
@@ -156,15 +157,14 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
-    found: list[StoredAuditEntry] = []
+    found: Page[StoredAuditEntry] = Page((), None)
     try:
         if fields is not None:
-            place = decode_position(after, -1) if after else None
-            found = read_audit_entries(page.context, fields.wanted(), after=place, limit=PAGE + 1, newest_first=True)
+            found = read_audit_entries(page.context, fields.wanted(), PageRequest(PAGE, decode_cursor(after)))
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    shown, following = split_page(found, PAGE, lambda kept: str(kept.entry.position))
-    paths = name_accounts(page.context, ids_in(shown))
+    paths = name_accounts(page.context, ids_in(found.items))
+    following = encode_cursor(found.next)
     filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
     return page.render(
         "audit.html",
@@ -175,7 +175,7 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         values=filters,
         faults=faults,
-        found=[describe_event(kept, paths) for kept in shown],
+        found=[describe_event(kept, paths) for kept in found.items],
         actions=ACTIONS,
         unknown=fields is not None and fields.action is not None and not alike(fields.action),
         older=following and f"/audit?{urlencode(filters | {'after': following})}",

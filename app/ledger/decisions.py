@@ -1,13 +1,15 @@
 """Decisions on requests for steps, admitted and refused."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Self
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.hash_chain import Actor, DecisionEntry, entry_hash
+from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
 
 
 class DecisionOutcome(StrEnum):
@@ -121,6 +123,27 @@ class DecisionCursor:
     created_at: datetime
     run_id: str
     position: int
+
+    def __str__(self) -> str:
+        """Write the cursor as a place of a list."""
+        return f"{self.created_at.isoformat()}/{self.run_id}/{self.position}"
+
+    @classmethod
+    def parse(cls, place: str) -> Self:
+        """Parse a place of a list.
+
+        Raises:
+            InvalidInputError: the cursor is of another list.
+        """
+        at, _, of_run = place.partition("/")
+        run_id, _, position = of_run.partition("/")
+        try:
+            moment = datetime.fromisoformat(at)
+        except ValueError as error:
+            raise foreign_cursor_error() from error
+        if moment.utcoffset() != timedelta(0) or not position.isdecimal() or len(position) > MAX_DIGITS:
+            raise foreign_cursor_error()
+        return cls(moment, run_id, int(position))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
 from app.ledger.experiments import ChargingMode, Experiment, sweep_event
 from app.ledger.filters import FilterKind
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus, require_active
 from app.persistence.repositories import accounts, experiments, locks, runs
@@ -181,22 +182,18 @@ def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExper
 
 def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRecord:
     """Get an experiment."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         return _read(tx, context, _found(tx, context, experiment_id))
 
 
-def list_experiments(
-    context: RequestContext, *, beneath: str | None, after: str | None, limit: int
-) -> list[ExperimentRecord]:
-    """List experiments in the caller's scope, or under one account, by creation time."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+def list_experiments(context: RequestContext, page: PageRequest, *, budget: str | None) -> Page[ExperimentRecord]:
+    """List experiments in the caller's scope, or under one account."""
+    with context.read() as tx:
         within = [] if context.principal.scope is None else [context.principal.scope]
-        if beneath is not None:
-            within.append(find_parent(tx, context, beneath).account.id)
-        found = experiments.page(tx, context.organisation_id, within=within, after=after, limit=limit)
-        return read_all(tx, context, found)
+        if budget is not None:
+            within.append(find_parent(tx, context, budget).account.id)
+        found = experiments.page(tx, context.organisation_id, within, page)
+        return found.map(lambda records: read_all(tx, context, records))
 
 
 def _add(tx: Connection, context: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:

@@ -69,7 +69,7 @@ def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
     assert _decide(watched, run, "approve").status_code == 200
     assert _status(watched, run) == "active"
     assert watched.ledger.post(steps, {"event": GAUSSIAN}, "trainer").status_code == 200
-    acts = watched.ledger.get(f"/v1/audit-events?subject={run}", "auditor").json()["items"]
+    acts = watched.ledger.get(f"/v1/audit-events?order=oldest&subject={run}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["run.created", "run.activated"]
     assert verify(watched.ledger.database).problems == ()
 

@@ -19,7 +19,7 @@ def _key(house: House, scope: str, role: str = "auditor") -> dict[str, str]:
 
 def _acts(house: House, key: str = "", query: str = "?limit=200") -> list[dict[str, Any]]:
     headers = {"Authorization": f"Bearer {key}"} if key else house.ledger.headers("auditor")
-    reply = house.ledger.http.get(f"/v1/audit-events{query}", headers=headers)
+    reply = house.ledger.http.get(f"/v1/audit-events{query}&order=oldest", headers=headers)
     assert reply.status_code == 200, reply.text
     items: list[dict[str, Any]] = reply.json()["items"]
     return items
@@ -137,7 +137,7 @@ def test_filters_and_cursors_hold_within_a_scope(house: House, ids: dict[str, st
     after: str | None = ""
     while after is not None:
         headers = {"Authorization": f"Bearer {key}"}
-        page = house.ledger.http.get(f"/v1/audit-events?limit=2&after={after}", headers=headers).json()
+        page = house.ledger.http.get(f"/v1/audit-events?order=oldest&limit=2&after={after}", headers=headers).json()
         found += page["items"]
         after = page["next"]
     assert found == whole

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_signed_and_its_public_key_is_told(home: House) -> None:
     assert told["public_key"] == signing_key()[1].read_text()
     assert made["signature"]["key_id"] == told["key_id"]
     assert is_signed_by(made, told["public_key"].encode())
-    last = home.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"][-1]
+    last = home.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
     assert (last["action"], last["hash"], last["position"] + 1) == (
         "runs.anchored",
         made["payload"]["audit_head"],
@@ -65,9 +65,9 @@ def test_another_key_signs_anew_and_the_chain_names_both(home: House) -> None:
     database, later = home.ledger.database, datetime.now(UTC) + timedelta(hours=2)
     assert sign_due(database, signer, 3600, later) == 2  # the clinic had none
     assert sign_due(database, signer, 3600, later + timedelta(hours=2)) == 0
-    _, second = home.ledger.get("/v1/checkpoints", "auditor").json()["items"]
+    second, _ = home.ledger.get("/v1/checkpoints", "auditor").json()["items"]
     assert is_signed_by(second, signer.public_key.encode())
-    last = home.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"][-1]
+    last = home.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"][-1]
     assert (last["action"], last["before"], last["after"]) == (
         "signing_key.changed",
         {"key_id": first["signature"]["key_id"]},

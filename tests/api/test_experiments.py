@@ -139,7 +139,7 @@ def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_act(home: House) -> No
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["max_count_that_fits"] == 0
     assert _but_acts(home) == before
-    [act] = home.ledger.get("/v1/audit-events?action=experiment.refused", "auditor").json()["items"]
+    [act] = home.ledger.get("/v1/audit-events?order=oldest&action=experiment.refused", "auditor").json()["items"]
     assert (act["subject"], act["after"]["epsilon_requested"]) == (home.budget, refused.json()["epsilon_requested"])
     assert verify(home.ledger.database).problems == ()
     pinned = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")

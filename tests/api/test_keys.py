@@ -114,7 +114,7 @@ def test_a_withdrawn_key_opens_nothing_and_whoever_has_it_is_told_why(home: Hous
     assert home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {}).json() == reply.json()
     again = home.ledger.post(f"/v1/api-keys/{made['id']}/rotate", {})
     assert (again.status_code, again.json()["code"]) == (422, "invalid_request")
-    acts = home.ledger.get(f"/v1/audit-events?subject={made['id']}", "auditor").json()["items"]
+    acts = home.ledger.get(f"/v1/audit-events?order=oldest&subject={made['id']}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["api_key.created", "api_key.revoked", "api_key.authentication_failed"]
     assert acts[1]["reason"] == "The laptop was lost."
     assert (acts[2]["actor"], acts[2]["after"]) == ("unauthenticated", {"times": {"revoked": 1}})
@@ -201,7 +201,7 @@ def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_
     assert home.ledger.post(path, {"reason": "It was rotated.", "include_successors": True}).status_code == 200
     for key in (stolen, heir, grandchild):
         assert _asks(home, key["key"], "GET", "/v1/runs")[0] == 401
-    withdrawn = home.ledger.get("/v1/audit-events?action=api_key.revoked", "auditor").json()["items"]
+    withdrawn = home.ledger.get("/v1/audit-events?order=oldest&action=api_key.revoked", "auditor").json()["items"]
     assert {act["subject"] for act in withdrawn} == {stolen["id"], heir["id"], grandchild["id"]}
     assert verify(home.ledger.database).problems == ()
 

@@ -66,11 +66,11 @@ def test_raising_takes_a_second_person(home: House) -> None:
     reply = home.ledger.post(f"{path}/approve", {"reason": "The board agrees."}, "privacy_officer")
     assert (reply.status_code, reply.json()["status"]) == (200, "approved")
     assert (_limit(home)["limit"]["epsilon"], _limit(home)["revision"]) == (2.0, 1)
-    acts = home.ledger.get(f"/v1/audit-events?subject={home.budget}", "auditor").json()["items"]
+    acts = home.ledger.get(f"/v1/audit-events?order=oldest&subject={home.budget}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["budget.created", "budget.limit_changed"]
     assert (acts[1]["before"]["limit"]["epsilon"], acts[1]["after"]["limit"]["epsilon"]) == (1.0, 2.0)
     assert acts[1]["reason"] == "The study goes on."
-    told = home.ledger.get(f"/v1/audit-events?subject={made.json()['id']}", "auditor").json()["items"]
+    told = home.ledger.get(f"/v1/audit-events?order=oldest&subject={made.json()['id']}", "auditor").json()["items"]
     assert [(act["action"], act["reason"]) for act in told] == [
         ("limit.proposed", "The study goes on."),
         ("limit.approved", "The board agrees."),

@@ -29,7 +29,7 @@ def _walk(ledger: Ledger, path: str, limit: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def full(house: House) -> dict[str, list[str]]:
-    """The ids of what the house holds, in the order of their making."""
+    """The ids of what the house holds, in the order of their making; lists show the newest first."""
     ledger = house.ledger
     sweep = ledger.get(f"/v1/experiments/{house.experiment}").json()["account"]
     ids = {"populations": [house.population], "budgets": [house.budget, sweep], "runs": [house.run]}
@@ -45,13 +45,13 @@ def full(house: House) -> dict[str, list[str]]:
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
 def test_cursors_walk_through_everything_exactly_once(house: House, full: dict[str, list[str]], kind: str) -> None:
     for limit in (1, 2, 3, 5, 6, 7, 200):
-        assert [item["id"] for item in _walk(house.ledger, f"/v1/{kind}", limit)] == full[kind], limit
+        assert [item["id"] for item in _walk(house.ledger, f"/v1/{kind}", limit)] == full[kind][::-1], limit
 
 
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
 def test_a_list_shows_each_thing_as_it_is_read_alone(house: House, full: dict[str, list[str]], kind: str) -> None:
     items = house.ledger.get(f"/v1/{kind}").json()["items"]
-    assert items == [house.ledger.get(f"/v1/{kind}/{each}").json() for each in full[kind]]
+    assert items == [house.ledger.get(f"/v1/{kind}/{each}").json() for each in reversed(full[kind])]
 
 
 @pytest.mark.parametrize("by", ["id", "path"])
@@ -93,12 +93,13 @@ def test_runs_beneath_a_deeper_budget_are_not_in_the_list_of_the_one_above(home:
     assert (above, deeper in above) == ([home.run], False)
 
 
-def test_what_is_made_during_a_walk_comes_at_its_end(home: House) -> None:
+def test_what_is_made_during_a_walk_moves_no_page(home: House) -> None:
     ids = [home.run, *(home.ledger.run() for _ in range(3))]
     page = home.ledger.get("/v1/runs?limit=2").json()
-    ids.append(home.ledger.run())
+    later = home.ledger.run()
     rest = home.ledger.get(f"/v1/runs?limit=200&after={page['next']}").json()
-    assert [run["id"] for run in (*page["items"], *rest["items"])] == ids
+    assert [run["id"] for run in (*page["items"], *rest["items"])] == ids[::-1]
+    assert home.ledger.get("/v1/runs?limit=1").json()["items"][0]["id"] == later
 
 
 def test_a_list_is_of_fifty_unless_it_is_said(ledger: Ledger) -> None:
@@ -144,4 +145,4 @@ def test_runs_under_several_relations_are_each_priced_by_their_own(ledger: Ledge
     listed = ledger.get("/v1/runs").json()["items"]
     alone = [ledger.get(f"/v1/runs/{run['id']}").json() for run in listed]
     assert listed == alone
-    assert listed[0]["steps_remaining"] > listed[1]["steps_remaining"]
+    assert listed[1]["steps_remaining"] > listed[0]["steps_remaining"]

@@ -112,13 +112,13 @@ def test_what_is_stricter_and_looser_at_once_waits_as_a_whole(home: House) -> No
     assert (_policy(home)["policy"], _policy(home)["revision"]) == ({"max_epsilon": 1.0}, 1)
     assert home.ledger.post(f"/v1/proposals/{asked.json()['id']}/approve", {"reason": "So be it."}).status_code == 200
     assert (_policy(home)["policy"], _policy(home)["revision"]) == (mixed, 2)
-    acts = home.ledger.get(f"/v1/audit-events?subject={asked.json()['id']}", "auditor").json()["items"]
+    acts = home.ledger.get(f"/v1/audit-events?order=oldest&subject={asked.json()['id']}", "auditor").json()["items"]
     assert [(act["action"], act["reason"]) for act in acts] == [
         ("policy.proposed", "The board has met."),
         ("policy.approved", "So be it."),
     ]
     assert acts[0]["before"] == {"policy": {"max_epsilon": 1.0}, "revision": 1}
-    [changed] = home.ledger.get("/v1/audit-events?action=policy.replaced", "auditor").json()["items"][1:]
+    [changed] = home.ledger.get("/v1/audit-events?order=oldest&action=policy.replaced", "auditor").json()["items"][1:]
     assert (changed["before"]["revision"], changed["after"]["revision"]) == (1, 2)
     assert verify(home.ledger.database).problems == ()
 

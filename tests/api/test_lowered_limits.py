@@ -42,7 +42,7 @@ def plan(trainer: Trainer, of: str) -> dict[str, Any]:
 
 def changes(trainer: Trainer) -> list[dict[str, Any]]:
     """What the chain keeps of changed limits, after each."""
-    acts = trainer.ledger.get("/v1/audit-events?limit=200", "admin").json()["items"]
+    acts = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
     return [act["after"] for act in acts if act["action"].endswith("limit_changed")]
 
 

@@ -59,7 +59,9 @@ def _refused(house: House, token: str) -> str:
 
 
 def _audited(ledger: Ledger, subject: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?subject={subject}", "auditor").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?order=oldest&subject={subject}", "auditor").json()[
+        "items"
+    ]
     return found
 
 
@@ -296,7 +298,7 @@ def test_a_claim_may_name_the_organisation(provider: IdentityProvider, tmp_path:
             assert "organisation" in _refused(furnished, provider.token(tenant=tenant))
         assert "expired" in _refused(furnished, provider.token(tenant="clinic", exp=1, sub="tardy"))
         assert _audited(ledger, "oidc:tardy") == []  # it stands in the clinic's chain
-        (act,) = ledger.get("/v1/audit-events?subject=oidc:tardy", "auditor", "clinic").json()["items"]
+        (act,) = ledger.get("/v1/audit-events?order=oldest&subject=oidc:tardy", "auditor", "clinic").json()["items"]
         assert act["action"] == "oidc_token.authentication_failed"
 
 

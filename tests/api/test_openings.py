@@ -77,7 +77,7 @@ def test_nobody_opens_a_population_alone(guarded: House) -> None:
     reject = guarded.ledger.post(f"/v1/proposals/{asked['id']}/reject", {}, "privacy_officer")
     assert (reject.status_code, reject.json()["status"]) == (200, "rejected")
     assert len(_populations(guarded)) == before
-    acts = guarded.ledger.get(f"/v1/audit-events?subject={asked['id']}", "auditor").json()["items"]
+    acts = guarded.ledger.get(f"/v1/audit-events?order=oldest&subject={asked['id']}", "auditor").json()["items"]
     assert [act["action"] for act in acts] == ["population.proposed", "population.rejected"]
 
 

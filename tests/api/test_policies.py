@@ -70,7 +70,7 @@ def test_a_policy_is_set_read_inherited_and_recorded(home: House) -> None:
     assert told["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}
     holds = {name: told["effective"][name] for name in ("max_epsilon", "mechanisms", "require_plan", "max_delta")}
     assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": True, "max_delta": None}
-    acts = home.ledger.get("/v1/audit-events?action=policy.replaced", "auditor").json()["items"]
+    acts = home.ledger.get("/v1/audit-events?order=oldest&action=policy.replaced", "auditor").json()["items"]
     assert [(act["subject"], act["reason"]) for act in acts][1] == (home.budget, WHY)
     assert acts[0]["before"] == {"policy": {}, "revision": 0}
     assert acts[0]["after"] == {"policy": {"max_epsilon": 2.0, "mechanisms": ["gaussian", "laplace"]}, "revision": 1}

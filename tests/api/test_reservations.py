@@ -302,7 +302,7 @@ def test_a_plan_that_is_refused_is_an_act(trainer: Trainer) -> None:
     told = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
     body = {"name": "never", "budget": "mimic/icu-team", "plan": [{"event": HUGE, "count": 2}]}
     is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
-    acts = trainer.ledger.get("/v1/audit-events?limit=200", "auditor").json()["items"]
+    acts = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"]
     plan, run = (act for act in acts if act["action"].endswith(".refused"))
     assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("reservation.refused", trainer.run, 3)
     assert plan["after"]["binding_account"] == told["binding_account"]

@@ -74,7 +74,7 @@ def test_a_clock_that_goes_back_hides_nothing_from_a_cursor(opened: Ledger, cloc
         cursor = page["next"]
         if cursor is None:
             break
-    assert found == [*seen, *later]
+    assert found == [*seen, *later][::-1]
 
 
 def test_readiness_does_not_wait_for_a_writer(opened: Ledger) -> None:

@@ -159,7 +159,7 @@ def _audit(group: Group, ids: dict[str, str], runs: dict[str, str], folder: Path
     assert document["payload"]["runs_in_all"] == 3
     [chosen] = group.read("auditor", f"/v1/runs/{runs['sweep']}/statement")["payload"]["experiments"]
     assert chosen["charging_mode"] == "repeat_and_select"
-    acts = group.read("auditor", "/v1/audit-events?action=budget.limit_changed")["items"]
+    acts = group.read("auditor", "/v1/audit-events?order=oldest&action=budget.limit_changed")["items"]
     [raised] = acts
     assert (raised["before"]["limit"]["epsilon"], raised["after"]["limit"]["epsilon"]) == (2.0, 2.5)
     assert group.ask("auditor", "POST", f"/v1/runs/{runs['scans']}/abort", None).status_code == 403

@@ -20,7 +20,7 @@ def made(ledger: Ledger, **told: object) -> dict[str, Any]:
 
 
 def acts(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
-    items = ledger.get("/v1/audit-events?limit=200", "admin").json()["items"]
+    items = ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
     return [
         (item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "alert_settings."))
     ]
@@ -138,7 +138,7 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
     assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
     assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
     assert ("alert_settings.replaced", {"thresholds": [0.25], "forecast_days": 0}) in kept
-    text = home.ledger.get("/v1/audit-events?limit=200", "admin").text
+    text = home.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").text
     assert webhook["secret"] not in text
     assert "token=hidden" not in text
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.ledger.pages import Page as ListPage
 from app.persistence.repositories import overview_queries
+from app.persistence.repositories.overview_queries import RunOutline
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import visit, words
@@ -145,7 +147,7 @@ def test_the_numbers_of_a_page_agree_though_somebody_charges_meanwhile(
     [run] = [each["id"] for each in ledger.get("/v1/runs").json()["items"]]
     newest_runs = overview_queries.newest_runs
 
-    def charged(*asked: Any, **more: Any) -> list[overview_queries.RunOutline]:  # noqa: ANN401 - as they come
+    def charged(*asked: Any, **more: Any) -> ListPage[RunOutline]:  # noqa: ANN401 - as they come
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").is_success
         return newest_runs(*asked, **more)
 

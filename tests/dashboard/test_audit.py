@@ -27,7 +27,9 @@ def auditor(server: LiveServer) -> Iterator[httpx2.Client]:
 
 def acts_of(server: LiveServer, **filters: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - of a query
     with server.client("auditor") as api:
-        items: list[dict[str, Any]] = api.get("/v1/audit-events", params=filters | {"limit": 200}).json()["items"]
+        items: list[dict[str, Any]] = api.get(
+            "/v1/audit-events", params=filters | {"limit": 200, "order": "oldest"}
+        ).json()["items"]
     return items
 
 

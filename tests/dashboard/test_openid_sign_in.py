@@ -35,7 +35,7 @@ def test_somebody_signs_in_there_and_is_who_the_provider_says(way: Way) -> None:
     page = way.browser.get("/approvals")
     assert "oidc:marie" in page.text
     assert "privacy officer" in page.text
-    (act,) = way.ledger.get("/v1/audit-events?action=session.created", "auditor").json()["items"]
+    (act,) = way.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
     assert act["actor"] == "oidc:marie"
 
 
@@ -57,7 +57,7 @@ def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(way
 
 def test_the_session_outlives_the_token_and_ends_by_itself(way: Way) -> None:
     way.come_back()
-    (act,) = way.ledger.get("/v1/audit-events?action=session.created", "auditor").json()["items"]
+    (act,) = way.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
     lasting = datetime.fromisoformat(act["after"]["expires_at"]) - datetime.now(UTC)
     assert timedelta(minutes=55) < lasting <= timedelta(minutes=60)
 

@@ -37,7 +37,7 @@ def _entries(ledger: Ledger) -> Counter[str]:
     acts = Counter[str]()
     after: str | None = ""
     while after is not None:
-        page = ledger.get(f"/v1/audit-events?limit=200&after={after}", "auditor").json()
+        page = ledger.get(f"/v1/audit-events?order=oldest&limit=200&after={after}", "auditor").json()
         acts.update(each["action"] for each in page["items"])
         after = page["next"]
     return acts
@@ -114,9 +114,9 @@ def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeyp
             assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key_id}.x"}).status_code == 401
 
         def refused() -> list[int]:
-            told = ledger.get("/v1/audit-events?action=api_key.authentication_failed&limit=200", "auditor").json()[
-                "items"
-            ]
+            told = ledger.get(
+                "/v1/audit-events?order=oldest&action=api_key.authentication_failed&limit=200", "auditor"
+            ).json()["items"]
             return [each["after"]["times"]["wrong_secret"] for each in told]
 
         minutes = 8 * 60

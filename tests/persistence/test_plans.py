@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
+from app.ledger.pages import PageRequest
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts, decisions, deliveries, leases
 from tests.conftest import Ledger, open_ledger
@@ -91,13 +92,13 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("before", [None, PLACE], ids=["first page", "later page"])
+@pytest.mark.parametrize("before", [None, str(PLACE)], ids=["first page", "later page"])
 @pytest.mark.parametrize("what", WANTED)
-def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: DecisionCursor | None) -> None:
+def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
     index = index or CHAIN[name]
-    plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, before=before, limit=51))
+    plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, PageRequest(50, before)))
     if name == "sqlite":
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]

@@ -59,7 +59,7 @@ def test_a_key_has_the_name_the_scope_and_the_end_that_were_asked_for(run: Run, 
     }
     read = ledger.get(f"/v1/api-keys/{issued['id']}", "admin").json()
     assert (read["name"], read["scope"], read["expires_at"], read["created_by"]) == ("scans", budget, END, "cli")
-    [act] = ledger.get(f"/v1/audit-events?subject={issued['id']}", "admin").json()["items"]
+    [act] = ledger.get(f"/v1/audit-events?order=oldest&subject={issued['id']}", "admin").json()["items"]
     assert (act["action"], act["actor"]) == ("api_key.created", "cli")
     assert act["after"]["scope"] == budget
 
@@ -96,7 +96,9 @@ def test_a_revoked_key_is_rejected_and_the_reason_is_audited(run: Run, ledger: L
     revoked = _listed(run)[issued["id"]]["revoked_at"]
     again = json.loads(run("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
-    acts = ledger.get(f"/v1/audit-events?action=api_key.revoked&subject={issued['id']}", "admin").json()["items"]
+    acts = ledger.get(f"/v1/audit-events?order=oldest&action=api_key.revoked&subject={issued['id']}", "admin").json()[
+        "items"
+    ]
     assert [(act["actor"], act["reason"]) for act in acts] == [("cli", "The laptop was lost.")]
     assert run("verify").status == 0
 

@@ -56,7 +56,7 @@ def approved(ledger: Ledger, proposal: str, role: str = "admin") -> Any:  # noqa
 
 
 def lifted(ledger: Ledger) -> list[dict[str, Any]]:
-    acts = ledger.get("/v1/audit-events?action=quarantine.lifted", "admin").json()["items"]
+    acts = ledger.get("/v1/audit-events?order=oldest&action=quarantine.lifted", "admin").json()["items"]
     return list(acts)
 
 

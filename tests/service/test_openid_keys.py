@@ -245,7 +245,7 @@ def test_a_flood_of_refused_tokens_is_a_number(provider: IdentityProvider, opene
         with pytest.raises(AuthenticationError, match="expired"):
             ring.authenticate(f"Bearer {provider.token(exp=1, jti=str(number))}")
     ring.close()
-    acts = opened.get("/v1/audit-events?subject=oidc:marie", "auditor").json()["items"]
+    acts = opened.get("/v1/audit-events?order=oldest&subject=oidc:marie", "auditor").json()["items"]
     assert [act["after"]["times"] for act in acts] == [{"expired": 1}, {"expired": 4}]
 
 

@@ -35,7 +35,7 @@ def verified(ledger: Ledger) -> dict[str, Any]:
 
 
 def acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?action={action}", "admin").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?order=oldest&action={action}", "admin").json()["items"]
     return found
 
 

@@ -61,7 +61,9 @@ def _key(ledger: Ledger) -> tuple[str, str]:
 
 def _placed(ledger: Ledger) -> list[dict[str, Any]]:
     """What the audit log says of quarantines that were placed."""
-    found: list[dict[str, Any]] = ledger.get("/v1/audit-events?action=quarantine.placed", "admin").json()["items"]
+    found: list[dict[str, Any]] = ledger.get("/v1/audit-events?order=oldest&action=quarantine.placed", "admin").json()[
+        "items"
+    ]
     return found
 
 

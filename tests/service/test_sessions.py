@@ -51,7 +51,9 @@ def _revoke(ledger: Ledger, key_id: str) -> None:
 
 
 def _acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?action={action}", "auditor").json()["items"]
+    found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?order=oldest&action={action}", "auditor").json()[
+        "items"
+    ]
     return found
 
 

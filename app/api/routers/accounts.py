@@ -7,7 +7,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import AUTH_ERRORS, OPENING, READ_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
@@ -61,11 +61,10 @@ def _created_or_proposed(result: AccountView | DomainProposal) -> Population | S
     response_model=PopulationPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_populations(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """List the organisation's populations by creation time."""
-    found = create.list_accounts(context, AccountKind.POPULATION, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda view: view.record.account.id)
-    return etag_response(request, PopulationPage(items=[Population.of(view) for view in shown], next=following))
+def list_populations(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+    """List the organisation's populations, newest first."""
+    found = create.list_accounts(context, AccountKind.POPULATION, page)
+    return page_response(request, found, PopulationPage, Population.of)
 
 
 @routes.get(
@@ -107,25 +106,16 @@ def create_budget(body: CreateBudget, context: ContextDep, idempotency: Idempote
 def list_budgets(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     parent: Annotated[
         str | None,
         Query(max_length=2000, description="Only budgets directly under this account (id or path)."),
     ] = None,
     path: Annotated[str | None, Query(max_length=2000, description="Only the budget at this path.")] = None,
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
-    """List the organisation's budgets by creation time."""
-    found = create.list_accounts(
-        context,
-        AccountKind.BUDGET,
-        parent=parent,
-        path=path,
-        after=decode_cursor(after),
-        limit=limit + 1,
-    )
-    shown, following = split_page(found, limit, lambda view: view.record.account.id)
-    return etag_response(request, BudgetPage(items=[Budget.of(view) for view in shown], next=following))
+    """List the organisation's budgets, newest first."""
+    found = create.list_accounts(context, AccountKind.BUDGET, page, parent=parent, path=path)
+    return page_response(request, found, BudgetPage, Budget.of)
 
 
 @routes.get(

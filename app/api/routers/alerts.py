@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
@@ -23,6 +23,7 @@ routes = router("alerts")
 def list_alerts(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     account: Annotated[
         str | None,
         Query(
@@ -32,13 +33,10 @@ def list_alerts(
         ),
     ] = None,
     type: Annotated[AlertType | None, Query(description="Only alerts of this type.")] = None,  # noqa: A002 - as on the wire
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
     """List the organisation's alerts, newest first."""
-    found = settings.list_alerts(context, account=account, kind=type, before=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda alert: alert.id)
-    return etag_response(request, AlertPage(items=[Alert.of(alert) for alert in shown], next=following))
+    found = settings.list_alerts(context, page, account=account, kind=type)
+    return page_response(request, found, AlertPage, Alert.of)
 
 
 @routes.get(

@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
@@ -32,11 +32,9 @@ def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: Idempot
     response_model=ApiKeyPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_api_keys(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """List the keys in the caller's scope by creation time, ended ones included."""
-    found = api_keys.list_keys(context, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda record: record.id)
-    return etag_response(request, ApiKeyPage(items=[ApiKey.of(record) for record in shown], next=following))
+def list_api_keys(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+    """List the keys in the caller's scope, newest first, ended ones included."""
+    return page_response(request, api_keys.list_keys(context, page), ApiKeyPage, ApiKey.of)
 
 
 @routes.get(

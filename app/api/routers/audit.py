@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
-from app.api.pagination import After, PageLimit, decode_position, decode_position_cursor, encode_position, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, etag_response, router
+from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Verification
 from app.api.schemas.common import Timestamp
 from app.api.schemas.decisions import Decision, DecisionPage
@@ -73,19 +73,16 @@ def list_audit_events(
     request: Request,
     context: ContextDep,
     wanted: Annotated[AuditFilter, Depends(_wanted)],
-    order: Annotated[Literal["oldest", "newest"], Query(description="Order of the events.")] = "oldest",
-    limit: PageLimit = 50,
-    after: After = None,
+    page: PageRequestDep,
+    order: Annotated[Literal["oldest", "newest"], Query(description="`oldest` reads the log forward.")] = "newest",
 ) -> Response:
     """List the organisation's audit log: changes of accounts, keys and policies, and rejected API keys.
 
     A key with the scope of an account lists the events of that account and of accounts under it, and of their keys,
     proposals and experiments.
     """
-    place = decode_position(after, -1) if after else None
-    found = queries.read_audit_entries(context, wanted, after=place, limit=limit + 1, newest_first=order == "newest")
-    shown, following = split_page(found, limit, lambda kept: str(kept.entry.position))
-    return etag_response(request, AuditEventPage(items=[AuditEvent.of(kept) for kept in shown], next=following))
+    found = queries.read_audit_entries(context, wanted, page, oldest_first=order == "oldest")
+    return page_response(request, found, AuditEventPage, AuditEvent.of)
 
 
 def _query(
@@ -117,10 +114,7 @@ def list_decisions(
     request: Request,
     context: ContextDep,
     query: Annotated[DecisionQuery, Depends(_query)],
-    limit: PageLimit = 50,
-    after: After = None,
+    page: PageRequestDep,
 ) -> Response:
     """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
-    found = queries.read_decisions(context, query, before=decode_position_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda decided: encode_position(decided.place))
-    return etag_response(request, DecisionPage(items=[Decision.of(each) for each in shown], next=following))
+    return page_response(request, queries.read_decisions(context, query, page), DecisionPage, Decision.of)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageLimit, decode_position, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import AUTH_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, SignerDep, etag_response, router
 from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
@@ -47,8 +47,6 @@ def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: Idemp
     response_model=CheckpointPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_checkpoints(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """List checkpoints by creation time. Keep copies elsewhere: write access to the ledger includes them."""
-    found = checkpoints.list_checkpoints(context, after=decode_position(after, 0), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda checkpoint: str(checkpoint.audit_length))
-    return etag_response(request, CheckpointPage.of(list(shown), following))
+def list_checkpoints(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+    """List checkpoints, newest first. Keep copies elsewhere: write access to the ledger includes them."""
+    return page_response(request, checkpoints.list_checkpoints(context, page), CheckpointPage, Checkpoint.of)

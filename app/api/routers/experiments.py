@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
@@ -61,17 +61,15 @@ def charge_experiment(experiment_id: str, context: ContextDep, idempotency: Idem
 def list_experiments(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only experiments under this population or budget (id or path)."),
     ] = None,
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
-    """List the experiments in the caller's scope by creation time."""
-    found = experiments.list_experiments(context, beneath=budget, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda record: record.experiment.id)
-    return etag_response(request, ExperimentPage(items=[Experiment.of(record) for record in shown], next=following))
+    """List the experiments in the caller's scope, newest first."""
+    found = experiments.list_experiments(context, page, budget=budget)
+    return page_response(request, found, ExperimentPage, Experiment.of)
 
 
 @routes.get(

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Header, Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.proposals import (
@@ -108,6 +108,7 @@ def lift_quarantine(
 def list_proposals(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     status: Annotated[ProposalStatus | None, Query(description="Only items with this status.")] = None,
     account: Annotated[
         str | None,
@@ -117,13 +118,10 @@ def list_proposals(
             description="Only proposals about this account (id or path) or accounts under it.",
         ),
     ] = None,
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
-    """List the proposals in the caller's scope by creation time."""
-    found = proposals.list_proposals(context, account, status, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda proposal: proposal.id)
-    return etag_response(request, ProposalPage(items=[Proposal.of(each) for each in shown], next=following))
+    """List the proposals in the caller's scope, newest first."""
+    found = proposals.list_proposals(context, page, account=account, status=status)
+    return page_response(request, found, ProposalPage, Proposal.of)
 
 
 @routes.get(

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import After, PageRequestDep, decode_cursor, page_response
 from app.api.problems import OPENING, READ_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import plan_refused
@@ -51,18 +51,15 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
 def list_runs(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     budget: Annotated[
         str | None,
         Query(max_length=2000, description="Only runs that charge this budget (id or path) directly."),
     ] = None,
     status: Annotated[RunStatus | None, Query(description="Only items with this status.")] = None,
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
-    """List the organisation's runs by registration time."""
-    found = runs.list_runs(context, budget=budget, status=status, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda record: record.run.account_id)
-    return etag_response(request, RunPage(items=[Run.of(record) for record in shown], next=following))
+    """List the organisation's runs, newest first."""
+    return page_response(request, runs.list_runs(context, page, budget=budget, status=status), RunPage, Run.of)
 
 
 @routes.get(

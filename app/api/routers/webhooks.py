@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageLimit, decode_cursor, split_page
+from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import (
@@ -52,11 +52,9 @@ def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, i
     response_model=WebhookPage,
     responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
 )
-def list_webhooks(request: Request, context: ContextDep, limit: PageLimit = 50, after: After = None) -> Response:
-    """List the organisation's webhooks by creation time, disabled ones included."""
-    found = webhooks.list_webhooks(context, after=decode_cursor(after), limit=limit + 1)
-    shown, following = split_page(found, limit, lambda webhook: webhook.id)
-    return etag_response(request, WebhookPage(items=[Webhook.of(webhook) for webhook in shown], next=following))
+def list_webhooks(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+    """List the organisation's webhooks, newest first, disabled ones included."""
+    return page_response(request, webhooks.list_webhooks(context, page), WebhookPage, Webhook.of)
 
 
 @routes.get(
@@ -119,19 +117,15 @@ def send_test_event(webhook_id: str, context: ContextDep, idempotency: Idempoten
 def list_deliveries(
     request: Request,
     context: ContextDep,
+    page: PageRequestDep,
     *,
     webhook: Annotated[str | None, Query(max_length=100, description="Only deliveries to this webhook (id).")] = None,
     alert: Annotated[str | None, Query(max_length=100, description="Only deliveries of this alert (id).")] = None,
     status: Annotated[DeliveryStatus | None, Query(description="Only items with this status.")] = None,
-    limit: PageLimit = 50,
-    after: After = None,
 ) -> Response:
     """List the organisation's deliveries, newest first."""
-    found = webhooks.list_deliveries(
-        context, webhook=webhook, alert=alert, status=status, before=decode_cursor(after), limit=limit + 1
-    )
-    shown, following = split_page(found, limit, lambda delivery: delivery.id)
-    return etag_response(request, DeliveryPage(items=[Delivery.of(delivery) for delivery in shown], next=following))
+    found = webhooks.list_deliveries(context, page, webhook=webhook, alert=alert, status=status)
+    return page_response(request, found, DeliveryPage, Delivery.of)
 
 
 @routes.post(

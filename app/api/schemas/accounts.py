@@ -169,11 +169,11 @@ class Budget(ComposedAccount):
 
 
 class PopulationPage(Page[Population]):
-    """Populations by creation time."""
+    """Populations, newest first."""
 
 
 class BudgetPage(Page[Budget]):
-    """Budgets by creation time."""
+    """Budgets, newest first."""
 
 
 def shared(view: AccountView) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class CreatedWebhook(Webhook):
 
 
 class WebhookPage(Page[Webhook]):
-    """Webhooks by creation time."""
+    """Webhooks, newest first."""
 
 
 class Alert(Output):

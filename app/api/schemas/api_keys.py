@@ -105,7 +105,7 @@ class CreatedApiKey(ApiKey):
 
 
 class ApiKeyPage(Page[ApiKey]):
-    """Keys by creation time."""
+    """Keys, newest first."""
 
 
 def _shown(key: KeyRecord) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Response schemas of checkpoints and the signing key."""
 
-import json
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field
@@ -53,14 +52,14 @@ class Checkpoint(Output):
     payload: CheckpointPayload
     signature: Signature
 
+    @classmethod
+    def of(cls, checkpoint: DomainCheckpoint) -> Self:
+        """Convert from the domain."""
+        return cls.model_validate_json(checkpoint.document)
+
 
 class CheckpointPage(Page[Checkpoint]):
-    """Checkpoints by creation time."""
-
-    @classmethod
-    def of(cls, shown: list[DomainCheckpoint], following: str | None) -> Self:
-        """Convert from the domain."""
-        return cls(items=[Checkpoint.model_validate(json.loads(each.document)) for each in shown], next=following)
+    """Checkpoints, newest first."""
 
 
 class SigningKey(Output):

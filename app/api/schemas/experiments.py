@@ -214,7 +214,7 @@ class CreatedExperiment(Experiment):
 
 
 class ExperimentPage(Page[Experiment]):
-    """Experiments by creation time."""
+    """Experiments, newest first."""
 
 
 def sweep_refused(decision: Decision) -> StoredResponse:

@@ -123,4 +123,4 @@ class Proposal(Output):
 
 
 class ProposalPage(Page[Proposal]):
-    """Proposals by creation time."""
+    """Proposals, newest first."""

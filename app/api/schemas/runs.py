@@ -215,4 +215,4 @@ class Run(Account):
 
 
 class RunPage(Page[Run]):
-    """Runs by registration time."""
+    """Runs, newest first."""

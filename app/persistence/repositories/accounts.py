@@ -14,12 +14,13 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.database import writes
 from app.persistence.repositories import balances, expressions
 from app.persistence.repositories.account_values import read_alert_settings, read_planned, read_policy, read_weights
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.expressions import NO_RUN, join_on, owned_by, page_after
+from app.persistence.repositories.expressions import NO_RUN, join_on, owned_by, read_page
 from app.persistence.repositories.locks import ancestor_ids, descendant_ids, lock
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
@@ -96,10 +97,8 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
     return [_record(tx, book, row) for row in tx.execute(_PATH, asked).all()]
 
 
-def page(
-    tx: Connection, organisation_id: str, wanted: AccountFilter, *, after: str | None, limit: int
-) -> list[AccountRecord]:
-    """List accounts by id, after a cursor."""
+def page(tx: Connection, organisation_id: str, wanted: AccountFilter, request: PageRequest) -> Page[AccountRecord]:
+    """List accounts, newest first."""
     found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
     if wanted.within is not None:
         found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, wanted.within)))
@@ -108,7 +107,7 @@ def page(
     if wanted.path is not None:
         found = found.where(accounts.c.path == wanted.path)
     book = CostCache()
-    return [_record(tx, book, row) for row in tx.execute(page_after(found, accounts.c.id, after, limit)).all()]
+    return read_page(tx, found, accounts.c.id, request, lambda row: _record(tx, book, row))
 
 
 @dataclass(frozen=True, slots=True)

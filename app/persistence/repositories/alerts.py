@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from app.ledger.alerts import Alert, AlertFilter, AlertType, DeliveryStatus
+from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import webhooks
-from app.persistence.repositories.expressions import columns_of, page_before, upsert, values_of
+from app.persistence.repositories.expressions import columns_of, read_page, upsert, values_of
 from app.persistence.repositories.locks import ancestor_ids, descendant_ids
 from app.persistence.tables import alerts, deliveries
 
@@ -57,14 +58,14 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
     return made
 
 
-def page(tx: Connection, organisation_id: str, wanted: AlertFilter, *, before: str | None, limit: int) -> list[Alert]:
-    """List alerts before an id, newest first."""
+def page(tx: Connection, organisation_id: str, wanted: AlertFilter, request: PageRequest) -> Page[Alert]:
+    """List alerts, newest first."""
     found = select(*COLUMNS).where(alerts.c.organisation_id == organisation_id)
     if wanted.kind is not None:
         found = found.where(alerts.c.type == str(wanted.kind))
     if wanted.within is not None:
         found = found.where(alerts.c.account_id.in_(descendant_ids(organisation_id, wanted.within)))
-    return [read_alert(row) for row in tx.execute(page_before(found, alerts.c.id, before, limit))]
+    return read_page(tx, found, alerts.c.id, request, read_alert)
 
 
 def read_alert(row: Row[Any]) -> Alert:

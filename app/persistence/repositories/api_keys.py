@@ -6,7 +6,8 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from app.ledger.api_keys import KeyRecord
-from app.persistence.repositories.expressions import columns_of, page_after, values_of
+from app.ledger.pages import Page, PageRequest
+from app.persistence.repositories.expressions import columns_of, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys
 
@@ -31,12 +32,12 @@ def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
     return {row.id: KeyRecord(*row) for row in tx.execute(_MANY, {"of_keys": list(key_ids)})}
 
 
-def page(tx: Connection, organisation_id: str, *, scope: str | None, after: str | None, limit: int) -> list[KeyRecord]:
-    """List keys after an id, optionally those within a scope."""
+def page(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[KeyRecord]:
+    """List keys, newest first; those within a scope, unless it is None."""
     found = select(*_COLUMNS).where(api_keys.c.organisation_id == organisation_id)
     if scope is not None:
         found = found.where(api_keys.c.scope_id.in_(descendant_ids(organisation_id, scope)))
-    return [KeyRecord(*row) for row in tx.execute(page_after(found, api_keys.c.id, after, limit))]
+    return read_page(tx, found, api_keys.c.id, request, lambda row: KeyRecord(*tuple(row)))
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:

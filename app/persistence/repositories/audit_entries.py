@@ -7,7 +7,8 @@ from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, 
 
 from app.ledger.audit import AuditFilter, StoredAuditEntry
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
-from app.persistence.repositories.expressions import owned_by, page_after, page_before, values_of
+from app.ledger.pages import Page, PageRequest
+from app.persistence.repositories.expressions import owned_by, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 from app.persistence.tolerant import Report, TolerantQuery, refuse
@@ -31,19 +32,16 @@ def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
 
 
 def page(
-    tx: Connection, organisation_id: str, wanted: AuditFilter, *, after: int, limit: int
-) -> list[StoredAuditEntry]:
-    """List entries after a position, in chain order."""
-    found = page_after(_filtered(organisation_id, wanted), audit_entries.c.position, after, limit)
-    return [_entry(row) for row in tx.execute(found)]
-
-
-def page_backwards(
-    tx: Connection, organisation_id: str, wanted: AuditFilter, *, before: int | None, limit: int
-) -> list[StoredAuditEntry]:
-    """List entries before a position, or all, from the end of the chain."""
-    found = page_before(_filtered(organisation_id, wanted), audit_entries.c.position, before, limit)
-    return [_entry(row) for row in tx.execute(found)]
+    tx: Connection,
+    organisation_id: str,
+    wanted: AuditFilter,
+    request: PageRequest,
+    *,
+    oldest_first: bool = False,
+) -> Page[StoredAuditEntry]:
+    """List entries, from the end of the chain unless `oldest_first`."""
+    found = _filtered(organisation_id, wanted)
+    return read_page(tx, found, audit_entries.c.position, request, _entry, oldest_first=oldest_first)
 
 
 def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:

@@ -5,7 +5,14 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, delete, insert, or_, select
 
 from app.ledger.audit import Checkpoint
-from app.persistence.repositories.expressions import columns_of, join_on, owned_by, page_after, page_before, values_of
+from app.ledger.pages import Page, PageRequest
+from app.persistence.repositories.expressions import (
+    columns_of,
+    join_on,
+    owned_by,
+    read_page,
+    values_of,
+)
 from app.persistence.tables import checkpoints, run_anchors, runs
 from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
 
@@ -42,17 +49,15 @@ def add(tx: Connection, checkpoint: Checkpoint) -> None:
     tx.execute(insert(checkpoints).values(values_of(checkpoint)))
 
 
-def page(tx: Connection, organisation_id: str, *, after: int, limit: int) -> list[Checkpoint]:
-    """List checkpoints after a chain length, in order."""
+def page(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Checkpoint]:
+    """List checkpoints, newest first."""
     found = select(*_COLUMNS).where(checkpoints.c.organisation_id == organisation_id)
-    return [Checkpoint(*row) for row in tx.execute(page_after(found, checkpoints.c.audit_length, after, limit))]
+    return read_page(tx, found, checkpoints.c.audit_length, request, lambda row: Checkpoint(*tuple(row)))
 
 
 def latest(tx: Connection, organisation_id: str) -> Checkpoint | None:
     """Get the newest checkpoint."""
-    found = select(*_COLUMNS).where(checkpoints.c.organisation_id == organisation_id)
-    row = tx.execute(page_before(found, checkpoints.c.audit_length, None, 1)).one_or_none()
-    return None if row is None else Checkpoint(*row)
+    return next(iter(page(tx, organisation_id, PageRequest(1)).items), None)
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[Checkpoint]:

@@ -10,6 +10,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.decisions import Decision, DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.hash_chain import Actor
+from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, join_on
@@ -95,16 +96,18 @@ def at_positions(
     return [_decision(row, events[row.position]) for row in rows]
 
 
-def page(
-    tx: Connection, organisation_id: str, wanted: DecisionFilter, *, before: DecisionCursor | None, limit: int
-) -> list[DecisionWithPath]:
-    """List decisions of all runs before a cursor, newest first, or back along a chain."""
+def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: PageRequest) -> Page[DecisionWithPath]:
+    """List decisions of all runs, newest first, or back along a chain.
+
+    Raises:
+        InvalidInputError: the cursor is of another list.
+    """
     found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
-    if before is not None:
-        found = _behind(found, before, within_run=wanted.follows_a_chain)
+    if request.after is not None:
+        found = _behind(found, DecisionCursor.parse(request.after), within_run=wanted.follows_a_chain)
     order = _CHAIN_BACKWARDS if wanted.follows_a_chain else _NEWEST_FIRST
     # Paths are joined after the limit: a join before it may read all decisions.
-    cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(limit).subquery()
+    cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(request.limit + 1).subquery()
     run, binding = accounts.alias("run"), accounts.alias("binding")
     rows = tx.execute(
         select(cut, run.c.path.label("run_path"), binding.c.path.label("binding_account_path"))
@@ -112,7 +115,9 @@ def page(
         .join(binding, join_on(binding, cut, id="binding_account_id"))
         .order_by(*(cut.c[name].desc() for name in order))
     )
-    return [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
+    listed = [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
+    shown = listed[: request.limit]
+    return Page(shown, str(shown[-1].place) if len(listed) > request.limit else None)
 
 
 def _of(organisation_id: str, run_id: str) -> Select[Any]:

@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Update, exists, func, select, update
 
 from app.ledger.alerts import Alert, Delivery, DeliveryStatus, Webhook
+from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories.alerts import COLUMNS as ALERT_COLUMNS
 from app.persistence.repositories.alerts import read_alert
-from app.persistence.repositories.expressions import PENDING, join_on, page_before
+from app.persistence.repositories.expressions import PENDING, join_on, read_page
 from app.persistence.repositories.webhooks import COLUMNS as WEBHOOK_COLUMNS
 from app.persistence.repositories.webhooks import read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
@@ -107,14 +108,13 @@ def waiting(tx: Connection, organisation_id: str) -> dict[str, int]:
 def page(
     tx: Connection,
     organisation_id: str,
+    request: PageRequest,
     *,
-    webhook_id: str | None,
-    alert_id: str | None,
-    status: DeliveryStatus | None,
-    before: str | None,
-    limit: int,
-) -> list[Delivery]:
-    """List deliveries before an id, newest first."""
+    webhook_id: str | None = None,
+    alert_id: str | None = None,
+    status: DeliveryStatus | None = None,
+) -> Page[Delivery]:
+    """List deliveries, newest first."""
     found = _of(organisation_id)
     if webhook_id is not None:
         found = found.where(deliveries.c.webhook_id == webhook_id)
@@ -122,7 +122,7 @@ def page(
         found = found.where(deliveries.c.alert_id == alert_id)
     if status is not None:
         found = found.where(deliveries.c.status == str(status))
-    return [_delivery(row) for row in tx.execute(page_before(found, deliveries.c.id, before, limit))]
+    return read_page(tx, found, deliveries.c.id, request, _delivery)
 
 
 def _due(now: datetime, busy: Collection[str]) -> Select[Any]:

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select
 
 from app.ledger.experiments import ChargingMode, Experiment
+from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import columns_of, page_after, values_of
+from app.persistence.repositories.expressions import columns_of, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, experiments, run_budgets
 
@@ -31,12 +32,12 @@ def newest_id(tx: Connection, organisation_id: str) -> str | None:
     return expressions.newest_id(tx, experiments, organisation_id, "exp")
 
 
-def page(tx: Connection, organisation_id: str, *, within: list[str], after: str | None, limit: int) -> list[Experiment]:
-    """List experiments after an id, under all the given accounts."""
+def page(tx: Connection, organisation_id: str, within: list[str], request: PageRequest) -> Page[Experiment]:
+    """List experiments under all the given accounts, newest first."""
     found = select(*_COLUMNS).where(experiments.c.organisation_id == organisation_id)
     for account_id in within:
         found = found.where(experiments.c.account_id.in_(descendant_ids(organisation_id, account_id)))
-    return [_experiment(row) for row in tx.execute(page_after(found, experiments.c.id, after, limit))]
+    return read_page(tx, found, experiments.c.id, request, _experiment)
 
 
 def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:

@@ -1,15 +1,17 @@
 """Expressions and conversions that several repositories share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
     FromClause,
+    Integer,
+    Row,
     Select,
     Table,
     and_,
@@ -21,8 +23,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from app.ledger.pages import Page, PageRequest
 from app.persistence.tables import accounts, decisions, deliveries, reservations
 from app.persistence.tables.base import UtcDateTime
+
+T = TypeVar("T")
 
 # The conditions of the partial indexes, exactly as declared. The values are literals: with parameters, SQLite would
 # plan the statement for each value before using such an index, and PostgreSQL would not use it in a generic plan.
@@ -44,14 +49,36 @@ def owned_by(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
     return true() if organisation_id is None else table.c.organisation_id == organisation_id
 
 
-def page_after(found: Select[Any], column: Column[Any], after: Any | None, limit: int) -> Select[Any]:  # noqa: ANN401 - a value of any column
-    """Order rows by a column, from after a value on."""
-    return (found if after is None else found.where(column > after)).order_by(column).limit(limit)
+def read_page(
+    tx: Connection,
+    found: Select[Any],
+    place: Column[Any],
+    request: PageRequest,
+    read: Callable[[Row[Any]], T],
+    *,
+    oldest_first: bool = False,
+) -> Page[T]:
+    """Read a page of the selected rows, the newest first.
 
+    Args:
+        tx: the transaction.
+        found: selects all rows of the list.
+        place: column of an id or a number that grows with time; it is selected, and is the cursor.
+        request: which page.
+        read: converts a row.
+        oldest_first: reads the list forward.
 
-def page_before(found: Select[Any], column: Column[Any], before: Any | None, limit: int) -> Select[Any]:  # noqa: ANN401 - as above
-    """Order rows by a column downwards, from before a value on."""
-    return (found if before is None else found.where(column < before)).order_by(column.desc()).limit(limit)
+    Raises:
+        InvalidInputError: the list is numbered, and the cursor is of another list.
+    """
+    after = request.position() if isinstance(place.type, Integer) else request.after
+    if after is not None:
+        found = found.where(place > after if oldest_first else place < after)
+    order = place if oldest_first else place.desc()
+    rows = tx.execute(found.order_by(None).order_by(order).limit(request.limit + 1)).all()
+    shown = rows[: request.limit]
+    behind = str(getattr(shown[-1], place.name)) if len(rows) > request.limit else None
+    return Page([read(row) for row in shown], behind)
 
 
 def newest_id(tx: Connection, table: Table, organisation_id: str, prefix: str) -> str | None:

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
+from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, page_before
+from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, accounts, attempts, audit_entries, decisions, populations, runs
 
@@ -114,7 +115,7 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
     """List a run's attempts, newest first."""
     mine = (attempts.c.organisation_id == organisation_id) & (attempts.c.run_id == run_id)
     found = select(*columns_of(attempts, Attempt)).where(mine)
-    return [Attempt(*row) for row in tx.execute(page_before(found, attempts.c.attempt, None, limit))]
+    return [Attempt(*row) for row in tx.execute(found.order_by(attempts.c.attempt.desc()).limit(limit))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +171,11 @@ def unfinished_runs(
     return [_outline(row) for row in rows], numbers
 
 
-def newest_runs(
-    tx: Connection, organisation_id: str, account_id: str, *, before: str | None, limit: int
-) -> list[RunOutline]:
-    """List runs under an account before an id, newest first."""
+def newest_runs(tx: Connection, organisation_id: str, account_id: str, request: PageRequest) -> Page[RunOutline]:
+    """List runs under an account, newest first."""
     within = runs.c.account_id.in_(descendant_ids(organisation_id, account_id))
     found = _OUTLINES.where(runs.c.organisation_id == organisation_id, within)
-    return [_outline(row) for row in tx.execute(page_before(found, runs.c.account_id, before, limit))]
+    return read_page(tx, found, runs.c.account_id, request, _outline)
 
 
 _OUTLINES = select(

@@ -4,9 +4,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
+from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.persistence.repositories.expressions import columns_of, page_after, page_before, values_of
+from app.persistence.repositories.expressions import columns_of, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import proposals
 
@@ -32,10 +33,8 @@ def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | N
     return None if row is None else _proposal(row)
 
 
-def page(
-    tx: Connection, organisation_id: str, wanted: ProposalFilter, *, after: str | None, limit: int
-) -> list[Proposal]:
-    """List proposals after an id, oldest first."""
+def page(tx: Connection, organisation_id: str, wanted: ProposalFilter, request: PageRequest) -> Page[Proposal]:
+    """List proposals, newest first."""
     found = _within(organisation_id, wanted.within)
     if wanted.account_id == ORGANISATION:
         found = found.where(proposals.c.account_id.is_(None))
@@ -45,15 +44,13 @@ def page(
         found = found.where(proposals.c.kind.in_(sorted(map(str, wanted.kinds))))
     if wanted.status is not None:
         found = found.where(proposals.c.status == str(wanted.status))
-    return [_proposal(row) for row in tx.execute(page_after(found, proposals.c.id, after, limit))]
+    return read_page(tx, found, proposals.c.id, request, _proposal)
 
 
-def list_closed(
-    tx: Connection, organisation_id: str, *, within: str | None, before: str | None, limit: int
-) -> list[Proposal]:
-    """List closed proposals about an account or its descendants before an id, newest first."""
+def list_closed(tx: Connection, organisation_id: str, within: str | None, request: PageRequest) -> Page[Proposal]:
+    """List closed proposals about an account or its descendants, newest first."""
     found = _within(organisation_id, within).where(proposals.c.status != str(ProposalStatus.OPEN))
-    return [_proposal(row) for row in tx.execute(page_before(found, proposals.c.id, before, limit))]
+    return read_page(tx, found, proposals.c.id, request, _proposal)
 
 
 def _within(organisation_id: str, account_id: str | None) -> Select[Any]:

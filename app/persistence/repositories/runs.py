@@ -12,10 +12,11 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 from app.accounting.events import fingerprint
 from app.ledger.deviations import Deviation, DeviationKind
 from app.ledger.hash_chain import canonical
+from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.expressions import join_on, page_after, values_of
+from app.persistence.repositories.expressions import join_on, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
@@ -76,14 +77,13 @@ def get_many(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> li
 def page(
     tx: Connection,
     organisation_id: str,
+    request: PageRequest,
     *,
     within: str | None = None,
     budget_id: str | None,
     status: RunStatus | None,
-    after: str | None,
-    limit: int,
-) -> list[Run]:
-    """List runs in order of registration, after an id."""
+) -> Page[Run]:
+    """List runs, newest first."""
     found = _RUNS.where(runs.c.organisation_id == organisation_id)
     if within is not None:
         found = found.where(runs.c.account_id.in_(descendant_ids(organisation_id, within)))
@@ -92,7 +92,7 @@ def page(
         found = found.where(run_budgets.c.budget_id == budget_id)
     if status is not None:
         found = found.where(runs.c.status == str(status))
-    return [_run(row) for row in tx.execute(page_after(found, runs.c.account_id, after, limit))]
+    return read_page(tx, found, runs.c.account_id, request, _run)
 
 
 def save(tx: Connection, organisation_id: str, run: Run) -> None:

@@ -1,15 +1,15 @@
 """Webhooks: the receivers of alerts."""
 
 import json
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Update, func, insert, select, update
 
 from app.ledger.alerts import Webhook
+from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import columns_of, page_after, values_of
+from app.persistence.repositories.expressions import columns_of, read_page, values_of
 from app.persistence.tables import webhooks
 
 COLUMNS = columns_of(webhooks, Webhook)
@@ -38,10 +38,9 @@ def active(tx: Connection, organisation_id: str) -> list[Webhook]:
     return [read_webhook(row) for row in tx.execute(found.with_for_update(read=True))]
 
 
-def page(tx: Connection, organisation_id: str, *, after: str | None, limit: int) -> Sequence[Webhook]:
-    """List webhooks after an id."""
-    found = page_after(_of(organisation_id), webhooks.c.id, after, limit)
-    return [read_webhook(row) for row in tx.execute(found)]
+def page(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Webhook]:
+    """List webhooks, newest first."""
+    return read_page(tx, _of(organisation_id), webhooks.c.id, request, read_webhook)
 
 
 def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None:

@@ -7,6 +7,7 @@ from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.lookalikes import look_alike
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, accounts, partitions
 from app.service.accounts.lookup import find_parent, require_reach
@@ -94,8 +95,7 @@ def open_budget(
 
 def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
     """Get a population or a budget by id."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         found = accounts.find(tx, context.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
             raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
@@ -107,22 +107,20 @@ def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> 
 def list_accounts(
     context: RequestContext,
     kind: AccountKind,
+    page: PageRequest,
     *,
     parent: str | None = None,
     path: str | None = None,
-    after: str | None,
-    limit: int,
-) -> list[AccountView]:
-    """List populations or budgets in the caller's scope by creation time.
+) -> Page[AccountView]:
+    """List populations or budgets in the caller's scope.
 
     `parent`, an id or path, selects its direct children; `path` selects the one account there.
     """
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         parent_id = None if parent is None else find_parent(tx, context, parent).account.id
         wanted = AccountFilter(kind, context.principal.scope, parent_id, path)
-        found = accounts.page(tx, context.organisation_id, wanted, after=after, limit=limit)
-        return account_views(tx, context, found)
+        found = accounts.page(tx, context.organisation_id, wanted, page)
+        return found.map(lambda records: account_views(tx, context, records))
 
 
 def require_name_free(tx: Connection, context: RequestContext, parent_id: str | None, name: str) -> None:

@@ -13,6 +13,7 @@ from app.ledger.alert_thresholds import check_thresholds, reached
 from app.ledger.alerts import Alert, AlertFilter, AlertSettings, AlertType
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, alerts, organisations
 from app.service.accounts.lookup import find_account, find_path_of
@@ -23,15 +24,15 @@ from app.service.auth.request_context import RequestContext
 
 
 def list_alerts(
-    context: RequestContext, *, account: str | None, kind: AlertType | None, before: str | None, limit: int
-) -> list[Alert]:
-    """List alerts in the caller's scope, newest first, before the id `before`; needs LEDGER_READ.
+    context: RequestContext, page: PageRequest, *, account: str | None = None, kind: AlertType | None = None
+) -> Page[Alert]:
+    """List alerts in the caller's scope; needs LEDGER_READ.
 
     `account` selects alerts about it or accounts under it, and `kind` those of one type.
     """
     with context.read() as tx:
         within = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        return alerts.page(tx, context.organisation_id, AlertFilter(kind, within), before=before, limit=limit)
+        return alerts.page(tx, context.organisation_id, AlertFilter(kind, within), page)
 
 
 def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:

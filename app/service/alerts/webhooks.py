@@ -14,6 +14,7 @@ from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Webhook
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, WebhookStateConflictError
 from app.ledger.hash_chain import Actor, digest
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts, deliveries, webhooks
 from app.service.accounts.lookup import find_account
@@ -83,16 +84,14 @@ def create_webhook(context: RequestContext, wanted: Subscription, *, allow_priva
 
 def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     """Get a webhook."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
         return _found(tx, context, webhook_id)
 
 
-def list_webhooks(context: RequestContext, *, after: str | None, limit: int) -> list[Webhook]:
-    """List webhooks by creation time, after the id `after`."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with context.db.read(context.organisation_id) as tx:
-        return list(webhooks.page(tx, context.organisation_id, after=after, limit=limit))
+def list_webhooks(context: RequestContext, page: PageRequest) -> Page[Webhook]:
+    """List webhooks."""
+    with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
+        return webhooks.page(tx, context.organisation_id, page)
 
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
@@ -142,19 +141,15 @@ def send_test_event(context: RequestContext, webhook_id: str) -> Effect[Delivery
 
 def list_deliveries(
     context: RequestContext,
+    page: PageRequest,
     *,
     webhook: str | None,
     alert: str | None,
     status: DeliveryStatus | None,
-    before: str | None,
-    limit: int,
-) -> list[Delivery]:
-    """List deliveries, newest first, before the id `before`."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with context.db.read(context.organisation_id) as tx:
-        return deliveries.page(
-            tx, context.organisation_id, webhook_id=webhook, alert_id=alert, status=status, before=before, limit=limit
-        )
+) -> Page[Delivery]:
+    """List deliveries."""
+    with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
+        return deliveries.page(tx, context.organisation_id, page, webhook_id=webhook, alert_id=alert, status=status)
 
 
 def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:

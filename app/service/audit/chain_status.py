@@ -28,8 +28,7 @@ class ChainHealth:
 
 def read_health(context: RequestContext) -> ChainHealth:
     """Get the state of the audit log."""
-    context.require_organisation_scope(Permission.AUDIT_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
         length, head = audit_entries.head(tx, context.organisation_id)
         last = checkpoints.latest(tx, context.organisation_id)
         stopped = {

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction, Checkpoint
 from app.ledger.hash_chain import SERVICE, Actor, canonical
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import audit_entries, checkpoints, organisations
@@ -38,11 +39,10 @@ def make_checkpoint(context: RequestContext, signer: Signer) -> Effect[Checkpoin
     return lambda tx, _: sign(tx, context.organisation_id, signer, context.actor, context.now)
 
 
-def list_checkpoints(context: RequestContext, *, after: int, limit: int) -> list[Checkpoint]:
-    """List checkpoints in order of creation, after a length of the audit log."""
-    context.require_organisation_scope(Permission.AUDIT_READ)
-    with context.db.read(context.organisation_id) as tx:
-        return checkpoints.page(tx, context.organisation_id, after=after, limit=limit)
+def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpoint]:
+    """List checkpoints."""
+    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
+        return checkpoints.page(tx, context.organisation_id, page)
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:

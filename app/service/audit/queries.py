@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import AuditFilter, StoredAuditEntry
-from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import audit_entries, decisions, overview_queries
 from app.service.accounts.lookup import find_account
@@ -35,24 +36,20 @@ class DecisionQuery:
     until: datetime | None = None
 
 
-def read_decisions(
-    context: RequestContext, query: DecisionQuery, *, before: DecisionCursor | None, limit: int
-) -> list[DecisionWithPath]:
-    """List the decisions within the caller's scope, the newest first.
+def read_decisions(context: RequestContext, query: DecisionQuery, page: PageRequest) -> Page[DecisionWithPath]:
+    """List the decisions within the caller's scope.
 
     Raises:
-        InvalidInputError: `until` is before `since`.
+        InvalidInputError: `until` is before `since`, or the cursor is of another list.
     """
-    context.require_permission(Permission.LEDGER_READ)
-    _check_time(query.since, query.until)
-    with context.db.read(context.organisation_id) as tx:
-        return decisions.page(tx, context.organisation_id, _reachable(tx, context, query), before=before, limit=limit)
+    with context.read() as tx:
+        _check_time(query.since, query.until)
+        return decisions.page(tx, context.organisation_id, _reachable(tx, context, query), page)
 
 
 def read_decision(context: RequestContext, run_id: str, position: int) -> DecisionWithPath:
     """Get a decision with its steps."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         run = find_path(tx, context, run_id)[-1].account
         found = decisions.at_positions(tx, context.organisation_id, run.id, [position], EVENTS_ROOM)
     if not found:
@@ -61,31 +58,25 @@ def read_decision(context: RequestContext, run_id: str, position: int) -> Decisi
 
 
 def read_audit_entries(
-    context: RequestContext, wanted: AuditFilter, *, after: int | None, limit: int, newest_first: bool = False
-) -> list[StoredAuditEntry]:
-    """List the audit events within the caller's scope; `after` counts in the list's order.
+    context: RequestContext, wanted: AuditFilter, page: PageRequest, *, oldest_first: bool = False
+) -> Page[StoredAuditEntry]:
+    """List the audit events within the caller's scope.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
     organisation, its webhooks and people's tokens.
 
     Raises:
-        InvalidInputError: `until` is before `since`.
+        InvalidInputError: `until` is before `since`, or the cursor is of another list.
     """
-    context.require_permission(Permission.AUDIT_READ)
-    _check_time(wanted.since, wanted.until)
-    reachable = replace(wanted, within=context.principal.scope)
-    with context.db.read(context.organisation_id) as tx:
-        if newest_first:
-            return audit_entries.page_backwards(tx, context.organisation_id, reachable, before=after, limit=limit)
-        return audit_entries.page(
-            tx, context.organisation_id, reachable, after=-1 if after is None else after, limit=limit
-        )
+    with context.read(Permission.AUDIT_READ) as tx:
+        _check_time(wanted.since, wanted.until)
+        reachable = replace(wanted, within=context.principal.scope)
+        return audit_entries.page(tx, context.organisation_id, reachable, page, oldest_first=oldest_first)
 
 
 def name_accounts(context: RequestContext, ids: Collection[str]) -> dict[str, str]:
     """Get the paths of the accounts among ids from readable audit events."""
-    context.require_permission(Permission.AUDIT_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read(Permission.AUDIT_READ) as tx:
         return overview_queries.paths_of(tx, context.organisation_id, ids)
 
 

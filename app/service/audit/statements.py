@@ -15,7 +15,6 @@ from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.filters import FilterKind
 from app.ledger.headroom import fits
-from app.ledger.permissions import Permission
 from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, audit_entries, charge_statistics, experiments, runs
 from app.service.accounts.create import get_account
@@ -81,8 +80,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
     Raises:
         AccountQuarantinedError: an account of its path is quarantined.
     """
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         path = find_path(tx, context, run_id)
         _require_proven(path)
         run = runs.get(tx, context.organisation_id, run_id)

@@ -49,9 +49,14 @@ class RequestContext:
         return Actor(self.principal.actor, self.request_id)
 
     @contextmanager
-    def read(self, needed: Permission = Permission.LEDGER_READ) -> Iterator[Connection]:
-        """Require a permission, and open a reader's transaction of the organisation."""
-        self.require_permission(needed)
+    def read(
+        self, needed: Permission = Permission.LEDGER_READ, *, whole_organisation: bool = False
+    ) -> Iterator[Connection]:
+        """Require a permission, maybe in the whole organisation, and open a read transaction."""
+        if whole_organisation:
+            self.require_organisation_scope(needed)
+        else:
+            self.require_permission(needed)
         with self.db.read(self.organisation_id) as tx:
             yield tx
 

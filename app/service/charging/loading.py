@@ -13,6 +13,7 @@ from app.ledger.accounts import Account
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import LimitChange
+from app.ledger.pages import PageRequest
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, is_exact
 from app.persistence.repositories import accounts as account_rows
@@ -104,7 +105,7 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
     if not account.limit_revision:
         return None
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    last = next(iter(audit_entries.page_backwards(tx, organisation_id, wanted, before=None, limit=1)), None)
+    last = next(iter(audit_entries.page(tx, organisation_id, wanted, PageRequest(1)).items), None)
     if last is None or last.entry.before is None:
         return None  # a truncated log is for verification to report
     before = json.loads(last.entry.before)["limit"]

@@ -12,6 +12,7 @@ from app.ledger.api_keys import KeyRecord
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.names import check_name
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit_entries, organisations
@@ -161,7 +162,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     found, waiting = set(actors), list(actors)
     while waiting:
         rotated = AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
-        for kept in audit_entries.page(tx, organisation_id, rotated, after=-1, limit=MOST_ROTATIONS):
+        for kept in audit_entries.page(tx, organisation_id, rotated, PageRequest(MOST_ROTATIONS)).items:
             heir = json.loads(kept.entry.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:
                 found.add(heir)
@@ -180,11 +181,10 @@ def get_key(context: RequestContext, key_id: str) -> KeyRecord:
         return found
 
 
-def list_keys(context: RequestContext, *, after: str | None, limit: int) -> list[KeyRecord]:
-    """List the keys in the caller's scope by creation time."""
-    context.require_permission(Permission.KEY_MANAGE)
-    with context.db.read(context.organisation_id) as tx:
-        return api_keys.page(tx, context.organisation_id, scope=context.principal.scope, after=after, limit=limit)
+def list_keys(context: RequestContext, page: PageRequest) -> Page[KeyRecord]:
+    """List the keys in the caller's scope."""
+    with context.read(Permission.KEY_MANAGE) as tx:
+        return api_keys.page(tx, context.organisation_id, context.principal.scope, page)
 
 
 def _found(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:

@@ -48,8 +48,7 @@ class LimitRequest:
 
 def read_limit(context: RequestContext, account: str) -> AccountRecord:
     """Get an account with its own limit."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         return _with_limit(find_account(tx, context, account))
 
 

@@ -78,8 +78,7 @@ class PolicyRequest:
 
 def read_policy(context: RequestContext, account: str | None) -> PolicyRecord:
     """Get the policy of an account or, for None, the organisation."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         return find_policy(tx, context, None if account is None else find_parent(tx, context, account).account.id)
 
 

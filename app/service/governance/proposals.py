@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalClosedError
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import api_keys, proposals
@@ -52,20 +53,17 @@ _EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
 
 def get_proposal(context: RequestContext, proposal_id: str) -> Proposal:
     """Get a proposal."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         return _found(tx, context, proposal_id)
 
 
 def list_proposals(
-    context: RequestContext, account: str | None, status: ProposalStatus | None, *, after: str | None, limit: int
-) -> list[Proposal]:
-    """List proposals in the caller's scope by creation time."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
-        beneath = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        wanted = ProposalFilter(within=beneath, status=status)
-        return proposals.page(tx, context.organisation_id, wanted, after=after, limit=limit)
+    context: RequestContext, page: PageRequest, *, account: str | None, status: ProposalStatus | None
+) -> Page[Proposal]:
+    """List proposals in the caller's scope."""
+    with context.read() as tx:
+        within = context.principal.scope if account is None else find_account(tx, context, account).account.id
+        return proposals.page(tx, context.organisation_id, ProposalFilter(within=within, status=status), page)
 
 
 def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:

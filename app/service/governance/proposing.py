@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.hash_chain import canonical
+from app.ledger.pages import PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import proposals
@@ -62,4 +63,4 @@ def open_proposals(
 ) -> list[Proposal]:
     """List open proposals on an account or, for None, the organisation."""
     wanted = ProposalFilter(account_id=account_id or ORGANISATION, kinds=frozenset(kinds), status=ProposalStatus.OPEN)
-    return proposals.page(tx, context.organisation_id, wanted, after=None, limit=limit)
+    return list(proposals.page(tx, context.organisation_id, wanted, PageRequest(limit)).items)

@@ -26,8 +26,7 @@ MOST_FAULTS: Final = 20
 
 def list_quarantined(context: RequestContext, account: str | None = None) -> Mapping[str, str]:
     """Map quarantined accounts, in the organisation or under one account, to their reasons."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         if account is None:
             context.require_scope([])
             return _quarantined(tx, context, None)
@@ -36,8 +35,7 @@ def list_quarantined(context: RequestContext, account: str | None = None) -> Map
 
 def find_open(context: RequestContext, account: str) -> Proposal | None:
     """Find the open proposal to lift an account's quarantine."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         found = find_account(tx, context, account).account.id
         return next(iter(open_proposals(tx, context, found, {ProposalKind.QUARANTINE}, limit=1)), None)
 

@@ -1,5 +1,6 @@
 """Read model of the page of a population or budget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -10,6 +11,7 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
+from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
@@ -62,9 +64,8 @@ class AccountDetail:
     tree: AccountTree
     history: AccountHistory
     spenders: tuple[Spender, ...]
-    runs: list[RunOutline]
-    following: str | None
-    refusals: list[DecisionWithPath]
+    runs: Page[RunOutline]
+    refusals: Sequence[DecisionWithPath]
     limit: CurrentLimit
     answer: WhatIfResult | None
 
@@ -74,13 +75,12 @@ def get_account_detail(
     statuses: AccountStatusCache,
     histories: AccountHistoryCache,
     account_id: str,
-    *,
-    before: str | None,
+    after: str | None,
     plan: HypotheticalRun | None,
 ) -> AccountDetail:
     """Get the page of a population or budget from one snapshot.
 
-    Runs are listed if they were registered `before` an id.
+    Its runs are listed behind the place `after`.
 
     Raises:
         LedgerUnavailableError: the row of the account or of an ancestor is damaged.
@@ -99,9 +99,6 @@ def get_account_detail(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
         history = histories.read_in(tx, context, record, POINTS)
-        found = overview_queries.newest_runs(
-            tx, context.organisation_id, record.account.id, before=before, limit=RUNS + 1
-        )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=record.account.id)
         return AccountDetail(
             view=view,
@@ -110,9 +107,8 @@ def get_account_detail(
             tree=tree,
             history=history,
             spenders=_spenders(tx, context, record.account, history),
-            runs=found[:RUNS],
-            following=found[RUNS - 1].id if len(found) > RUNS else None,
-            refusals=decisions.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS),
+            runs=overview_queries.newest_runs(tx, context.organisation_id, record.account.id, PageRequest(RUNS, after)),
+            refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )

@@ -16,6 +16,7 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
+from app.ledger.pages import PageRequest
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import audit_entries, charge_statistics, dp_events, overview_queries
 from app.persistence.repositories.charge_statistics import Sample
@@ -184,7 +185,7 @@ def _shares(
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    found = audit_entries.page(tx, organisation_id, wanted, after=-1, limit=CHANGES)
+    found = audit_entries.page(tx, organisation_id, wanted, PageRequest(CHANGES), oldest_first=True).items
     return tuple(
         LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found
     )

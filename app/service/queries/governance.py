@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import ORGANISATION, Policy, PolicySource, policy_of
 from app.ledger.policy_checks import sources_of
@@ -132,21 +133,19 @@ class CurrentLimit:
     alone: bool
 
 
-def read_open_proposals(context: RequestContext) -> list[ProposalDetail]:
-    """List the open proposals, the oldest first, MOST_OPEN + 1 at most."""
+def read_open_proposals(context: RequestContext) -> Page[ProposalDetail]:
+    """List the newest open proposals, MOST_OPEN at most."""
     with context.read() as tx:
         wanted = ProposalFilter(within=context.principal.scope, status=ProposalStatus.OPEN)
-        found = proposals.page(tx, context.organisation_id, wanted, after=None, limit=MOST_OPEN + 1)
-        return [_proposed(tx, context, each) for each in found]
+        found = proposals.page(tx, context.organisation_id, wanted, PageRequest(MOST_OPEN))
+        return found.map(lambda items: [_proposed(tx, context, each) for each in items])
 
 
-def read_decided_proposals(context: RequestContext, *, before: str | None, limit: int) -> list[ProposalDetail]:
-    """List the decided proposals, the newest first, made before an id."""
+def read_decided_proposals(context: RequestContext, page: PageRequest) -> Page[ProposalDetail]:
+    """List the decided proposals."""
     with context.read() as tx:
-        found = proposals.list_closed(
-            tx, context.organisation_id, within=context.principal.scope, before=before, limit=limit
-        )
-        return [_proposed(tx, context, each) for each in found]
+        found = proposals.list_closed(tx, context.organisation_id, context.principal.scope, page)
+        return found.map(lambda items: [_proposed(tx, context, each) for each in items])
 
 
 def read_current_limit(context: RequestContext, account: str) -> CurrentLimit | None:

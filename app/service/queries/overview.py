@@ -6,6 +6,7 @@ from typing import Final
 
 from app.ledger.accounts import AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.pages import PageRequest
 from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
@@ -46,7 +47,7 @@ class Overview:
     severities: dict[Severity, int]
     runs: list[RunOutline]
     unfinished: dict[str, int]
-    refusals: list[DecisionWithPath]
+    refusals: Sequence[DecisionWithPath]
 
 
 def read_change_token(context: RequestContext) -> tuple[object, ...]:
@@ -68,7 +69,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
             tx, context.organisation_id, within=context.principal.scope, limit=RUNS
         )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=context.principal.scope)
-        refusals = decisions.page(tx, context.organisation_id, refused, before=None, limit=REFUSALS)
+        refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items
     severities: dict[Severity, int] = {}
     for each in found:
         severities[each.severity] = severities.get(each.severity, 0) + 1

@@ -9,6 +9,7 @@ from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.pages import PageRequest
 from app.ledger.plans import MAX_COUNT
 from app.ledger.reservations import Reservation
 from app.persistence.repositories import audit_entries, decisions, overview_queries, reservations
@@ -68,9 +69,9 @@ def _seen(tx: Connection, context: RequestContext, run_id: str, ready: Precomput
     record = read_run(tx, context, run_id, ready)
     wanted = spread(0, record.run.decisions, POINTS)
     refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
-    found = decisions.page(tx, organisation_id, refused, before=None, limit=LATEST)
+    found = decisions.page(tx, organisation_id, refused, PageRequest(LATEST)).items
     creation = AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id)
-    registered = audit_entries.page(tx, organisation_id, creation, after=-1, limit=1)
+    registered = audit_entries.page(tx, organisation_id, creation, PageRequest(1)).items
     return RunDetail(
         record=record,
         points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted, EVENTS_ROOM)),

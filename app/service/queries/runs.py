@@ -12,6 +12,7 @@ from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.composition import budgets_of, exposed
 from app.ledger.decisions import Decision
 from app.ledger.errors import NotFoundError
+from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, decisions, locks, runs
 from app.service.accounts.lookup import find_parent
@@ -77,23 +78,17 @@ def get_run(context: RequestContext, run_id: str) -> RunRecord:
 
 
 def list_runs(
-    context: RequestContext, *, budget: str | None, status: RunStatus | None, after: str | None, limit: int
-) -> list[RunRecord]:
-    """List runs in order of registration; `budget` selects those that charge it directly."""
+    context: RequestContext, page: PageRequest, *, budget: str | None, status: RunStatus | None
+) -> Page[RunRecord]:
+    """List runs; `budget` selects those that charge it directly."""
     with context.read() as tx:
         budget_id = None if budget is None else find_parent(tx, context, budget).account.id
-        found = runs.page(
-            tx,
-            context.organisation_id,
-            within=context.principal.scope,
-            budget_id=budget_id,
-            status=status,
-            after=after,
-            limit=limit,
-        )
-        paths = find_paths(tx, context, [run.account_id for run in found])
+        within = context.principal.scope
+        found = runs.page(tx, context.organisation_id, page, within=within, budget_id=budget_id, status=status)
+        paths = find_paths(tx, context, [run.account_id for run in found.items])
+        listed = list(zip(found.items, paths, strict=True))
         return run_with_costs(
-            context.organisation_id, lambda ready: _records(tx, context, list(zip(found, paths, strict=True)), ready)
+            context.organisation_id, lambda ready: Page(_records(tx, context, listed, ready), found.next)
         )
 
 

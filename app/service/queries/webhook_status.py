@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.ledger.alerts import Delivery, Webhook
+from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import deliveries, webhooks
 from app.service.auth.request_context import RequestContext
@@ -21,15 +22,13 @@ class WebhookStatus:
     last: tuple[Delivery, ...]
 
 
-def read_webhooks(context: RequestContext, *, after: str | None, limit: int) -> list[WebhookStatus]:
-    """List webhooks with their deliveries, in order of creation."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-    with context.db.read(context.organisation_id) as tx:
+def read_webhooks(context: RequestContext, page: PageRequest) -> Page[WebhookStatus]:
+    """List webhooks with their deliveries."""
+    with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
         waiting = deliveries.waiting(tx, context.organisation_id)
-        found = []
-        for each in webhooks.page(tx, context.organisation_id, after=after, limit=limit):
-            last = deliveries.page(
-                tx, context.organisation_id, webhook_id=each.id, alert_id=None, status=None, before=None, limit=LAST
-            )
-            found.append(WebhookStatus(each, waiting.get(each.id, 0), tuple(last)))
-        return found
+
+        def status(webhook: Webhook) -> WebhookStatus:
+            last = deliveries.page(tx, context.organisation_id, PageRequest(LAST), webhook_id=webhook.id)
+            return WebhookStatus(webhook, waiting.get(webhook.id, 0), tuple(last.items))
+
+        return webhooks.page(tx, context.organisation_id, page).map(lambda found: [status(each) for each in found])

@@ -18,8 +18,7 @@ from app.service.charging.unit_of_work import UnitOfWork
 
 def get_reservation(context: RequestContext, reservation_id: str) -> Reservation:
     """Get a reservation."""
-    context.require_permission(Permission.LEDGER_READ)
-    with context.db.read(context.organisation_id) as tx:
+    with context.read() as tx:
         found = _found(tx, context.organisation_id, reservation_id)
         require_reach(tx, context, found.run_id)
         return found

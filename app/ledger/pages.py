@@ -1,0 +1,53 @@
+"""Pages of lists.
+
+Every list is newest first, so that what is created during a walk through its pages is not in them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from app.ledger.errors import InvalidInputError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAX_DIGITS: Final = 18
+"""Maximum number of digits of a position: beyond that, no database counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """A page of at most `limit` items behind the place `after` of a list; None: the first page."""
+
+    limit: int
+    after: str | None = None
+
+    def position(self) -> int | None:
+        """Return the place in a numbered list.
+
+        Raises:
+            InvalidInputError: the cursor is of another list.
+        """
+        if self.after is None:
+            return None
+        if not self.after.isdecimal() or len(self.after) > MAX_DIGITS:
+            raise foreign_cursor_error()
+        return int(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Items of a list, and the place behind which the next page begins; None: there is none."""
+
+    items: Sequence[T]
+    next: str | None
+
+    def map(self, convert: Callable[[Sequence[T]], Sequence[U]]) -> "Page[U]":
+        """Convert the items all at once."""
+        return Page(convert(self.items), self.next)
+
+
+def foreign_cursor_error() -> InvalidInputError:
+    """Build the error for a cursor of another list."""
+    return InvalidInputError("The cursor is not one of this list; send the `next` of an earlier page as `after`.")
