@@ -55,7 +55,7 @@ def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(home: Hous
     assert found["runs"] == 2
     assert 0 < spent[0] < spent[1] == found["epsilon"]
     listed = ledger.get(f"/v1/runs?budget={found['account']}").json()["items"]
-    assert [run["name"] for run in listed] == ["narrow", "wide"]
+    assert [run["name"] for run in listed] == ["wide", "narrow"]
     assert ledger.get(f"/v1/budgets/{found['account']}").json()["epsilon"] == found["epsilon"]
 
 
@@ -285,11 +285,11 @@ def test_experiments_are_listed_within_reach_and_beneath_a_budget(home: House) -
     ledger.budget("other", "mimic", limit=LIMIT)
     here = [home.experiment, *(declared(ledger, AT_ONCE | {"name": f"s{n}"})["id"] for n in range(2))]
     there = declared(ledger, ONE_BY_ONE | {"budget": "mimic/other"})["id"]
-    assert [item["id"] for item in ledger.get("/v1/experiments").json()["items"]] == [*here, there]
+    assert [item["id"] for item in ledger.get("/v1/experiments").json()["items"]] == [there, *here[::-1]]
     assert [i["id"] for i in ledger.get("/v1/experiments?budget=mimic/other").json()["items"]] == [there]
     page = ledger.get("/v1/experiments?limit=2").json()
     rest = ledger.get(f"/v1/experiments?limit=2&after={page['next']}").json()
-    assert [item["id"] for item in page["items"] + rest["items"]] == [*here, there]
+    assert [item["id"] for item in page["items"] + rest["items"]] == [there, *here[::-1]]
     bound = ledger.post("/v1/api-keys", {"role": "viewer", "scope": "mimic/other"}).json()["key"]
     headers = {"Authorization": f"Bearer {bound}"}
     assert [i["id"] for i in ledger.http.get("/v1/experiments", headers=headers).json()["items"]] == [there]

@@ -37,7 +37,7 @@ def test_a_webhook_is_read_as_it_was_made_without_its_secret(home: House) -> Non
     assert webhook.pop("secret").startswith("whsec_")
     assert (webhook["account"], webhook["types"], webhook["url"]) == (home.budget, ["run.overdrawn"], URL)
     assert home.ledger.get(f"/v1/webhooks/{webhook['id']}", "admin").json() == webhook
-    assert home.ledger.get("/v1/webhooks", "admin").json()["items"][-1] == webhook
+    assert home.ledger.get("/v1/webhooks", "admin").json()["items"][0] == webhook
 
 
 @pytest.mark.parametrize(
