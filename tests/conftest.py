@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from app.persistence import database
 from app.service import readiness
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
-from tests import postgres, pure_decisions
+from tests import background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
@@ -39,6 +40,8 @@ __all__ = [
 credential_cache.LOOK_SECONDS = 3600.0
 delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
+background.begin_late()
+
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
 readiness.CACHE_SECONDS = 0.0
 
@@ -56,7 +59,8 @@ pure_decisions.enforce()
 if (memory := postgres.in_memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
-settings.register_profile("ledger", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ledger", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", settings.get_profile("ledger"), max_examples=1000)
 settings.load_profile("ledger")
 
 
@@ -124,8 +128,30 @@ def _kinds(module: Path) -> list[object]:
     return ["sqlite", on_postgresql] if modules is None or module.stem.removeprefix("test_") in modules else ["sqlite"]
 
 
+SELDOM = 5
+"""Of the cases of one test PostgreSQL gets each fifth, SQLite and `make soak` all: what differs is seldom the SQL."""
+
+
+def _soaked_on_postgresql(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of tests on both databases, those that only `make soak` takes to PostgreSQL."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.path.parent.name not in {"api", "service"}:
+            continue
+        on = item.callspec.params.get("database_kind") if hasattr(item, "callspec") else None
+        if on != "postgresql" or item.get_closest_marker("every_case"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        if seen[test] % SELDOM or item.get_closest_marker("sqlite"):
+            yield item
+        seen[test] += 1
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of many short tests come last: whichever worker ends first does not wait long for the other."""
+    for item in _soaked_on_postgresql(items):
+        item.add_marker("soak")
     items.sort(key=lambda item: item.path.parent.name == "api")
 
 

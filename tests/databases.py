@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Dialect, Engine
 
 from tests import postgres
 from tests.ledgers import Furnish, furnished
@@ -36,9 +36,30 @@ def sharing_statements(opening: Callable[..., Engine]) -> Callable[..., Engine]:
     def opened(*arguments: object, **named: object) -> Engine:
         engine = opening(*arguments, **named)
         engine.update_execution_options(compiled_cache=_statements[engine.dialect.name])
+        _ask_once(engine.dialect)
         return engine
 
     return opened
+
+
+_told: dict[str, dict[str, Any]] = {}
+"""By kind of database: what a dialect asked of the first server that it was connected to, in six questions."""
+
+
+def _ask_once(dialect: Dialect) -> None:
+    """Let a dialect know from the first of its kind what servers are asked when an engine is new."""
+    ask = dialect.initialize
+
+    def initialize(connection: Connection) -> None:
+        if dialect.name not in _told:
+            before = dict(vars(dialect))
+            ask(connection)
+            _told[dialect.name] = {
+                name: value for name, value in vars(dialect).items() if value is not before.get(name, before)
+            }
+        vars(dialect).update(_told[dialect.name])
+
+    vars(dialect)["initialize"] = initialize
 
 
 NO_SERVER = "needs a PostgreSQL server"

@@ -104,6 +104,7 @@ def test_dear_curves_of_steps_are_computed_by_another_process(home: House, compu
     assert not computed_under_lock
 
 
+@pytest.mark.sqlite
 def test_a_step_that_is_too_much_work_is_refused(home: House, computed_under_lock: list[bool]) -> None:
     parts = [_sampled(1 + index / 1000) for index in range(1000)]
     too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}

@@ -139,6 +139,7 @@ def test_every_later_page_keeps_its_ends_too(home: House) -> None:
     assert [point["position"] for point in page["points"]] == [1, 5, 9]
 
 
+@pytest.mark.sqlite
 def test_a_history_is_of_five_hundred_unless_it_is_said(home: House) -> None:
     cheap = {"event": {"type": "gaussian", "noise_multiplier": 9000.0}}
     for _ in range(500):
@@ -168,6 +169,7 @@ def crowded(house: House) -> Crowded:
     return Crowded(house, run, bodies)
 
 
+@pytest.mark.sqlite
 def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowded) -> None:
     page = crowded.read()
     assert [point["decision"] for point in page["points"]] == ["admitted"] * 12 + ["refused"]
@@ -180,6 +182,7 @@ def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowde
         assert len(shown) > 500 or not point["events_truncated"]
 
 
+@pytest.mark.sqlite
 def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
     first, last = crowded.read("?max_points=2")["points"]
     for point, body in ((first, crowded.bodies[0]), (last, crowded.bodies[-1])):
@@ -187,6 +190,7 @@ def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
         assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
 
 
+@pytest.mark.sqlite
 def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
     for position, body in enumerate(crowded.bodies):
         cursor = base64.urlsafe_b64encode(str(position - 1).encode()).decode().rstrip("=") if position else ""
@@ -195,6 +199,7 @@ def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
         assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("room", [0, 1, 13 * 400, 13 * 500, 13 * 2000, 1 << 20])
 def test_an_answer_holds_no_more_events_than_there_is_room_for(
     crowded: Crowded, monkeypatch: pytest.MonkeyPatch, room: int
@@ -209,6 +214,7 @@ def test_an_answer_holds_no_more_events_than_there_is_room_for(
         assert point["events_truncated"] == (len(point["events"]) < len(body))
 
 
+@pytest.mark.sqlite
 def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(home: House) -> None:
     large = {"type": "composed", "events": [_many(1, number)[0]["event"] for number in range(900)]}
     run = str(home.ledger.post("/v1/runs", {"name": "large", "budget": "mimic/icu-team", "event": large}).json()["id"])

@@ -136,6 +136,7 @@ def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(ho
 
 
 @each_create
+@pytest.mark.every_case
 def test_sixteen_at_once_with_one_key_make_one_thing(home: House, path: str) -> None:
     before = home.rows()
 

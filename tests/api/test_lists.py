@@ -42,6 +42,7 @@ def full(house: House) -> dict[str, list[str]]:
     return ids
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
 def test_cursors_walk_through_everything_exactly_once(house: House, full: dict[str, list[str]], kind: str) -> None:
     for limit in (1, 2, 3, 5, 6, 7, 200):
@@ -75,6 +76,7 @@ def test_a_budget_is_found_by_its_path(house: House, full: dict[str, list[str]],
     assert {item["path"] for item in items} <= {path}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("budget", [None, "mimic/icu-team", "p0/b0"])
 def test_runs_are_listed_by_budget_and_status(house: House, full: dict[str, list[str]], budget: str | None) -> None:
     everything = house.ledger.get("/v1/runs").json()["items"]
@@ -102,6 +104,7 @@ def test_what_is_made_during_a_walk_moves_no_page(home: House) -> None:
     assert home.ledger.get("/v1/runs?limit=1").json()["items"][0]["id"] == later
 
 
+@pytest.mark.sqlite
 def test_a_list_is_of_fifty_unless_it_is_said(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()

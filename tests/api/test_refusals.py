@@ -117,6 +117,7 @@ def _first(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return taken
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("kind", ["adaptive", "declared"])
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, kind: str) -> None:
@@ -157,6 +158,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("level", ["run", "population"])
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize("charged", [0, 5])

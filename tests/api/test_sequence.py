@@ -172,6 +172,7 @@ def test_fewer_steps_are_admitted_in_the_place_of_refused_ones(home: House) -> N
     assert (admitted.status_code, admitted.json()["next_step"]) == (200, fitting + 1)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("body", "key", "status"),
     [
