@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.api import chart_responses
 from app.service.queries import account_history
 from tests.conftest import SAMPLED, Ledger
 
@@ -174,6 +175,7 @@ def test_a_run_that_goes_on_in_another_attempt_has_spent_both(ledger: Ledger, mo
     assert history(ledger, population)["points"][-1] == exact["points"][-1]
 
 
+@pytest.mark.sqlite
 def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     for number in range(10):
@@ -186,6 +188,7 @@ def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
     assert sum(child["shares"][-1] for child in told) == pytest.approx(used, rel=1e-12)
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("what", ["/v1/accounts/{}/history?max_points={}", "/v1/accounts/{}/history.svg?width=3{}"])
 def test_who_waits_for_a_history_takes_no_thread_from_anybody_else(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
@@ -198,6 +201,7 @@ def test_who_waits_for_a_history_takes_no_thread_from_anybody_else(
         return make(*given)
 
     monkeypatch.setattr(account_history, "_made", slow)
+    monkeypatch.setattr(chart_responses, "draw", lambda *_: b"<svg/>")
     with ThreadPoolExecutor(asked + 1) as pool:
         waiting = [pool.submit(ledger.get, what.format(population, 10 + one)) for one in range(asked)]
         wait(waiting, timeout=1)
