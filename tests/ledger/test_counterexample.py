@@ -126,7 +126,7 @@ def widest(first: Pair, base: float, upwards: bool, rule: Callable[[RdpCurve], b
 probabilities = st.floats(1e-6, 1 - 1e-6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     first=st.tuples(st.floats(0.01, 0.99), st.floats(0.97, 1.03)),
     bases=st.tuples(probabilities, probabilities),

@@ -3,7 +3,7 @@
 from fractions import Fraction
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.accounting.curves import DELTA_UNIT
@@ -33,6 +33,7 @@ def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
             assert shared * (1 - Fraction(1, 10**10)) <= share <= shared
 
 
+@settings(max_examples=15)
 @given(DELTAS, st.floats(0.01, 0.99))
 def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: float) -> None:
     high, low = Limit(2.0, delta), Limit(2.0, delta * factor)

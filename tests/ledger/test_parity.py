@@ -13,6 +13,7 @@ from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
+from tests.soak import thinned
 
 from .conftest import AccountMaker, admit, repetitions_left
 
@@ -111,7 +112,7 @@ def test_there_are_enough_settings() -> None:
     assert len(set(SETTINGS)) == len(SETTINGS)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 3), ids=str)
 def test_declared_admits_what_dp_accounting_says_fits(setting: Setting, account: AccountMaker) -> None:
     theirs, order = their_count(setting)
     ours = counted(setting, account(setting.epsilon, setting.delta, FilterKind.DECLARED))
@@ -120,7 +121,7 @@ def test_declared_admits_what_dp_accounting_says_fits(setting: Setting, account:
         assert ours == theirs
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 3), ids=str)
 def test_adaptive_admits_at_least_93_percent_of_declared(setting: Setting, account: AccountMaker) -> None:
     declared = counted(setting, account(setting.epsilon, setting.delta, FilterKind.DECLARED))
     adaptive = counted(setting, account(setting.epsilon, setting.delta, FilterKind.ADAPTIVE))
