@@ -16,9 +16,10 @@ from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
-from app.ledger.audit import AuditFilter, StoredAuditEntry
+from app.ledger.audit import AuditFilter
 from app.ledger.decisions import Decision, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
@@ -157,7 +158,7 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
-    found: Page[StoredAuditEntry] = Page((), None)
+    found: Page[AuditEntry] = Page((), None)
     try:
         if fields is not None:
             found = read_audit_entries(page.context, fields.wanted(), PageRequest(PAGE, decode_cursor(after)))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.dashboard.formatting import count, limit, short
-from app.ledger.audit import AuditAction, StoredAuditEntry
+from app.ledger.audit import AuditAction
+from app.ledger.hash_chain import AuditEntry
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
@@ -77,7 +78,7 @@ _RUNS: Final = "runs"
 class AuditMessage:
     """An audit entry for people; `before` and `after` are indented JSON, `link` is its subject's page."""
 
-    kept: StoredAuditEntry
+    entry: AuditEntry
     words: str
     before: str
     after: str
@@ -91,9 +92,8 @@ class _Facts(dict[str, str]):
         return "(not recorded)"
 
 
-def describe_event(kept: StoredAuditEntry, paths: Mapping[str, str]) -> AuditMessage:
+def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
     """Describe an audit entry; `paths` are those of accounts, by id."""
-    entry = kept.entry
     before, after = _read(entry.before), _read(entry.after)
     subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
     known = _Facts(
@@ -112,13 +112,13 @@ def describe_event(kept: StoredAuditEntry, paths: Mapping[str, str]) -> AuditMes
     )
     pattern = SENTENCES.get(entry.action)
     words = pattern.format_map(known) + _withdrawn(after) if pattern else f"did {entry.action} to {known['name']}"
-    return AuditMessage(kept, words, _indented(before), _indented(after), _link(entry.subject, paths))
+    return AuditMessage(entry, words, _indented(before), _indented(after), _link(entry.subject, paths))
 
 
-def ids_in(found: Iterable[StoredAuditEntry]) -> set[str]:
+def ids_in(found: Iterable[AuditEntry]) -> set[str]:
     """Collect the ids that entries mention, some of which are accounts."""
-    accounts = {str(_read(kept.entry.after).get("account")) for kept in found}
-    return accounts | {kept.entry.subject for kept in found}
+    accounts = {str(_read(kept.after).get("account")) for kept in found}
+    return accounts | {kept.subject for kept in found}
 
 
 def alike(action: str, known: Collection[str] = SENTENCES) -> bool:

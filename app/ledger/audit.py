@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from app.ledger.hash_chain import AuditEntry
-
 
 class AuditAction(StrEnum):
     """Name what an audit event records; docs/reference/glossary.md explains each."""
@@ -68,14 +66,6 @@ class AuditAction(StrEnum):
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - an action
-
-
-@dataclass(frozen=True, slots=True)
-class StoredAuditEntry:
-    """An entry and its hash."""
-
-    entry: AuditEntry
-    entry_hash: bytes
 
 
 @dataclass(frozen=True, slots=True)

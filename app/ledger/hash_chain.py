@@ -116,6 +116,7 @@ class AuditEntry:
     """All fields of an entry of an organisation's audit chain.
 
     `subject` is the id of the changed object; `before` and `after` are its states as canonical JSON, if any.
+    `entry_hash` is the link of the chain, which covers the other fields; empty until the entry is recorded.
     """
 
     organisation_id: str
@@ -128,6 +129,7 @@ class AuditEntry:
     reason: str | None
     request_id: str | None
     created_at: datetime
+    entry_hash: bytes = b""
 
 
 def audit_genesis(organisation_id: str) -> bytes:
@@ -143,7 +145,7 @@ def canonical(value: object) -> str:
 
 def canonical_audit_entry(entry: AuditEntry) -> str:
     """Serialize an audit entry to its unique JSON; `before` and `after` stay strings."""
-    facts = {name: getattr(entry, name) for name in _ACT_FIELDS}
+    facts = {name: getattr(entry, name) for name in _AUDIT_FIELDS}
     return canonical(facts | {"created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")})
 
 
@@ -152,7 +154,7 @@ def digest(secret: bytes | str) -> str:
     return hashlib.sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
 
 
-_ACT_FIELDS = tuple(name for name in AuditEntry.__dataclass_fields__ if name != "created_at")
+_AUDIT_FIELDS = tuple(name for name in AuditEntry.__dataclass_fields__ if name not in {"created_at", "entry_hash"})
 
 
 def audit_entry_hash(previous: bytes, entry: AuditEntry) -> bytes:

@@ -133,8 +133,8 @@ def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> No
         kept = list(audit_entries.list_all(tx))
     heads: dict[str, bytes] = {}
     for act in kept:
-        owner = act.entry.organisation_id
-        heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), act.entry)
+        owner = act.organisation_id
+        heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), act)
         assert act.entry_hash == heads[owner]
     assert len(heads) == 2
 

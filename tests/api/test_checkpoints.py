@@ -92,8 +92,8 @@ def _rewrite_acts(home: House) -> None:
         tx.execute(update(audit_entries).where(here).values(reason="Approved by the board."))
         heads: dict[str, bytes] = {}
         for kept in list(list_all(tx)):
-            owner, position = kept.entry.organisation_id, kept.entry.position
-            heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), kept.entry)
+            owner, position = kept.organisation_id, kept.position
+            heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), kept)
             at = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == position)
             tx.execute(update(audit_entries).where(at).values(entry_hash=heads[owner]))
         tx.execute(delete(checkpoints))

@@ -16,7 +16,7 @@ CASES = (
     Mutation(
         "acts are not hashed again",
         "app/service/verification/audit_replay.py",
-        "if audit_entry_hash(told.head, act.entry) != act.entry_hash:",
+        "if audit_entry_hash(told.head, act) != act.entry_hash:",
         "if False:",
         ("tests/service/test_act_verification.py",),
     ),

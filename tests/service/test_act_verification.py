@@ -28,8 +28,8 @@ def _rewrite(tx: Connection, owner: str) -> None:
     """Recompute every hash, as somebody would who knows how."""
     head = audit_genesis(owner)
     for kept in list(list_all(tx, owner)):
-        head = audit_entry_hash(head, kept.entry)
-        tx.execute(update(audit_entries).where(_at(owner, kept.entry.position)).values(entry_hash=head))
+        head = audit_entry_hash(head, kept)
+        tx.execute(update(audit_entries).where(_at(owner, kept.position)).values(entry_hash=head))
 
 
 def _values(**values: object) -> Callable[[Connection, str], object]:
@@ -132,10 +132,10 @@ def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alo
     with tampering(lived_in.database) as tx:
         population = account(tx, "mimic").id
         for kept in list(list_all(tx, owner)):
-            if kept.entry.subject == population:
-                after = json.loads(kept.entry.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
+            if kept.subject == population:
+                after = json.loads(kept.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
                 text = json.dumps(after, sort_keys=True, separators=(",", ":"))
-                tx.execute(update(audit_entries).where(_at(owner, kept.entry.position)).values(after=text))
+                tx.execute(update(audit_entries).where(_at(owner, kept.position)).values(after=text))
         tx.execute(update(accounts).where(accounts.c.id == population).values(epsilon_limit=9.0))
         _rewrite(tx, owner)
     assert verify(lived_in.database).sound

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
-from app.ledger.audit import StoredAuditEntry
+from app.ledger.hash_chain import AuditEntry
 from app.service.verification import Discrepancy as DomainDiscrepancy
 from app.service.verification import VerificationReport
 
@@ -138,9 +138,8 @@ class AuditEvent(Output):
     hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/reference/export-format.md.")
 
     @classmethod
-    def of(cls, kept: StoredAuditEntry) -> Self:
+    def of(cls, entry: AuditEntry) -> Self:
         """Convert from the domain."""
-        entry = kept.entry
         return cls(
             position=entry.position,
             actor=entry.actor,
@@ -151,7 +150,7 @@ class AuditEvent(Output):
             reason=entry.reason,
             request_id=entry.request_id,
             created_at=entry.created_at,
-            hash=kept.entry_hash.hex(),
+            hash=entry.entry_hash.hex(),
         )
 
 

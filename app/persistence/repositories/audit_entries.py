@@ -1,17 +1,20 @@
 """The audit chain of an organisation."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import CompoundSelect, Connection, Row, Select, insert, select, union_all
 
-from app.ledger.audit import AuditFilter, StoredAuditEntry
+from app.ledger.audit import AuditFilter
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
 from app.ledger.pages import Page, PageRequest
-from app.persistence.repositories.expressions import owned_by, read_page, values_of
+from app.persistence.repositories.expressions import columns_of, owned_by, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys, audit_entries, experiments, proposals
 from app.persistence.tolerant import Report, TolerantQuery, refuse
+
+_COLUMNS = columns_of(audit_entries, AuditEntry)
 
 
 def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
@@ -28,7 +31,7 @@ def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
 
 def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
     """Append an entry after the hash `previous`; the caller holds the organisation's lock."""
-    tx.execute(insert(audit_entries).values(**values_of(entry), entry_hash=audit_entry_hash(previous, entry)))
+    tx.execute(insert(audit_entries).values(values_of(replace(entry, entry_hash=audit_entry_hash(previous, entry)))))
 
 
 def page(
@@ -38,14 +41,14 @@ def page(
     request: PageRequest,
     *,
     oldest_first: bool = False,
-) -> Page[StoredAuditEntry]:
+) -> Page[AuditEntry]:
     """List entries, from the end of the chain unless `oldest_first`."""
     found = _filtered(organisation_id, wanted)
     return read_page(tx, found, audit_entries.c.position, request, _entry, oldest_first=oldest_first)
 
 
 def _filtered(organisation_id: str, wanted: AuditFilter) -> Select[Any]:
-    found = select(audit_entries).where(audit_entries.c.organisation_id == organisation_id)
+    found = select(*_COLUMNS).where(audit_entries.c.organisation_id == organisation_id)
     if wanted.action is not None:
         kind = wanted.action.removesuffix("*")
         alike = audit_entries.c.action.startswith(kind, autoescape=True)
@@ -77,12 +80,11 @@ def _subjects_within(organisation_id: str, account_id: str) -> CompoundSelect[tu
     return union_all(within, *of_these)
 
 
-def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAuditEntry]:
+def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[AuditEntry]:
     """List the entries of one or every organisation in chain order, reporting damage."""
-    found = select(audit_entries).where(owned_by(audit_entries, organisation_id)).order_by(*audit_entries.primary_key)
+    found = select(*_COLUMNS).where(owned_by(audit_entries, organisation_id)).order_by(*audit_entries.primary_key)
     return TolerantQuery(found).objects(tx, _entry, report)
 
 
-def _entry(row: Row[Any]) -> StoredAuditEntry:
-    entry = AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__dataclass_fields__})
-    return StoredAuditEntry(entry, row.entry_hash)
+def _entry(row: Row[Any]) -> AuditEntry:
+    return AuditEntry(**row._asdict())

@@ -7,9 +7,10 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
-from app.ledger.audit import AuditFilter, StoredAuditEntry
+from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
+from app.ledger.hash_chain import AuditEntry
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import audit_entries, decisions, overview_queries
@@ -59,7 +60,7 @@ def read_decision(context: RequestContext, run_id: str, position: int) -> Decisi
 
 def read_audit_entries(
     context: RequestContext, wanted: AuditFilter, page: PageRequest, *, oldest_first: bool = False
-) -> Page[StoredAuditEntry]:
+) -> Page[AuditEntry]:
     """List the audit events within the caller's scope.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the

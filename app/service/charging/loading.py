@@ -106,10 +106,10 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
         return None
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
     last = next(iter(audit_entries.page(tx, organisation_id, wanted, PageRequest(1)).items), None)
-    if last is None or last.entry.before is None:
+    if last is None or last.before is None:
         return None  # a truncated log is for verification to report
-    before = json.loads(last.entry.before)["limit"]
-    return LimitChange(Limit(before["epsilon"], before["delta"]), last.entry.created_at, last.entry.actor)
+    before = json.loads(last.before)["limit"]
+    return LimitChange(Limit(before["epsilon"], before["delta"]), last.created_at, last.actor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     while waiting:
         rotated = AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
         for kept in audit_entries.page(tx, organisation_id, rotated, PageRequest(MOST_ROTATIONS)).items:
-            heir = json.loads(kept.entry.after or "{}").get("replaced_by")
+            heir = json.loads(kept.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:
                 found.add(heir)
                 waiting.append(heir)

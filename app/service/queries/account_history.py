@@ -186,9 +186,7 @@ def _shares(
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
     found = audit_entries.page(tx, organisation_id, wanted, PageRequest(CHANGES), oldest_first=True).items
-    return tuple(
-        LimitChange(each.entry.created_at, _limit(each.entry.before), _limit(each.entry.after)) for each in found
-    )
+    return tuple(LimitChange(each.created_at, _limit(each.before), _limit(each.after)) for each in found)
 
 
 def _limit(facts: str | None) -> Limit:

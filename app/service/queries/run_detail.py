@@ -78,7 +78,7 @@ def _seen(tx: Connection, context: RequestContext, run_id: str, ready: Precomput
         refusals=tuple(each.decision for each in found),
         attempts=tuple(overview_queries.newest_attempts(tx, organisation_id, run_id, LATEST)),
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
-        registered_by=registered[0].entry.actor if registered else None,
+        registered_by=registered[0].actor if registered else None,
         governing=governing_of([each.account for each in record.path]),
         projected=_projected(tx, context, record, ready),
     )

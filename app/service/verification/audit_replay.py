@@ -10,7 +10,7 @@ from typing import Any, Final
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
-from app.ledger.audit import AuditAction, StoredAuditEntry
+from app.ledger.audit import AuditAction
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.lookalikes import name_skeleton
@@ -99,23 +99,21 @@ class AuditState:
     head: bytes = b""
 
 
-def replay_audit_log(
-    kept: Iterator[StoredAuditEntry], signed: Collection[tuple[str, int]] = ()
-) -> dict[str, AuditState]:
+def replay_audit_log(kept: Iterator[AuditEntry], signed: Collection[tuple[str, int]] = ()) -> dict[str, AuditState]:
     """Replay audit logs; return the state of each organisation, by id.
 
     `signed` has the organisations and lengths whose hash to keep.
     """
     found: dict[str, AuditState] = {}
     for act in kept:
-        owner = act.entry.organisation_id
+        owner = act.organisation_id
         told = found.setdefault(owner, AuditState(head=audit_genesis(owner)))
         if told.fault is None:
             told.fault = _fault(told, act)
         if told.fault is None:
-            told.fault = _apply(told, act.entry)
+            told.fault = _apply(told, act)
         told.head = act.entry_hash
-        told.acts = act.entry.position + 1
+        told.acts = act.position + 1
         if (owner, told.acts) in signed:
             told.heads[told.acts] = told.head
     return found
@@ -173,13 +171,11 @@ def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) ->
     return None
 
 
-def _fault(told: AuditState, act: StoredAuditEntry) -> str | None:
-    if act.entry.position != told.acts:
+def _fault(told: AuditState, act: AuditEntry) -> str | None:
+    if act.position != told.acts:
         return f"act {told.acts} is missing from the organisation's chain."
-    if audit_entry_hash(told.head, act.entry) != act.entry_hash:
-        return (
-            f"act {act.entry.position} ({act.entry.action}) is not the one that was done: its hash is that of another."
-        )
+    if audit_entry_hash(told.head, act) != act.entry_hash:
+        return f"act {act.position} ({act.action}) is not the one that was done: its hash is that of another."
     return None
 
 
