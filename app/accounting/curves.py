@@ -125,13 +125,7 @@ class RdpCurve:
 
     def nats(self) -> NDArray[np.float64]:
         """Convert to nats, rounded up; infinite at EXHAUSTED orders."""
-        nats: NDArray[np.float64] = self.values * np.float64(UNIT)
-        # Above 2^53 units the conversion rounds to nearest, possibly down: take the next float.
-        if self.values.max(initial=0) > 2**53:
-            inexact = self.values > 2**53
-            nats[inexact] = np.nextafter(nats[inexact], np.inf)
-            nats[self.values == EXHAUSTED] = np.inf
-        return nats
+        return nats_of(self.values)
 
     def delta_value(self) -> float:
         """Convert delta to a probability, rounded up and at most 1."""
@@ -161,3 +155,14 @@ class RdpCurve:
     def __hash__(self) -> int:
         """Hash values and delta."""
         return hash((self.to_bytes(), self.delta))
+
+
+def nats_of(units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Convert units to nats, rounded up; infinite at EXHAUSTED orders."""
+    nats: NDArray[np.float64] = units * np.float64(UNIT)
+    # Above 2^53 units the conversion rounds to nearest, possibly down: take the next float.
+    if units.max(initial=0) > 2**53:
+        inexact = units > 2**53
+        nats[inexact] = np.nextafter(nats[inexact], np.inf)
+        nats[units == EXHAUSTED] = np.inf
+    return nats

@@ -81,7 +81,7 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, send_response)
         finally:
-            _record(method if method in _METHODS else "other", template_of(scope), status, perf_counter() - began_at)
+            _record(method if method in _METHODS else "other", scope, status, perf_counter() - began_at)
 
 
 def _name(scope: Scope) -> bytes:
@@ -94,8 +94,9 @@ def _name(scope: Scope) -> bytes:
     return request_id
 
 
-def _record(method: str, route: str, status: int, seconds: float) -> None:
-    """Count and log a request; its id, which the ledger stores too, identifies the details."""
+def _record(method: str, scope: Scope, status: int, seconds: float) -> None:
+    """Count and log a request by its path template; its id, which the ledger stores too, identifies the details."""
+    route = str(scope.get(TEMPLATE) or getattr(scope.get("route"), "path", "none"))
     counters.count_request(method, route, status, seconds)
     if _logger.isEnabledFor(logging.INFO):
         facts = {"method": method, "route": route, "status": status, "duration_seconds": round(seconds, 6)}
@@ -106,12 +107,6 @@ def request_id_of(scope: Scope) -> str:
     """Return the id of a request."""
     request_id: str = scope[_PLACE]
     return request_id
-
-
-def template_of(scope: Scope) -> str:
-    """Return the path template of a request, or "none"."""
-    template = scope.get(TEMPLATE) or getattr(scope.get("route"), "path", "none")
-    return str(template)
 
 
 def install(app: FastAPI) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from typing import Any, Final, NoReturn
 
 from app.ledger.errors import InvalidInputError
@@ -18,9 +19,11 @@ def strict_loads(body: bytes) -> Any:  # noqa: ANN401 - JSON is anything
     Raises:
         InvalidInputError: the text is not strict JSON.
     """
+    if body.startswith(BOM_UTF8):
+        raise InvalidInputError("The body is not JSON: it begins with a byte order mark.")
     try:
         text = body.decode()
-        value = _parsed(text)
+        value = _DECODER.decode(text)
         if "\\u" in text:
             require_characters(value)
             if _NUL.search(text):
@@ -69,10 +72,4 @@ def _integer(text: str) -> int:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite, parse_int=_integer
 )
-
-
-def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON is anything
-    """Parse like `json.loads` with a shared decoder; creating one takes longer than parsing a small body."""
-    if text.startswith("\ufeff"):
-        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
-    return _DECODER.decode(text)
+"""Shared: creating one takes longer than parsing a small body."""

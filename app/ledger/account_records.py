@@ -1,11 +1,12 @@
 """Accounts as stored: their populations, times, charges since the last curves, and partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
-from app.accounting.events import NeighboringRelation
-from app.ledger.accounts import Account, AccountKind
+from app.accounting.events import NeighboringRelation, fingerprint
+from app.ledger.accounts import Account, AccountKind, PricedStep
 from app.ledger.alert_thresholds import ThresholdWatermark, holds_on, watermark_of
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
 
@@ -41,6 +42,9 @@ class Block:
     label: str | None
 
 
+MOST_EVENTS: Final = 16
+"""Maximum different events before the curves are written."""
+
 UncompactedCharges = Mapping[str, tuple[int, int]]
 """Charges since the curves were written, by fingerprint: the count, and the count from holds."""
 
@@ -74,10 +78,32 @@ class AccountRecord:
     alert_settings: AlertSettings = DEFAULT_ALERT_SETTINGS
     watermark: ThresholdWatermark | None = None
 
-    def changed_to(self, account: Account, now: datetime, uncompacted: UncompactedCharges | None) -> "AccountRecord":
+    def charged_to(
+        self, account: Account, steps: Sequence[PricedStep], now: datetime, *, from_held: bool = False
+    ) -> "AccountRecord":
+        """Copy the record after steps, or their move from held, were charged to the account."""
+        if account.exposure is not None:  # a maximum over partitions is no sum of events
+            same = (account.spent, account.held) == (self.account.spent, self.account.held)
+            return self.changed_to(account, now, self.uncompacted if same else None)
+        if self.uncompacted is None:
+            return self.changed_to(account, now)
+        counted = dict(self.uncompacted)
+        for priced in steps:
+            key, count = fingerprint(priced.step.event), priced.step.count
+            times, taken = counted.get(key, (0, 0))
+            counted[key] = (times + count, taken + count if from_held else taken)
+        return self.changed_to(account, now, counted if len(counted) <= MOST_EVENTS else None)
+
+    def changed_to(
+        self, account: Account, now: datetime, uncompacted: UncompactedCharges | None = None
+    ) -> "AccountRecord":
         """Copy the record after a change of the account, keeping the thresholds reached before."""
+        if account.exposure is not None:  # valid for one run only
+            account = replace(account, exposure=None)
         watermark = self.watermark or watermark_of(self.account, self.alert_settings.thresholds)
-        return replace(self, account=account, updated_at=now, uncompacted=uncompacted, watermark=watermark)
+        # Hot path, once per account and step: dataclasses.replace takes three times as long.
+        same = (self.population, self.created_at)
+        return AccountRecord(account, *same, now, self.quarantine, uncompacted, self.alert_settings, watermark)
 
     def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
         """Copy the record with an earlier watermark that still holds despite other charges."""

@@ -14,15 +14,9 @@ from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
-from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.filter_bounds import FilterBounds, bounds_of
-from app.ledger.filters import (
-    FilterKind,
-    FilterWeights,
-    Limit,
-    adaptive_weights,
-    smallest_useful_epsilon,
-)
+from app.ledger.errors import InvalidInputError
+from app.ledger.filter_bounds import FilterBounds, adaptive_filter_bounds, declared_filter_bounds
+from app.ledger.filters import FilterKind, FilterWeights, Limit, adaptive_weights
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.policies import Policy
 from app.ledger.windows import ALWAYS, Window
@@ -134,9 +128,10 @@ class Account:
     def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
-        The weights fit the planned workload, or else the first step with a nonzero cost.
+        The weights fit the planned workload, or else the first step with a nonzero cost: without weights nothing is
+        charged.
         """
-        if self.limit is None or self.weights_frozen:
+        if self.limit is None or self.weights is not None or self.filter is FilterKind.DECLARED:
             return self
         planned = total_cost([self.price(step) for step in self.planned]) if self.planned else None
         if planned is not None and not planned.is_zero:
@@ -151,9 +146,38 @@ class Account:
         return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
 
     def bounds(self, own_delta: int) -> FilterBounds:
-        """Get the filter bounds if mechanisms use `own_delta` (units of 2^-62) of delta."""
+        """Get the filter bounds if mechanisms use `own_delta` (units of 2^-62) of delta.
+
+        Without weights, the filter counts as declared.
+        """
         assert self.limit is not None, "an account without a limit has no gate"
-        return bounds_of(self.limit, self.filter, self.weights, self.grid_version, own_delta)
+        if self.weights is None or self.filter is FilterKind.DECLARED:
+            return declared_filter_bounds(self.limit, own_delta, self.grid_version)
+        return adaptive_filter_bounds(self.limit, self.weights, self.grid_version)
+
+    def fits(self, *new: RdpCurve) -> bool:
+        """Check whether the account, with weights if it needs them, admits further curves."""
+        if self.limit is None:
+            return True
+        own_delta = self.own_delta(*new)
+        gate = self.bounds(own_delta)
+        return own_delta <= gate.room and bool((self.headroom(gate, *new) >= 0).any())
+
+    def repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
+        """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
+        own_delta = self.own_delta(*pending)
+        gate = self.bounds(own_delta)
+        if own_delta > gate.room:
+            return -1
+        most = gate.repetitions(self.headroom(gate, *pending), curve)
+        if most <= 0 or not curve.delta:
+            return most
+        # Own deltas of repetitions lower a declared filter's bounds for all of them: bisect for the largest count.
+        fitting, most = 0, min(most, self.delta_left(gate, *pending) // curve.delta)
+        while most > fitting:
+            middle = (fitting + most + 1) // 2
+            fitting, most = (middle, most) if self.fits(*pending, curve.times(middle)) else (fitting, middle - 1)
+        return fitting
 
     def own_delta(self, *new: RdpCurve) -> int:
         """Sum the mechanisms' own deltas after further charges, in units of 2^-62."""
@@ -250,21 +274,3 @@ def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
 def zero_curve(grid_version: int = GRID_VERSION) -> RdpCurve:
     """Get the zero curve of a grid."""
     return RdpCurve.zero(len(orders(grid_version)))
-
-
-def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
-    """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
-    if population_size is not None and limit.delta * population_size >= 1:
-        raise DeltaTooLargeError(
-            f"delta {limit.delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "
-            f"one whole record of this population to be published. Choose a smaller delta.",
-            delta=limit.delta,
-            population_size=population_size,
-        )
-    smallest = smallest_useful_epsilon(limit.delta, kind, orders(grid_version))
-    if limit.epsilon <= smallest:
-        raise LimitTooSmallError(
-            f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "
-            f"the limit's epsilon is {limit.epsilon:g}. Choose a larger epsilon or a larger delta.",
-            smallest_epsilon=smallest,
-        )

@@ -6,15 +6,19 @@ three are integers rounded up and B_j is an integer rounded down.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
 from app.accounting.orders import orders
 from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
-from app.ledger.headroom import fits, min_repetitions
+from app.ledger.filters import FilterKind
 from app.ledger.limit_changes import LimitChange
 from app.ledger.noise_search import noise_that_fits
+
+UNLIMITED: Final = 2**62
+"""Repetitions that an account without a limit admits: more than any count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +123,23 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     """Charge executed steps regardless of limits; `overdrawn` if `admit` would refuse."""
     accounts = [account.prepared_for(steps) for account in path]
     new = total_cost(steps)
-    decided = all(account.limit is None or account.weights_frozen for account in accounts)
-    assert decided or new.is_zero, "nothing is charged before the weights are fixed"
+    undecided = [each for each in accounts if each.weights is None and each.filter is FilterKind.ADAPTIVE]
+    assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
     return Admission(
         afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn=remaining < 0
     )
+
+
+def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
+    """Count the repetitions of a curve that every account admits after `pending` charges.
+
+    The count is negative if these do not fit; the index is that of the binding account.
+    """
+    counts = [UNLIMITED if account.limit is None else account.repetitions(pending, curve) for account in accounts]
+    least = min(counts)
+    return least, counts.index(least)
 
 
 def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
@@ -159,7 +173,7 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
     fitting = 0
     for step in steps:
         cost = step.cost
-        if not all(fits(account, pending, cost) for account in accounts):  # far faster than counting
+        if not all(account.fits(pending, cost) for account in accounts):  # far faster than counting
             count, binding = min_repetitions(accounts, (pending,), step.curve)
             return fitting + max(0, count), accounts[binding]
         pending = pending + cost

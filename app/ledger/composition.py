@@ -55,25 +55,25 @@ def exposed(path: Sequence[Account], parts: Iterable[Account]) -> tuple[Account,
     reached: dict[str, _ChargeEffect] = {}
     grown = [path[-1]]
     for account in reversed(path[:-1]):
-        beneath = [reached[child.id] for child in grown if child.parent_id == account.id and child.id in reached]
-        here = _reached(account, beneath, others.get(account.id, ()))
+        under = [reached[child.id] for child in grown if child.parent_id == account.id and child.id in reached]
+        here = _reached(account, under, others.get(account.id, ()))
         reached[account.id] = here
         grown.append(account if here.parallel is None else replace(account, exposure=here.exposure))
     return tuple(reversed(grown))
 
 
 def _reached(
-    account: Account, beneath: Sequence[_ChargeEffect], others: Sequence[tuple[RdpCurve, RdpCurve]]
+    account: Account, under: Sequence[_ChargeEffect], others: Sequence[tuple[RdpCurve, RdpCurve]]
 ) -> _ChargeEffect:
     """Compute a charge's effect on an account from its children's."""
     if account.parts_that_count is not None:
-        assert beneath, "only its parts are under a parallel account"
-        whole = compose_partitions([each.exposure for each in beneath], others, account.parts_that_count)
+        assert under, "only its parts are under a parallel account"
+        whole = compose_partitions([each.exposure for each in under], others, account.parts_that_count)
         return _ChargeEffect(whole, account, whole)
-    through = [each for each in beneath if each.parallel is not None]
+    through = [each for each in under if each.parallel is not None]
     if not through:
         return _ChargeEffect(ParallelExposure.sequential(account.spent, account.held))
-    assert len(beneath) == 1, "a charge reaches what adds up in one way"
+    assert len(under) == 1, "a charge reaches what adds up in one way"
     [below] = through
     assert below.parallel is not None, "it was chosen so"
     assert below.inner is not None, "a parallel account grows somehow"
@@ -85,20 +85,20 @@ def _reached(
 def recompose(account: Account, children: Iterable[Account]) -> Account:
     """Recompute a parallel account from all of its partitions."""
     assert account.parts_that_count is not None, "it has parts"
-    beneath = list(children)
-    spent = largest([part.spent for part in beneath], account.parts_that_count)
-    total = largest([part.spent + part.held for part in beneath], account.parts_that_count)
+    parts = list(children)
+    spent = largest([part.spent for part in parts], account.parts_that_count)
+    total = largest([part.spent + part.held for part in parts], account.parts_that_count)
     return account.composed(spent, total)
 
 
 def topmost_parallel_under(path: Sequence[Account], account: Account) -> Account | None:
     """Find the topmost parallel account of a path under a sequential one, if any."""
-    beneath = {account.id}
+    under = {account.id}
     for other in path:
-        if other.parent_id in beneath:
+        if other.parent_id in under:
             if other.partitions_per_unit is not None:
                 return other
-            beneath.add(other.id)
+            under.add(other.id)
     return None
 
 
@@ -119,8 +119,8 @@ def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
     ancestor of another, and no charge may reach an account in two ways.
     """
     for name, path in paths.items():
-        for other, beneath in paths.items():
-            if name != other and any(account.id == path[-1].id for account in beneath[:-1]):
+        for other, lower in paths.items():
+            if name != other and any(account.id == path[-1].id for account in lower[:-1]):
                 raise InvalidInputError(
                     f"{name} lies above {other}, so a charge to {other} is charged to it anyway. Name only {other}."
                 )

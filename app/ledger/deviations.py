@@ -62,8 +62,10 @@ def deviations(declared: Declared, next_step: int, steps: Iterable[StepEvent], h
     found: dict[DeviationKind, Deviation] = {}
     at = next_step
     for step in steps:
-        for kind, said, seen in _of_event(declared, step.event):
-            found.setdefault(kind, Deviation(kind, said, seen, at))
+        if step.event != declared.event and all(step.event != planned.event for planned in declared.planned):
+            usual = declared.event or next((planned.event for planned in declared.planned), None)
+            for kind, expected, seen in () if usual is None else _differences(usual, step.event):
+                found.setdefault(kind, Deviation(kind, expected, seen, at))
         at += step.count
     if declared.steps is not None and at > declared.steps:
         first = max(next_step, declared.steps)
@@ -85,17 +87,10 @@ def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]
 _Difference = tuple[DeviationKind, float | str | None, float | str | None]
 
 
-def _of_event(declared: Declared, event: DpEvent) -> tuple[_Difference, ...]:
-    if event == declared.event or any(event == step.event for step in declared.planned):
-        return ()
-    said = declared.event or next((step.event for step in declared.planned), None)
-    return () if said is None else _differences(said, event)
-
-
 @lru_cache(maxsize=4096)
 def _differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...]:
-    said, seen = _traits(declared), _traits(observed)
-    found = tuple((kind, said[kind], seen[kind]) for kind in said if said[kind] != seen[kind])
+    usual, seen = _traits(declared), _traits(observed)
+    found = tuple((kind, usual[kind], seen[kind]) for kind in usual if usual[kind] != seen[kind])
     return found or ((DeviationKind.EVENT, type_name(declared), type_name(observed)),)
 
 

@@ -17,9 +17,9 @@ from app.accounting.conversion import (
     remaining_delta,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve
+from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve, nats_of
 from app.accounting.orders import orders
-from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.filters import FilterWeights, Limit
 
 # Zero-dimensional arrays: Python ints take numpy twice as long.
 _ONE: Final = np.array(1)
@@ -60,10 +60,10 @@ class FilterBounds:
         """Compute the smallest epsilon limit that this filter would still have admitted."""
         if spent.delta > self.room:
             return inf
-        here = spent.at(self.places)
-        if self.covered >= 0 and bool((here.values <= self.covered).any()):
+        here = spent.values[self.places]
+        if self.covered >= 0 and bool((here <= self.covered).any()):
             return 0.0
-        return max(0.0, float((here.nats() + self.prices).min()))
+        return max(0.0, float((nats_of(here) + self.prices).min()))
 
 
 @lru_cache(maxsize=4096)
@@ -96,12 +96,3 @@ def declared_filter_bounds(limit: Limit, own_delta: int, grid_version: int) -> F
         room,
         floor(rdp_covered_by_delta(remaining) / UNIT) if remaining else -1,
     )
-
-
-def bounds_of(
-    limit: Limit, kind: FilterKind, weights: FilterWeights | None, grid_version: int, own_delta: int = 0
-) -> FilterBounds:
-    """Get the bounds of an account; without weights, the filter counts as declared."""
-    if kind is FilterKind.DECLARED or weights is None:
-        return declared_filter_bounds(limit, own_delta, grid_version)
-    return adaptive_filter_bounds(limit, weights, grid_version)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, threshold_units
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, RdpCurve
-from app.accounting.orders import HIGHEST, orders
-from app.ledger.errors import InvalidInputError
+from app.accounting.orders import GRID_VERSION, HIGHEST, orders
+from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 
 PLANNED_SHARE = 0.96
 """Share of delta for the planned order."""
@@ -138,3 +138,21 @@ def smallest_useful_epsilon(delta: float, kind: FilterKind, grid: NDArray[np.flo
     """Compute the epsilon below which a limit with this delta admits nothing at the orders of a grid."""
     share = delta if kind is FilterKind.DECLARED else PLANNED_SHARE * delta
     return max(0.0, float(np.min(epsilon_at_orders(grid, np.zeros(grid.shape), share))))
+
+
+def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
+    """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
+    if population_size is not None and limit.delta * population_size >= 1:
+        raise DeltaTooLargeError(
+            f"delta {limit.delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "
+            f"one whole record of this population to be published. Choose a smaller delta.",
+            delta=limit.delta,
+            population_size=population_size,
+        )
+    smallest = smallest_useful_epsilon(limit.delta, kind, orders(grid_version))
+    if limit.epsilon <= smallest:
+        raise LimitTooSmallError(
+            f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "
+            f"the limit's epsilon is {limit.epsilon:g}. Choose a larger epsilon or a larger delta.",
+            smallest_epsilon=smallest,
+        )

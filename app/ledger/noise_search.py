@@ -11,7 +11,6 @@ from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, spend_curve
 from app.ledger.accounts import Account, PricedStep, StepEvent
-from app.ledger.headroom import fits as has_room
 
 MOST_WORK_OF_A_TRIAL = 24_500
 """Microseconds; more expensive events are not searched: thirty trials must not take a second."""
@@ -32,7 +31,7 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
 
     def fits(event: DpEvent) -> bool:
         quieter = path[0].price(StepEvent(event, asked.count))
-        return all(has_room(account.prepared_for([quieter]), quieter.cost) for account in path)
+        return all(account.prepared_for([quieter]).fits(quieter.cost) for account in path)
 
     try:
         near = _noise_at_the_weights(path, asked)

@@ -156,11 +156,11 @@ def effective(sources: tuple[PolicySource, ...]) -> Policy:
         approvers_to_create_population=OPENERS,
         deviations=Deviations.FLAG,
     )
-    beneath = [
+    further = [
         source.policy if source.path != ORGANISATION else replace(source.policy, approvers_to_raise_limit=None)
         for source in sources
     ]
-    return reduce(stricter, beneath, base)
+    return reduce(stricter, further, base)
 
 
 def loosened(before: Policy, after: Policy, *, of_organisation: bool) -> tuple[str, ...]:

@@ -76,8 +76,8 @@ def require_declared(sources: tuple[PolicySource, ...], found: Sequence[Deviatio
     """Raise PolicyViolationError if a policy refuses the deviations."""
     if found:
         first = found[0]
-        told = f"{first.kind} {first.observed} where {first.declared} was declared"
-        refused = (told, str(Deviations.REFUSE))
+        mismatch = f"{first.kind} {first.observed} where {first.declared} was declared"
+        refused = (mismatch, str(Deviations.REFUSE))
         _raise_first(sources, "deviations", lambda policy: refused if policy.deviations is Deviations.REFUSE else None)
 
 

@@ -49,7 +49,7 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
 """Rule, its required rule, whether the effective policy satisfies that, and the consequence otherwise."""
 
 
-def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarning, ...]:
+def warnings_about(own: Policy, holds: Policy, above: Policy) -> tuple[RuleWarning, ...]:
     """Find the rules of a policy that have no effect, or can be bypassed.
 
     `holds` combines it with all policies above it, `above` only those. A rule may have two warnings.
@@ -57,9 +57,9 @@ def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarn
     found = [
         RuleWarning(rule, needed, f"{rule} can be bypassed: {detail}.")
         for rule, needed, is_met, detail in _NEEDS
-        if getattr(said, rule) is not None and not is_met(holds)
+        if getattr(own, rule) is not None and not is_met(holds)
     ]
-    loose = [rule for rule in Policy.__dataclass_fields__ if _without_effect(rule, said, above)]
+    loose = [rule for rule in Policy.__dataclass_fields__ if _without_effect(rule, own, above)]
     found += [
         RuleWarning(rule, None, f"{rule} has no effect here: what holds above is as strict, or stricter.")
         for rule in loose
@@ -67,8 +67,8 @@ def warnings_about(said: Policy, holds: Policy, above: Policy) -> tuple[RuleWarn
     return tuple(found)
 
 
-def _without_effect(rule: str, said: Policy, above: Policy) -> bool:
-    value = getattr(said, rule)
+def _without_effect(rule: str, own: Policy, above: Policy) -> bool:
+    value = getattr(own, rule)
     if value is None or value is False or getattr(above, rule) is None:
         return False
-    return bool(getattr(stricter(said, above), rule) == getattr(above, rule))
+    return bool(getattr(stricter(own, above), rule) == getattr(above, rule))

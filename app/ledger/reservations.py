@@ -240,18 +240,8 @@ def forfeit(reservation: Reservation) -> ReservationClose:
     )
 
 
-def subtract_hold(held: RdpCurve, cost: RdpCurve) -> RdpCurve:
-    """Subtract a part from a held sum; an exhausted order stays exhausted.
-
-    `is_exact` checks whether the result is the sum of the other parts.
-    """
-    rest = held.values - cost.values
-    rest[held.values == EXHAUSTED] = EXHAUSTED
-    return RdpCurve(rest, held.delta - cost.delta)
-
-
 def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
-    """Check whether `subtract_hold` gives the exact sum of the remaining curves.
+    """Check whether subtracting a part from a hold leaves the exact sum of the remaining curves.
 
     True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
     exhausts the order that represents infinity. `left` is consumed only as far as needed.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.admission import min_repetitions
 from app.ledger.composition import exposed
-from app.ledger.headroom import min_repetitions
 from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation
 

@@ -111,7 +111,8 @@ class Clock:
         low = known.low - slack
         if at < known.before_until:
             low = min(low, known.before)
-        return Moment(_utc(at + known.high + slack), _utc(at + low))
+        latest, earliest = at + known.high + slack, at + low
+        return Moment(datetime.fromtimestamp(latest, UTC), datetime.fromtimestamp(earliest, UTC))
 
     def now(self) -> datetime:
         """Get the upper bound on the current time, for comparisons and storage."""
@@ -142,7 +143,3 @@ def _merge_reading(known: _ClockBounds | None, low: float, high: float, at: floa
 def _own() -> Reading:
     began = counted()
     return Reading(began, datetime.now(UTC), counted())
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -66,7 +66,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
         del record
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
         for pragma in (
-            _busy_timeout(patience),
+            f"busy_timeout = {int(patience * 1000)}",
             *(_LOOKING if read_only else _WRITING),
             _CACHE if keeping else _NO_CACHE,
         ):
@@ -101,7 +101,7 @@ def begin_at_once(connection: Connection, patience: float) -> bool:
     """
     raw = connection.connection.dbapi_connection
     assert raw is not None, "a connection of a transaction that is to be"
-    _pragma(raw, _busy_timeout(0))
+    _pragma(raw, "busy_timeout = 0")
     try:
         connection.begin()
     except OperationalError as error:
@@ -109,7 +109,7 @@ def begin_at_once(connection: Connection, patience: float) -> bool:
             return False
         raise
     finally:
-        _pragma(raw, _busy_timeout(patience))
+        _pragma(raw, f"busy_timeout = {int(patience * 1000)}")
     return True
 
 
@@ -165,10 +165,6 @@ def _look_only(dialect: object, record: object, given: list[object], options: di
     del dialect, record
     given[0] = read_only_uri(Path(str(given[0])))
     options["uri"] = True
-
-
-def _busy_timeout(seconds: float) -> str:
-    return f"busy_timeout = {int(seconds * 1000)}"
 
 
 def _pragma(connection: DBAPIConnection, pragma: str) -> None:

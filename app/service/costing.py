@@ -61,12 +61,6 @@ class PrecomputedCosts:
 
             raise CostNotReadyError(Job(event_curves, (now, *rule)), keep, work)
 
-    def require_planned(self, path: Iterable[Account]) -> None:
-        """Require the costs of the workloads that weights are yet to be chosen for, as `require`."""
-        for account in path:
-            if account.planned and account.limit is not None and not account.weights_frozen:
-                self.require(account, [step.event for step in account.planned])
-
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
         """Return the noise with which a refused charge fits, or None.
 
@@ -164,6 +158,17 @@ def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) 
             missing.compute(organisation_id)
 
 
+def require_planned(path: Sequence[Account], ready: PrecomputedCosts) -> None:
+    """Require the costs of the workloads that weights are yet to be chosen for.
+
+    Raises:
+        CostNotReadyError: one of them is missing.
+    """
+    for account in path:
+        if account.planned and account.limit is not None and not account.weights_frozen:
+            ready.require(account, [step.event for step in account.planned])
+
+
 def price_steps(
     account: Account, steps: Sequence[StepEvent], stored: Mapping[DpEvent, RdpCurve], ready: PrecomputedCosts
 ) -> list[PricedStep]:
@@ -178,7 +183,9 @@ def price_steps(
     Raises:
         CostNotReadyError: neither has the costs of an event.
     """
-    ready.require(account, [step.event for step in steps if step.event not in stored])
+    lacking = [step.event for step in steps if step.event not in stored]
+    if lacking:
+        ready.require(account, lacking)
     return [PricedStep(step, stored.get(step.event) or ready.curve(account, step.event)) for step in steps]
 
 

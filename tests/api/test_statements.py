@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event as hooks
 
-from app.persistence.repositories.balances import MOST_EVENTS
+from app.ledger.account_records import MOST_EVENTS
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.signatures import is_signed_by
 from app.service.verification import apply_quarantines, verify

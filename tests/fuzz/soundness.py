@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from sqlalchemy import select
 
-from app.ledger.headroom import fits
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts
 from app.persistence.tables import account_ancestors, audit_entries, decisions
@@ -39,6 +38,6 @@ def _past_limits(database: Database) -> Iterator[str]:
         damaged: list[str] = []
         for kept in accounts.list_all(tx, report=lambda cell: damaged.append(str(cell))):
             account = kept.account
-            if account.id not in excused and account.weights is not None and not fits(account):
+            if account.id not in excused and account.weights is not None and not account.fits():
                 yield f"{account.id} is past its limit."
         yield from damaged

@@ -11,7 +11,6 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.orders import GRID_VERSION, orders
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
-from app.ledger.filter_bounds import bounds_of
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 
 AccountMaker = Callable[..., Account]
@@ -29,7 +28,7 @@ def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Acco
 
 def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, own_delta: int = 0) -> NDArray[np.int64]:
     """What may be spent at each order of the grid, -1 where an order counts not."""
-    gate = bounds_of(limit, kind, weights, GRID_VERSION, own_delta)
+    gate = replace(make_account(limit.epsilon, limit.delta, kind), weights=weights).bounds(own_delta)
     found = np.full(orders(GRID_VERSION).shape, -1, dtype=np.int64)
     found[gate.places] = gate.bounds
     return found
@@ -44,34 +43,36 @@ def chained(*accounts: Account) -> tuple[Account, ...]:
     )
 
 
+def make_account(
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    kind: FilterKind = FilterKind.ADAPTIVE,
+    *,
+    name: str = "p",
+    limited: bool = True,
+    planned: tuple[StepEvent, ...] = (),
+) -> Account:
+    """Make an account with a limit and nothing spent."""
+    return Account(
+        id=f"bud_{name}",
+        kind=AccountKind.BUDGET if limited else AccountKind.RUN,
+        parent_id=None,
+        population_id="pop_p",
+        name=name,
+        path=name,
+        depth=1,
+        relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        limit=Limit(epsilon, delta) if limited else None,
+        filter=kind,
+        planned=planned,
+        weights=None,
+        spent=zero_curve(),
+        held=zero_curve(),
+    )
+
+
 @pytest.fixture(scope="session")
 def account() -> AccountMaker:
     """Make an account with a limit and nothing spent."""
 
-    def make(
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        kind: FilterKind = FilterKind.ADAPTIVE,
-        *,
-        name: str = "p",
-        limited: bool = True,
-        planned: tuple[StepEvent, ...] = (),
-    ) -> Account:
-        return Account(
-            id=f"bud_{name}",
-            kind=AccountKind.BUDGET if limited else AccountKind.RUN,
-            parent_id=None,
-            population_id="pop_p",
-            name=name,
-            path=name,
-            depth=1,
-            relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            limit=Limit(epsilon, delta) if limited else None,
-            filter=kind,
-            planned=planned,
-            weights=None,
-            spent=zero_curve(),
-            held=zero_curve(),
-        )
-
-    return make
+    return make_account

@@ -13,18 +13,17 @@ from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.orders import GRID_VERSION, finite_orders, orders
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import check_limit
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-from app.ledger.filter_bounds import bounds_of
 from app.ledger.filters import (
     PLANNED_SHARE,
     FilterKind,
     Limit,
     adaptive_weights,
+    check_limit,
     smallest_useful_epsilon,
 )
 
-from .conftest import AccountMaker, thresholds
+from .conftest import AccountMaker, make_account, thresholds
 
 GRID = orders(GRID_VERSION)
 limits = st.builds(Limit, st.floats(0.05, 100.0), st.floats(1e-12, 1e-3))
@@ -84,7 +83,7 @@ def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, 
     count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
     if count:
         spent = workload.times(count)
-        gate = bounds_of(limit, kind, weights, GRID_VERSION)
+        gate = replace(make_account(limit.epsilon, limit.delta, kind), weights=weights).bounds(0)
         assert gate.epsilon(spent) <= limit.epsilon
         more = gate.epsilon(workload.times(count + 1))
         assert more > limit.epsilon * (1 - 1e-9)

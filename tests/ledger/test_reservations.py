@@ -15,6 +15,7 @@ from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
+from app.ledger.parallel_exposure import without
 from app.ledger.plans import PlannedItem, plan_of
 from app.ledger.reservations import (
     Reservation,
@@ -27,7 +28,6 @@ from app.ledger.reservations import (
     has_lapsed,
     is_exact,
     remaining_items,
-    subtract_hold,
     take,
     void,
 )
@@ -225,7 +225,7 @@ CURVES = st.builds(
 @given(CURVES, CURVES)
 def test_what_is_taken_out_is_exact(rest: RdpCurve, taken: RdpCurve) -> None:
     assert is_exact(rest + taken, ())
-    assert subtract_hold(rest + taken, taken) == rest
+    assert without(rest + taken, taken) == rest
 
 
 SOMETIMES_EXHAUSTED = st.builds(
@@ -241,13 +241,13 @@ def test_where_it_is_called_exact_it_is(left: list[tuple[RdpCurve, int]], taken:
     for curve, count in left:
         rest = rest + curve.times(count)
     if is_exact(rest + taken, (curve for curve, _ in left)):
-        assert subtract_hold(rest + taken, taken) == rest
+        assert without(rest + taken, taken) == rest
 
 
 def test_a_gaussians_infinite_order_is_no_obstacle() -> None:
     one = event_curve(Gaussian(1.0), NeighboringRelation.ADD_OR_REMOVE_ONE, 1)
     assert is_exact(one.times(9), (one,))
-    assert subtract_hold(one.times(9), one.times(4)) == one.times(5)
+    assert without(one.times(9), one.times(4)) == one.times(5)
     assert not is_exact(one.times(9), ())
 
 
@@ -256,7 +256,7 @@ def test_what_was_cut_off_is_not_subtracted() -> None:
     assert not is_exact(whole, [RdpCurve(np.array([5, 1], dtype=np.int64))])
     assert not is_exact(RdpCurve(np.array([5, 1], dtype=np.int64), EXHAUSTED), ())
     with pytest.raises(ValueError, match="none of them negative"):
-        subtract_hold(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
+        without(RdpCurve(np.array([5, 1], dtype=np.int64)), RdpCurve(np.array([6, 1], dtype=np.int64)))
 
 
 def test_no_item_is_used_more_than_planned() -> None:

@@ -68,7 +68,7 @@ CASES = (
     Mutation(
         "a policy beneath another makes it looser",
         "app/ledger/policies.py",
-        "    return reduce(stricter, beneath, base)",
+        "    return reduce(stricter, further, base)",
         "    return stricter(base, beneath[-1]) if beneath else base",
         ("tests/ledger/test_policies.py",),
     ),

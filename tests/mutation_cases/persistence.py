@@ -66,7 +66,7 @@ CASES = (
     ),
     Mutation(
         "an event that was charged again counts once",
-        "app/persistence/repositories/balances.py",
+        "app/ledger/account_records.py",
         "counted[key] = (times + count, ",
         "counted[key] = (count, ",
         ("tests/service/test_balances.py",),

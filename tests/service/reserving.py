@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, select
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import DpEvent, fingerprint
+from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
+from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.decisions import Decision, DecisionOutcome, sealed
@@ -132,10 +133,12 @@ class Reserver:
         return total_cost(self._priced(tx, account, left)) if left else zero_curve(account.grid_version)
 
     def _save(self, tx: Connection, changed: Sequence[Account]) -> None:
-        balances.save(
-            tx,
-            [(self.organisation_id, replace(account, version=account.version + 1), None, NOW) for account in changed],
-        )
+        people = Population("user", NeighboringRelation.ADD_OR_REMOVE_ONE, None)
+        records = [
+            AccountRecord(replace(account, version=account.version + 1), people, NOW, NOW, uncompacted=None)
+            for account in changed
+        ]
+        balances.save(tx, [(self.organisation_id, record) for record in records])
 
     def _append(
         self,

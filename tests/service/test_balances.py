@@ -1,13 +1,15 @@
 """Balances: a charge is an event and a count, and the curve that follows is the same however it was written."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
 from app.accounting.events import Gaussian
+from app.ledger.account_records import MOST_EVENTS
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories.balances import MOST_EVENTS, charged
+from app.persistence.repositories import accounts as account_rows
 from app.persistence.tables import accounts, balances
 from tests.conftest import Ledger
 from tests.service.commanding import LOUD, QUIET, Office, opened, request, sound
@@ -55,5 +57,8 @@ def test_a_request_of_many_different_events_is_counted_or_written(ledger: Ledger
     assert sound(ledger)
 
 
-def test_what_is_to_be_written_anyway_is_not_counted() -> None:
-    assert charged(None, [], from_held=False) is None
+def test_what_is_to_be_written_anyway_is_not_counted(ledger: Ledger) -> None:
+    run = opened(ledger)
+    with ledger.database.read(ALL_TENANTS) as tx:
+        record = replace(account_rows.path_of(tx, Office(ledger).organisation_id, run)[0], uncompacted=None)
+    assert record.charged_to(record.account, [], record.updated_at).uncompacted is None

@@ -64,7 +64,7 @@ async def authorize_steps(
             headers["Idempotent-Replay-Of"] = answered.decision.idempotency_key
     if answered.decision.admitted:
         # Not through StepAuthorization: its validation would take longer than parsing the request.
-        content = to_json(admitted_members(answered.decision, dry_run=dry_run))
+        content = to_json(admitted_members(answered.decision, dry_run=dry_run), inf_nan_mode="strings")
         return Response(content, 200, headers, "application/json")
     detail, members = refusal_members(answered.decision, dry_run=dry_run)
     return problem_response("budget_exceeded", detail, members, headers)

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from app.accounting.events import MAX_EVENTS
 from app.accounting.work import require_affordable_events
 from app.api.schemas.common import Count, Input
-from app.api.schemas.events import SentEvent, event_of
+from app.api.schemas.events import SentEvent
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import RequestTooLargeError
 
@@ -42,6 +42,6 @@ def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
     Raises:
         PlanTooExpensiveError: pricing them exceeds the work limit of a request.
     """
-    steps = tuple(StepEvent(event_of(item.event), item.count) for item in items)
+    steps = tuple(StepEvent(item.event.domain, item.count) for item in items)
     require_affordable_events(step.event for step in steps)
     return steps

@@ -160,33 +160,31 @@ class Event(
     model_config = ConfigDict(frozen=True)
 
     @cached_property
-    def affordable(self) -> DpEvent:
-        """Convert to the domain and check the work; cached, because trainers repeat events."""
+    def domain(self) -> DpEvent:
+        """Convert to the domain; cached, because trainers repeat events.
+
+        Raises:
+            PlanTooExpensiveError: pricing it exceeds the work limit of a request.
+        """
         event = event_from_dict(self.model_dump())
         require_affordable_events([event])
         return event
 
 
-def event_of(event: Event) -> DpEvent:
-    """Convert to the domain.
-
-    Raises:
-        PlanTooExpensiveError: pricing it exceeds the work limit of a request.
-    """
-    return event.affordable
-
-
 def _read_once(given: object, read: ValidatorFunctionWrapHandler) -> Event:
     """Parse an event once for each JSON text, because trainers repeat events."""
-    words = _words(given)
-    known = _KNOWN.get(words)
+    try:
+        text = to_json(given)
+    except PydanticSerializationError:  # nested more deeply than that goes
+        text = b""
+    known = _KNOWN.get(text)
     if known is None:
         _check_nesting(given)
         known = read(given)
-        if 0 < len(words) <= MOST_WORDS:
+        if 0 < len(text) <= MOST_WORDS:
             if len(_KNOWN) >= MOST_KNOWN:
                 _KNOWN.clear()
-            _KNOWN[words] = known
+            _KNOWN[text] = known
     return known
 
 
@@ -197,13 +195,6 @@ MOST_KNOWN = 4096
 MOST_WORDS = 1000
 _KNOWN: dict[bytes, Event] = {}
 """Events as they were read, by their JSON text; a few thousand short ones."""
-
-
-def _words(given: object) -> bytes:
-    try:
-        return to_json(given)
-    except PydanticSerializationError:  # nested more deeply than that goes
-        return b""
 
 
 def _check_nesting(given: object) -> None:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import Body, Delta, Filter, Relation
 from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent, event_of
+from app.api.schemas.events import SentEvent
 from app.api.schemas.examples import EXAMPLE_EVENT
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
@@ -96,7 +96,7 @@ class CalibrationTarget(PlanAssumptionsBody):
         """
         other_events = step_events_of(self.other_events)
         goal = CalibrationGoal(self.epsilon, self.delta, self.filter, other_events, self.setting())
-        return event_of(self.event), goal
+        return self.event.domain, goal
 
 
 class FindNoiseMultiplier(CalibrationTarget):

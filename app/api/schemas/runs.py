@@ -20,7 +20,7 @@ from app.api.schemas.common import (
     Relation,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent, event_of
+from app.api.schemas.events import SentEvent
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -123,7 +123,7 @@ class CreateRun(CreateAccount):
     def _declaration(self) -> RunDeclaration:
         return RunDeclaration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            None if self.event is None else event_of(self.event),
+            None if self.event is None else self.event.domain,
             self.privacy_unit,
             self.neighboring_relation,
             self.steps_per_hour,

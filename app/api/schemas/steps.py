@@ -11,7 +11,7 @@ from typing_extensions import TypeAliasType
 from app.accounting.events import DpEvent
 from app.api.schemas.common import Body, Count, ExtendedNumber, Output
 from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent, event_of
+from app.api.schemas.events import SentEvent
 from app.api.schemas.examples import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
@@ -21,7 +21,6 @@ from app.api.schemas.examples import (
 )
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
-from app.service.json_numbers import json_finite
 
 ADMITTED_EXAMPLE: dict[str, Any] = {
     "decision": "admitted",
@@ -121,7 +120,7 @@ class AuthorizeSteps(Body):
             PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         if self.events is None:
-            event = None if self.event is None else event_of(self.event)
+            event = None if self.event is None else self.event.domain
             items: tuple[tuple[DpEvent | None, int], ...] = ((event, self.count or 1),)
         else:
             items = tuple((step.event, step.count) for step in step_events_of(self.events))
@@ -160,7 +159,7 @@ class StepAuthorization(Output):
 
 
 def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
-    """Build the members of StepAuthorization."""
+    """Build the members of StepAuthorization, to be written with infinity as a string."""
     return {
         "decision": "admitted" if decision.outcome is DecisionOutcome.ADMITTED else "reported",
         "run": decision.run_id,
@@ -169,7 +168,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "count": decision.step_count,
         "requested_count": decision.requested_count,
         "next_step": decision.next_step,
-        **json_finite(epsilon=decision.reading.epsilon),
+        "epsilon": decision.reading.epsilon,
         "delta": decision.reading.delta,
         "epsilon_limit": decision.reading.epsilon_limit,
         "steps_remaining": decision.steps_remaining or 0,

@@ -36,6 +36,7 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
 
 
+@lru_cache(maxsize=4096)
 def weights_text(weights: FilterWeights | None) -> str | None:
     """Serialize frozen weights."""
     return None if weights is None else json.dumps(weights_facts(weights))

@@ -6,45 +6,26 @@ order and grouping (ADR 0004, ADR 0013).
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve
-from app.accounting.events import NeighboringRelation, fingerprint
-from app.ledger.account_records import UncompactedCharges
-from app.ledger.accounts import Account, PricedStep, zero_curve
+from app.accounting.events import NeighboringRelation
+from app.ledger.account_records import MOST_EVENTS, AccountRecord, UncompactedCharges
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.reservations import subtract_hold
+from app.ledger.parallel_exposure import without
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_values import weights_text
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
 
-MOST_EVENTS: Final = 16
-"""Maximum different events before the curves are written."""
-
-
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
 _CHARGED = BulkStatement(accounts, ["uncompacted_charges", "filter_weights", "version", "updated_at"])
 _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
-
-
-def charged(
-    uncompacted: UncompactedCharges | None, steps: Sequence[PricedStep], *, from_held: bool
-) -> UncompactedCharges | None:
-    """Add a charge to the counts; None if the curves must be written."""
-    if uncompacted is None:
-        return None
-    counted = dict(uncompacted)
-    for priced in steps:
-        key, count = fingerprint(priced.step.event), priced.step.count
-        times, taken = counted.get(key, (0, 0))
-        counted[key] = (times + count, taken + count if from_held else taken)
-    return counted if len(counted) <= MOST_EVENTS else None
 
 
 def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, UncompactedCharges]:
@@ -69,7 +50,7 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
             )
         spent = spent + curves[key].times(times)
         if taken:
-            held = subtract_hold(held, curves[key].times(taken))
+            held = without(held, curves[key].times(taken))
     return spent, held, uncompacted
 
 
@@ -93,30 +74,26 @@ def add(tx: Connection, organisation_id: str, account: Account) -> None:
     tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
 
 
-def save(tx: Connection, changed: Iterable[tuple[str, Account, UncompactedCharges | None, datetime]]) -> None:
-    """Write balances, frozen weights and versions after charges.
-
-    The charges since the curves were written are None if the curves must be written now.
-    """
-    rows = list(changed)
+def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
+    """Write balances, frozen weights and versions after charges, with the owners of the accounts."""
     _CHARGED.execute(
         tx,
         [
             {
-                "organisation_id": organisation_id,
-                "id": account.id,
-                "uncompacted_charges": json.dumps(uncompacted or {}, separators=(",", ":")),
-                "filter_weights": weights_text(account.weights),
-                "version": account.version,
-                "updated_at": now,
+                "organisation_id": owner,
+                "id": record.account.id,
+                "uncompacted_charges": json.dumps(record.uncompacted or {}, separators=(",", ":")),
+                "filter_weights": weights_text(record.account.weights),
+                "version": record.account.version,
+                "updated_at": record.updated_at,
             }
-            for organisation_id, account, uncompacted, now in rows
+            for owner, record in changed
         ],
     )
     written = [
-        {"organisation_id": organisation_id, "account_id": account.id, **_values(account)}
-        for organisation_id, account, uncompacted, _ in rows
-        if uncompacted is None
+        {"organisation_id": owner, "account_id": record.account.id, **_values(record.account)}
+        for owner, record in changed
+        if record.uncompacted is None
     ]
     if written:
         _WRITTEN.execute(tx, written)

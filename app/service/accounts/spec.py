@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from app.accounting.events import NeighboringRelation
 from app.accounting.orders import GRID_VERSION
 from app.ledger.account_records import Block, Population
-from app.ledger.accounts import Account, AccountKind, StepEvent, check_limit, zero_curve
+from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import FilterKind, Limit, check_limit
 from app.ledger.policy_checks import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations

@@ -14,7 +14,6 @@ from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.filters import FilterKind
-from app.ledger.headroom import fits
 from app.ledger.runs import TERMINAL, Run
 from app.persistence.repositories import accounts, audit_entries, charge_statistics, experiments, runs
 from app.service.accounts.create import get_account
@@ -194,7 +193,7 @@ def _guarantee(governing: Account) -> str:
     """Choose the guarantee: at the limit only if fixed beforehand and never exceeded (ADR 0020)."""
     adaptive = governing.filter is FilterKind.ADAPTIVE
     released = replace(governing, held=zero_curve(governing.grid_version))
-    exceeded = not released.spent.is_zero and not fits(released)
+    exceeded = not released.spent.is_zero and not released.fits()
     if exceeded or governing.limit_revision:
         return (EXCEEDED if exceeded else CHANGED) + ("." if adaptive else f"{IN_ADVANCE}.")
     return ADAPTIVE if adaptive else DECLARED

@@ -19,7 +19,6 @@ from app.ledger.composition import recompose, topmost_parallel_under
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.hash_chain import Actor
-from app.ledger.headroom import fits
 from app.ledger.parallel_exposure import without
 from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact
 from app.ledger.runs import TERMINAL, Run, RunStatus
@@ -133,7 +132,7 @@ def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome,
     priced = _priced(work, path[0], steps)
     # Executed steps that were cancelled count as reported: recorded even over a limit.
     over = (
-        next((account for account in path if not fits(account)), None) if outcome is DecisionOutcome.REPORTED else None
+        next((account for account in path if not account.fits()), None) if outcome is DecisionOutcome.REPORTED else None
     )
     if over is not None and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
@@ -201,7 +200,7 @@ def _decision(
     if outcome is not DecisionOutcome.FORFEITED and over is None:
         remaining, binding = repetitions_left(path, steps[-1])
     count = sum(priced.step.count for priced in steps)
-    asked = json.dumps([ended.id, str(outcome), count])
+    request = json.dumps([ended.id, str(outcome), count])
     return Decision(
         run_id=run.account_id,
         position=run.decisions,
@@ -216,7 +215,7 @@ def _decision(
         binding_account_id=binding.id,
         binding_account_path=binding.path,
         refusal_details=None,
-        request_fingerprint=hashlib.sha256(asked.encode()).hexdigest(),
+        request_fingerprint=hashlib.sha256(request.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,
         created_at=ended.at,

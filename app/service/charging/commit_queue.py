@@ -11,7 +11,7 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,7 +75,7 @@ class _Waiting:
     answer: "asyncio.Future[CommandResult | Exception]"
     span: SpanContext | None = field(default_factory=TRACES.here)
 
-    def tell(self, outcome: CommandResult | Exception) -> None:
+    def resolve(self, outcome: CommandResult | Exception) -> None:
         """Set the result, unless it is set or the request was cancelled."""
         if not self.answer.done():
             self.answer.set_result(outcome)
@@ -99,16 +99,17 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to repeat the request.
             Also those of `decide`.
         """
-        command = _command(context, request)
-        command.ends_plan = True
+        context.require_permission(Permission.STEP_AUTHORIZE)
+        command = StepCommand(context, request, PrecomputedCosts(), ends_plan=True)
         asked_at = perf_counter()
-        result = await self._repeated(command, self._admit)
+        result = await self._repeated(command, self._submit)
         counters.observe_step_authorization(perf_counter() - asked_at)
         return result
 
     async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide as `authorize_steps` without recording."""
-        return await self._repeated(_command(context, request), self._preview)
+        context.require_permission(Permission.STEP_AUTHORIZE)
+        return await self._repeated(StepCommand(context, request, PrecomputedCosts()), self._preview)
 
     @property
     def waiting(self) -> int:
@@ -140,21 +141,18 @@ class CommitQueue:
     async def _preview(self, command: StepCommand) -> CommandResult:
         return await asyncio.to_thread(preview, self.db, self.memory, command)
 
-    async def _admit(self, command: StepCommand) -> CommandResult | Exception:
-        with TRACES.span("authorize_steps"):
-            return await self._submit(command)
-
     async def _submit(self, command: StepCommand) -> CommandResult | Exception:
         # SQLite has one writer; on PostgreSQL, an organisation with locked rows must not delay others.
         name = "" if self.db.dialect == "sqlite" else command.context.organisation_id
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Retry the request shortly.")
-        waiting = _Waiting(command, asyncio.get_running_loop().create_future())
-        self._lanes.setdefault(name, deque()).append(waiting)
-        if name not in self._writers:
-            self._writers[name] = asyncio.create_task(self._write(name))
-        return await waiting.answer
+        with TRACES.span("authorize_steps"):
+            waiting = _Waiting(command, asyncio.get_running_loop().create_future())
+            self._lanes.setdefault(name, deque()).append(waiting)
+            if name not in self._writers:
+                self._writers[name] = asyncio.create_task(self._write(name))
+            return await waiting.answer
 
     async def _write(self, name: str) -> None:
         """Write groups until the lane is empty."""
@@ -170,12 +168,12 @@ class CommitQueue:
                 with TRACES.shared("commit", [waiting.span for waiting in group]):
                     outcomes = await self._committed([waiting.command for waiting in group])
                 for waiting, outcome in zip(group, outcomes, strict=True):
-                    waiting.tell(outcome)
+                    waiting.resolve(outcome)
         finally:  # even if the writer is cancelled, every request gets a result
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
                 if not waiting.answer.done():
-                    waiting.tell(LedgerUnavailableError(_CRASHED))
+                    waiting.resolve(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         """Commit a group; retry commands alone if one may be at fault."""
@@ -193,8 +191,12 @@ class CommitQueue:
             if len(commands) == 1 or foreseen:
                 return [error] * len(commands)
         else:
-            counters.group_written(len(commands), perf_counter() - began_at)
-            counters.count_decisions(_counted(outcomes))
+            outcomes_and_steps = [
+                (counters.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count)
+                for each in outcomes
+                if isinstance(each, StepResult)
+            ]
+            counters.count_group(len(commands), perf_counter() - began_at, outcomes_and_steps)
             return outcomes
         return [(await self._committed([command]))[0] for command in commands]
 
@@ -220,14 +222,15 @@ def commit_group(
         WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
         SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
     """
+    owners = [command.context.organisation_id for command in commands]
     wanted: dict[str, list[LoadRequest]] = {}
-    for command in commands:
+    for owner, command in zip(owners, commands, strict=True):
         request = LoadRequest(command.request.run_id, command.request, command.needs_path)
-        wanted.setdefault(command.context.organisation_id, []).append(request)
+        wanted.setdefault(owner, []).append(request)
     whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
     with db.write(whose, wait=wait) as tx:
         works = {owner: load(tx, memory, owner, wanted[owner]) for owner in sorted(wanted)}
-        outcomes = [_outcome(tx, memory, works[command.context.organisation_id], command) for command in commands]
+        outcomes = [decided(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)]
         save(tx, *works.values())
     for work in works.values():
         memory.remember(work)
@@ -239,30 +242,18 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandR
     owner, request = command.context.organisation_id, command.request
     with db.read(owner) as tx:
         work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])
-        return _outcome(tx, memory, work, command)
+        return decided(tx, memory, work, command)
 
 
-def _outcome(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
-    try:
-        return decide_loaded(tx, memory, work, command)
-    except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanWithdrawnError) as reason:
-        return reason
-
-
-def decide_loaded(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> StepResult:
-    """Decide a command as `decide`, again after rows that few decisions need were loaded."""
+def decided(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
+    """Decide a command, after loading rows that few decisions need."""
     while True:
         try:
             return decide(work, command)
         except NotLoadedError as missing:
             load_missing(tx, memory, work, missing)
-
-
-def _counted(outcomes: "Iterable[CommandResult | Exception]") -> Iterator[tuple[str, int]]:
-    """Yield outcome and requested count of each decision, for the metrics."""
-    for each in outcomes:
-        if isinstance(each, StepResult):
-            yield counters.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count
+        except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanWithdrawnError) as reason:
+            return reason
 
 
 def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
@@ -272,8 +263,3 @@ def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:
         group.append(lane.popleft())
         items += len(group[-1].command.request.items)
     return group
-
-
-def _command(context: RequestContext, request: StepRequest) -> StepCommand:
-    context.require_permission(Permission.STEP_AUTHORIZE)
-    return StepCommand(context, request, PrecomputedCosts())

@@ -39,6 +39,7 @@ from app.service.charging.requests import (
     StepResult,
 )
 from app.service.charging.unit_of_work import UnitOfWork
+from app.service.costing import price_steps, require_planned
 from app.service.idempotency import key_reused_error
 
 
@@ -80,7 +81,8 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
     path = work.path(request.run_id)
-    taken, covered = _taken(work, command, steps)
+    plan = _usable_plan(work, command)
+    taken, covered = (None, steps) if plan is None else _taken(command, plan, steps)
     if taken is not None:
         decision = _under_reservation(work, command, run, taken, covered, fingerprint)
     elif path is None:
@@ -133,31 +135,30 @@ def require_no_sweep(work: UnitOfWork, run: Run) -> None:
 
 
 def _taken(
-    work: UnitOfWork, command: StepCommand, steps: tuple[StepEvent, ...]
+    command: StepCommand, plan: Reservation, steps: tuple[StepEvent, ...]
 ) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
     """Take the steps, truncated if allowed, out of the run's reservation.
 
     Raises:
         PlanWithdrawnError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
-    reservation = _usable(work, command)
-    taken = None if reservation is None else take(reservation, steps, command.context.lapsed_by)
-    if isinstance(taken, Shortfall) and reservation is not None and reservation.steps_withdrawn:
-        covered = count_covered(reservation, steps)
-        if not covered and is_withdrawn(reservation, steps[0]) and command.ends_plan:
-            raise PlanWithdrawnError(reservation.id)
+    taken = take(plan, steps, command.context.lapsed_by)
+    if isinstance(taken, Shortfall) and plan.steps_withdrawn:
+        covered = count_covered(plan, steps)
+        if not covered and is_withdrawn(plan, steps[0]) and command.ends_plan:
+            raise PlanWithdrawnError(plan.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = _first(steps, covered)
-            taken = take(reservation, steps, command.context.lapsed_by)
+            taken = take(plan, steps, command.context.lapsed_by)
     return (None if isinstance(taken, Shortfall) else taken), steps
 
 
-def _usable(work: UnitOfWork, command: StepCommand) -> Reservation | None:
+def _usable_plan(work: UnitOfWork, command: StepCommand) -> Reservation | None:
     """Get the run's reservation, if its plan can cover the request."""
-    reservation = work.reservations.get(command.request.run_id)
-    if reservation is None or command.request.mode is Mode.REPORT or has_lapsed(reservation, command.context.lapsed_by):
+    plan = work.reservations.get(command.request.run_id)
+    if plan is None or command.request.mode is Mode.REPORT or has_lapsed(plan, command.context.lapsed_by):
         return None
-    return reservation
+    return plan
 
 
 def _under_reservation(
@@ -167,7 +168,7 @@ def _under_reservation(
     path = [work.record(at).account for at in work.paths[run.account_id]]
     require_open(path, command.context.now)
     own = path[-1]
-    priced = work.price(own, steps, command.ready)
+    priced = price_steps(own, steps, work.costs_of(own), command.ready)
     cost = total_cost(priced)
     exact = _is_exact(work, own, taken)
     held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
@@ -195,8 +196,8 @@ def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reserv
     """Sum the costs of the rest of a plan."""
     if taken.run_id not in work.costed_plans:
         raise NotLoadedError(own, taken)
-    left = remaining_items(taken)
-    return total_cost(work.price(own, left, command.ready)) if left else zero_curve(own.grid_version)
+    priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.ready)
+    return total_cost(priced) if priced else zero_curve(own.grid_version)
 
 
 def _by_the_accounts(
@@ -213,8 +214,9 @@ def _by_the_accounts(
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, now)
-    ready.require_planned(path)
-    priced = work.price(path[0], steps, ready)
+    costs = work.costs_of(path[0])
+    require_planned(path, ready)
+    priced = price_steps(path[0], steps, costs, ready)
     outcome: Admission | Refusal
     if request.mode is Mode.REPORT:
         outcome = record(path, priced)
@@ -222,16 +224,17 @@ def _by_the_accounts(
         fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
         if fitting:
             steps = _first(steps, fitting)
-            priced = work.price(path[0], steps, ready)
+            priced = price_steps(path[0], steps, costs, ready)
         outcome = admit(path, priced, ready.noise_that_fits)
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
         return work.append(run, _decision(command, run, steps, fingerprint, outcome))
     decision = _decision(command, run, steps, fingerprint, outcome)
-    work.remember_costs(path[0], priced)
+    costs.update((each.step.event, each.curve) for each in priced)  # the ledger may lack some
     work.charge(outcome.accounts, priced, now)
-    _raise_alerts(work, run, outcome, now)
+    if outcome.overdrawn or not outcome.steps_remaining:
+        _raise_alerts(work, run, outcome, now)
     if outcome.overdrawn and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
     return work.append(_with_deviations(work, run, steps, now), decision)
@@ -256,9 +259,9 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
     binding = refusal.binding
     if binding.limit_revision and binding.id not in work.limit_changes:
         raise NotLoadedError(binding)
-    reservation = _usable(work, command)
-    if reservation is not None and reservation.steps_withdrawn:
-        covered = count_covered(reservation, steps)
+    plan = _usable_plan(work, command)
+    if plan is not None and plan.steps_withdrawn:
+        covered = count_covered(plan, steps)
         refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
     return replace(refusal, limit_change=work.limit_changes.get(binding.id))
 
@@ -277,13 +280,13 @@ def _with_deviations(work: UnitOfWork, run: Run, steps: Sequence[StepEvent], now
 
 
 def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime) -> None:
-    """Raise alerts for an overdrawn run or an exhausted account."""
+    """Raise alerts for an exhausted account, and for a run that has just overdrawn it."""
     own = charged.accounts[-1]
-    if charged.overdrawn and run.status is not RunStatus.OVERDRAWN:
-        exhausted = exhausted_alert(charged.binding, own, now)
-        work.alerts += [overdrawn_alert(own, charged.binding, now), exhausted]
-    elif not charged.overdrawn and not charged.steps_remaining:
-        work.alerts.append(exhausted_alert(charged.binding, own, now))
+    if charged.overdrawn:
+        if run.status is RunStatus.OVERDRAWN:
+            return
+        work.alerts.append(overdrawn_alert(own, charged.binding, now))
+    work.alerts.append(exhausted_alert(charged.binding, own, now))
 
 
 def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
@@ -90,7 +90,7 @@ def load_for(
 
 
 def load_missing(tx: Connection, memory: LedgerCache, work: UnitOfWork, missing: NotLoadedError) -> None:
-    """Load what a decision has asked for: all costs of a plan, or the last change of a limit."""
+    """Load the rows that a decision lacks: all costs of a plan, or the last change of a limit."""
     if missing.plan is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
@@ -114,11 +114,15 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
 
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """The statements of one load, in their order."""
+    """The statements of one load, in their order.
+
+    `hinted` has the runs that had a reservation when they were last seen.
+    """
 
     tx: Connection
     memory: LedgerCache
     work: UnitOfWork
+    hinted: set[str] = field(default_factory=set)
 
     def load_paths(self, run_ids: set[str]) -> None:
         """Load the account ids of each run's path."""
@@ -134,12 +138,13 @@ class _Loader:
     def lock_accounts(self, wanted: Sequence[LoadRequest]) -> None:
         """Lock the accounts of all paths; of a run with a plan, only its own if that is enough."""
         owner = self.work.organisation_id
-        hinted = self.memory.reserved.get_many([(owner, each.run_id) for each in wanted if not each.path])
+        hinted = self.memory.reserved.get_many([(owner, each.run_id) for each in wanted])
+        self.hinted.update(run_id for _, run_id in hinted)
         locked: set[str] = set()
         above: set[str] = set()
         for each in wanted:
             path = self.work.paths.get(each.run_id, ())
-            own_only = (owner, each.run_id) in hinted and not each.path
+            own_only = each.run_id in self.hinted and not each.path
             locked.update(path[-1:] if own_only else path)
             above.update(path[:-1] if own_only else ())
         states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
@@ -208,7 +213,8 @@ class _Loader:
         for run in runs.get_many(self.tx, owner, list(self.work.paths)):
             self.work.runs[run.account_id] = run
             if run.reservation_id is None:
-                self.memory.reserved.forget((owner, run.account_id))
+                if run.account_id in self.hinted:
+                    self.memory.reserved.forget((owner, run.account_id))
             else:
                 self.memory.reserved.put((owner, run.account_id), True)  # noqa: FBT003 - a hint is no flag
                 plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
@@ -254,8 +260,8 @@ class _Loader:
         for each in wanted:
             own, default = self.work.accounts[each.run_id].account, self.work.runs[each.run_id].event
             table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
-            asked = [event or default for event, _ in each.steps.items] if each.steps is not None else []
-            tables.setdefault(table, set()).update(each.events, [event for event in asked if event is not None])
+            steps = [event or default for event, _ in each.steps.items] if each.steps is not None else []
+            tables.setdefault(table, set()).update(each.events, [event for event in steps if event is not None])
         for table, events in tables.items():
             if events:
                 found = self.memory.costs.find_events(self.tx, table, events)
@@ -268,7 +274,7 @@ class _Loader:
                 is_exact(own.held, self._costs_of_plan(own, plan))
 
     def _costs_of_plan(self, own: Account, plan: Reservation) -> Iterator[RdpCurve]:
-        """Load the costs of the rest of a plan one by one, from its end."""
+        """Load the costs of the rest of a plan as far as they are consumed, from its end."""
         table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
         for item in reversed(plan.items):
             if item.unused:

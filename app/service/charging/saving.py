@@ -16,8 +16,7 @@ from app.service.charging.unit_of_work import UnitOfWork
 def save(tx: Connection, *works: UnitOfWork) -> None:
     """Write all changes of units of work; rows of several organisations go in the same statements."""
     for work in works:
-        _save_costs(tx, work)
-        _save_ends_of_plans(tx, work)
+        _save_referenced(tx, work)
     decided = [(work.organisation_id, decision) for work in works for decision in work.decided]
     if decided:
         decisions.add_all(tx, decided)
@@ -33,7 +32,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
         reservations.save_items(tx, used)
     changed = [(work.organisation_id, work.accounts[each]) for work in works for each in sorted(work.changed)]
     if changed:
-        balances.save(tx, [(owner, each.account, each.uncompacted, each.updated_at) for owner, each in changed])
+        balances.save(tx, changed)
     for work in works:
         _raise_threshold_alerts(work)
         if work.alerts:
@@ -48,21 +47,17 @@ def save_transition(tx: Connection, work: UnitOfWork, context: RequestContext, r
     save(tx, work)
 
 
-def _save_costs(tx: Connection, work: UnitOfWork) -> None:
-    """Store the costs and events that the ledger lacks; a restored backup may lack some that are cached."""
+def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
+    """Write what decisions and runs refer to: costs, events and reservations."""
     for (relation, grid_version), costs in work.costs.items() if work.changed else ():
         table = CostTable(work.organisation_id, relation, grid_version)
-        lacking = dp_events.without_curve(tx, table, costs)
+        lacking = dp_events.without_curve(tx, table, costs)  # a restored backup may lack some that are cached
         if lacking:
             work.added_costs[relation, grid_version] = {event: costs[event] for event in lacking}
             dp_events.add_curves(tx, table, work.added_costs[relation, grid_version])
     if work.mentioned:
         dp_events.remember(tx, work.organisation_id, work.mentioned)
-
-
-def _save_ends_of_plans(tx: Connection, work: UnitOfWork) -> None:
-    """Close and add reservations, in this order: a run has one active reservation."""
-    for closed, now in work.closed:
+    for closed, now in work.closed:  # before another is added: a run has one active reservation
         reservations.close(tx, work.organisation_id, closed, now)
     for opened, reserved, now in work.opened:
         reservations.add(tx, work.organisation_id, opened, reserved, now)

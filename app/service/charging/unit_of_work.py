@@ -1,6 +1,6 @@
 """The state of an organisation's ledger within one transaction: loaded rows, and the changes to write.
 
-It has no connection: what a decision needs is loaded before, and what it changes is saved afterwards.
+It has no connection: rows are loaded before the first decision and saved after the last one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ from datetime import datetime
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.ledger.account_records import AccountRecord, UncompactedCharges
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.account_records import AccountRecord
+from app.ledger.accounts import Account, PricedStep
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.decisions import Decision, sealed
@@ -18,8 +18,6 @@ from app.ledger.errors import AccountQuarantinedError, NotFoundError
 from app.ledger.limit_changes import LimitChange
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
-from app.persistence.repositories import balances
-from app.service.costing import PrecomputedCosts, price_steps
 
 CostRule = tuple[NeighboringRelation, int]
 """Neighboring relation and grid version: what the cost of an event depends on."""
@@ -96,7 +94,8 @@ class UnitOfWork:
         for at in self.paths[run_id]:
             record = self.accounts.get(at)
             if record is not None:
-                _require_proven(record)
+                if record.quarantine is not None:
+                    raise _quarantined(record.account.path, at)
                 path.append(record.account)
             elif at in self.quarantined_paths:
                 raise _quarantined(self.quarantined_paths[at], at)
@@ -109,20 +108,13 @@ class UnitOfWork:
         for account in path:
             for part in self.parts.get(account.id, ()):
                 record = self.record(part)
-                _require_proven(record)  # its parent's balance is unproven, too
+                if record.quarantine is not None:  # its parent's balance is unproven, too
+                    raise _quarantined(record.account.path, part)
                 yield record.account
 
     def costs_of(self, account: Account) -> dict[DpEvent, RdpCurve]:
         """Get the loaded costs under an account's rules."""
         return self.costs.setdefault((account.relation, account.grid_version), {})
-
-    def price(self, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts) -> list[PricedStep]:
-        """Price step events, or raise CostNotReadyError."""
-        return price_steps(account, steps, self.costs_of(account), ready)
-
-    def remember_costs(self, account: Account, steps: Iterable[PricedStep]) -> None:
-        """Store the costs that the ledger lacks."""
-        self.costs_of(account).update((priced.step.event, priced.curve) for priced in steps)
 
     def take(self, taken: Reservation) -> None:
         """Replace a run's reservation after steps were taken out of its plan."""
@@ -150,23 +142,14 @@ class UnitOfWork:
         """Replace accounts that these steps, or their move from held, charged."""
         for account in charged:
             before = self.accounts[account.id]
-            since = before.uncompacted
-            if account.exposure is None:
-                since = balances.charged(since, steps, from_held=from_held)
-            elif (account.spent, account.held) != (before.account.spent, before.account.held):
-                since = None  # a maximum over partitions is no sum of events
-            self._put(account, since, now)
+            self.accounts[account.id] = before.charged_to(account, steps, now, from_held=from_held)
+            self.changed.add(account.id)
 
     def change(self, changed: Iterable[Account], now: datetime) -> None:
         """Replace accounts; their curves are written in full."""
         for account in changed:
-            self._put(account, None, now)
-
-    def _put(self, account: Account, since: UncompactedCharges | None, now: datetime) -> None:
-        if account.exposure is not None:  # valid for one run only
-            account = replace(account, exposure=None)
-        self.accounts[account.id] = self.accounts[account.id].changed_to(account, now, since)
-        self.changed.add(account.id)
+            self.accounts[account.id] = self.accounts[account.id].changed_to(account, now)
+            self.changed.add(account.id)
 
     def append(self, run: Run, decision: Decision) -> Decision:
         """Append a decision with its hash to its run's chain."""
@@ -183,11 +166,6 @@ class UnitOfWork:
         """Replace a run."""
         self.runs[run.account_id] = run
         self.changed_runs.add(run.account_id)
-
-
-def _require_proven(record: AccountRecord) -> None:
-    if record.quarantine is not None:
-        raise _quarantined(record.account.path, record.account.id)
 
 
 def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:

@@ -80,26 +80,22 @@ def observe_step_authorization(seconds: float) -> None:
     _STEP_AUTHORIZATION.observe(seconds)
 
 
-def group_written(size: int, seconds: float) -> None:
-    """Record a committed group."""
+def count_group(size: int, seconds: float, decided: Iterable[tuple[str, int]]) -> None:
+    """Record a committed group, with the outcome and the steps of each decision; rule errors count as problems."""
     _GROUP.observe(size)
     _COMMIT.observe(seconds)
+    steps: dict[str, list[int]] = {}
+    for outcome, count in decided:  # one increment for the group is cheaper than many
+        steps.setdefault(outcome, []).append(count)
+    for outcome, counts in steps.items():
+        _decided[outcome].inc(len(counts))
+        if outcome != REPLAYED:
+            _stepped[outcome].inc(sum(counts))
 
 
 def group_failed(*, foreseen: bool) -> None:
     """Count a failed group, by a database error (`foreseen`) or another one."""
     _failed["database" if foreseen else "error"].inc()
-
-
-def count_decisions(decided: Iterable[tuple[str, int]]) -> None:
-    """Count the outcomes and steps of a group; rule errors are counted as problems."""
-    told: dict[str, list[int]] = {}
-    for outcome, count in decided:  # one increment for the group is cheaper than many
-        told.setdefault(outcome, []).append(count)
-    for outcome, counts in told.items():
-        _decided[outcome].inc(len(counts))
-        if outcome != REPLAYED:
-            _stepped[outcome].inc(sum(counts))
 
 
 def count_request(method: str, route: str, status: int, seconds: float) -> None:

@@ -27,7 +27,7 @@ from app.accounting.orders import orders
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.ledger.accounts import StepEvent
-from app.ledger.filter_bounds import bounds_of
+from app.ledger.filter_bounds import adaptive_filter_bounds
 from app.ledger.filters import FilterKind, Limit, adaptive_weights
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
@@ -59,7 +59,7 @@ class AdaptiveRule(Rule):
         spend(WEIGHING)
         limit = Limit(self.epsilon, self.delta)
         weights = adaptive_weights(limit, total, self.grid_version)
-        gate = bounds_of(limit, FilterKind.ADAPTIVE, weights, self.grid_version, total.delta)
+        gate = adaptive_filter_bounds(limit, weights, self.grid_version)
         bounds = np.full(total.values.shape, CLOSED, dtype=np.int64)
         if total.delta <= gate.room:
             bounds[gate.places] = gate.bounds

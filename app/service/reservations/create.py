@@ -24,7 +24,7 @@ from app.service.charging.loading import find_limit_change, load_for
 from app.service.charging.refusals import refusal_details, refusal_event
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import PrecomputedCosts
+from app.service.costing import PrecomputedCosts, price_steps, require_planned
 from app.service.idempotency import Effect
 from app.service.ids import new_id
 
@@ -149,7 +149,7 @@ def hold_plan(
     run = work.run(request.run_id)
     require_no_sweep(work, run)
     require_open(path, context.now)
-    ready.require_planned(path)
+    require_planned(path, ready)
     items = plan_of(request.steps)
     events = [item.event for item in items]
     require_bounded_on_removal(path, events)
@@ -158,7 +158,8 @@ def hold_plan(
     if sources:
         require_steps(sources, path[0].relation, events)
         require_declared(sources, find_deviations(work, run, planned, context.now))
-    priced = work.price(path[0], planned, ready)
+    costs = work.costs_of(path[0])
+    priced = price_steps(path[0], planned, costs, ready)
     holding = hold(path, priced, ready.noise_that_fits)
     if isinstance(holding, Refusal):
         return holding
@@ -172,7 +173,7 @@ def hold_plan(
         expires_at=context.now + timedelta(seconds=request.lease_seconds),
     )
     work.open(reservation, total_cost(priced), context.now)
-    work.remember_costs(path[0], priced)
+    costs.update((each.step.event, each.curve) for each in priced)
     work.change(holding, context.now)
     return reservation
 
@@ -182,7 +183,7 @@ def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> Cre
     assert path is not None, "the whole path is locked before a plan is reserved"
     own = path[-1]
     executed = (*path[:-1], replace(own, spent=own.spent + own.held))
-    [step] = work.price(path[0], [replace(last, count=1)], PrecomputedCosts())
+    [step] = price_steps(path[0], [replace(last, count=1)], work.costs_of(path[0]), PrecomputedCosts())
     remaining, binding = repetitions_left(path, step)
     next_step = work.run(reservation.run_id).next_step
     return CreatedReservation(reservation, next_step, reading_of(path), reading_of(executed), remaining, binding)
