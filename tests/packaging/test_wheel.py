@@ -56,23 +56,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         else:
             shutil.copy(ROOT / path, source / path)
     target = folder / "epsilon-ledger"
-    subprocess.run([sys.executable, "-m", "venv", target], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", target], check=True)
     _show_locked_packages(folder / "locked", target)
     steps = run_with(build, "hatchling build")
-    here = steps.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
+    # The environment's own pip would take longer to install than the wheel: this one installs into it.
+    pip = f"{sys.executable} -m pip --python /opt/epsilon-ledger/bin/python"
+    here = steps.replace("/opt/epsilon-ledger/bin/python -m pip", pip)
+    here = here.replace("/opt/build/bin/python", sys.executable).replace("/opt/epsilon-ledger", str(target))
     assert "/opt" not in here.replace(str(folder), "").replace(sys.executable, "")
     subprocess.run(["sh", "-c", here], cwd=source, env=os.environ | {"PIP_NO_INDEX": "1"}, check=True)
     (wheel,) = (source / "wheels").iterdir()
     return Installed(wheel, target / "bin")
 
 
-@pytest.fixture
-def served(installed: Installed, tmp_path: Path) -> Iterator[int]:
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the service was started."""
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module")
+def served(installed: Installed, empty: Path) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     process = subprocess.Popen(
-        [installed.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=tmp_path, env=installed.environment()
+        [installed.bin / "epsilon-ledger", "serve", "--port", str(port)], cwd=empty, env=installed.environment()
     )
     try:
         _wait_until_ready(port, process)
@@ -82,12 +91,12 @@ def served(installed: Installed, tmp_path: Path) -> Iterator[int]:
         process.wait(timeout=30)
 
 
-def test_it_serves_from_an_empty_folder(served: int, installed: Installed, tmp_path: Path) -> None:
-    assert (tmp_path / "epsilon-ledger.db").exists()
-    made = installed.run("epsilon-ledger", "org", "create", "hospital", cwd=tmp_path)
+def test_it_serves_from_an_empty_folder(served: int, installed: Installed, empty: Path) -> None:
+    assert (empty / "epsilon-ledger.db").exists()
+    made = installed.run("epsilon-ledger", "org", "create", "hospital", cwd=empty)
     assert made.returncode == 0, made.stderr
     key = json.loads(
-        installed.run("epsilon-ledger", "keys", "create", "--org", "hospital", "--role", "viewer", cwd=tmp_path).stdout
+        installed.run("epsilon-ledger", "keys", "create", "--org", "hospital", "--role", "viewer", cwd=empty).stdout
     )["key"]
     listed = httpx.get(f"http://127.0.0.1:{served}/v1/runs", headers={"Authorization": f"Bearer {key}"})
     assert (listed.status_code, listed.json()) == (200, {"items": [], "next": None})
@@ -180,12 +189,13 @@ def _locked() -> Iterator[Distribution]:
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + 60
-    while True:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    with httpx.Client(trust_env=False, timeout=5) as http:
+        while True:
+            try:
+                if http.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
