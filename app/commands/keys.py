@@ -16,7 +16,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys as stored
 from app.service.auth.request_context import RequestContext, cli_context
 from app.service.governance import api_keys
-from app.service.governance.key_generation import KeyTerms
+from app.service.governance.api_keys import KeyTerms
 from app.service.placements import Placements
 
 PAGE: Final = 500

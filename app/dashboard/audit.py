@@ -23,8 +23,14 @@ from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
-from app.service.audit.chain_status import read_health
-from app.service.audit.queries import DecisionQuery, name_accounts, read_audit_entries, read_decision, read_decisions
+from app.service.audit.queries import (
+    DecisionQuery,
+    name_accounts,
+    read_audit_entries,
+    read_decision,
+    read_decisions,
+    read_health,
+)
 from app.service.queries.overview import read_change_token
 from app.service.verification import Verifications
 

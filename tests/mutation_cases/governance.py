@@ -63,7 +63,7 @@ CASES = (
     ),
     Mutation(
         "what a run without a limit of its own has spent is not read",
-        "app/service/governance/unapproved.py",
+        "app/service/governance/run_approvals.py",
         "        counted.append(each.counted(spent))\n",
         "        counted.append(each.counted(0.0))\n",
         ("tests/api/test_unapproved.py",),
@@ -84,7 +84,7 @@ CASES = (
     ),
     Mutation(
         "the organisation's bound on unapproved runs holds nowhere",
-        "app/service/governance/unapproved.py",
+        "app/service/governance/run_approvals.py",
         "(account.policy, account.organisation_policy)",
         "(account.policy,)",
         ("tests/api/test_unapproved.py",),
@@ -229,7 +229,7 @@ CASES = (
     ),
     Mutation(
         "one person raises a run that counts for no bound, since it was approved",
-        "app/service/governance/unapproved.py",
+        "app/service/governance/run_approvals.py",
         "approved = raised is not None and len(found) == len(counted)",
         "approved = False",
         ("tests/api/test_unapproved.py",),
@@ -253,7 +253,7 @@ CASES = (
     ),
     Mutation(
         "a run is approved with more than was proposed",
-        "app/service/governance/run_policy_checks.py",
+        "app/service/governance/run_approvals.py",
         "if measured_by_limit and epsilon > size.epsilon:",
         "if False:",
         ("tests/api/test_approvals.py",),

@@ -116,7 +116,7 @@ CASES = (
     ),
     Mutation(
         "runs that do not bound removal are registered where units leave their parts",
-        "app/service/governance/run_policy_checks.py",
+        "app/service/governance/run_approvals.py",
         "    require_bounded_on_removal(path, declared)\n",
         "",
         ("tests/api/test_removal.py",),

@@ -175,7 +175,7 @@ def test_a_key_s_id_is_new_on_every_placement(placements: Placements, monkeypatc
         create_organisation(everywhere[name], organisation, NOW, everywhere.values())
     first = create_key(everywhere["default"], "hospital", Role.ADMIN, NOW, everywhere.values())
     ids = iter([first.id, first.id, "key_new"])
-    monkeypatch.setattr("app.service.governance.key_generation.new_id", lambda *_: next(ids))
+    monkeypatch.setattr("app.service.governance.api_keys.new_id", lambda *_: next(ids))
     assert create_key(everywhere["eu-2"], "clinic", Role.ADMIN, NOW, everywhere.values()).id == "key_new"
 
 

@@ -9,8 +9,7 @@ from app.api.schemas.common import Body, Name, Output, Page, Reason, Reference, 
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
 from app.ledger.api_keys import KeyRecord
 from app.ledger.permissions import Role
-from app.service.governance.api_keys import MOST_OVERLAP_SECONDS
-from app.service.governance.key_generation import IssuedKey, KeyTerms
+from app.service.governance.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
 
 KEY_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_KEY_ID,

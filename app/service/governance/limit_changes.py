@@ -1,12 +1,17 @@
-"""Limit changes: lowered at once, raised with a second approver."""
+"""Limit changes: lowered at once, raised with a second approver.
+
+A lowered limit cancels the planned steps beyond it (ADR 0026).
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
+from app.accounting.events import fingerprint
 from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.alert_thresholds import reached
 from app.ledger.audit import AuditAction
 from app.ledger.errors import (
@@ -20,19 +25,18 @@ from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
-from app.persistence.repositories import account_writes, accounts, alerts
+from app.ledger.reservations import Reservation, has_lapsed
+from app.ledger.withdrawal import ActivePlan, withdrawn_plans
+from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
-from app.service.governance.if_match import require_if_match
-from app.service.governance.proposing import propose, require_none_open
-from app.service.governance.run_policy_checks import needs_approval
-from app.service.governance.unapproved import find_excess
-from app.service.governance.withdrawal import withdraw_plans
+from app.service.costing import PrecomputedCosts, cost_steps
+from app.service.governance.change_control import propose, require_if_match, require_none_open
+from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.idempotency import Effect
 
 
@@ -202,3 +206,62 @@ def _with_limit(record: AccountRecord) -> AccountRecord:
     if record.account.limit is None:
         raise NotFoundError(f"The {AccountKind.RUN} {record.account.id} has no limit of its own.")
     return record
+
+
+def withdraw_plans(
+    tx: Connection, context: RequestContext, limited: Account, ready: PrecomputedCosts
+) -> list[dict[str, Any]]:
+    """Cancel the steps of active plans that no longer fit a lowered limit.
+
+    Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026). The account's path
+    must be locked, so that no plan under it is created or closed meanwhile.
+
+    Returns:
+        Audit payload: reservations with their cancelled steps by event fingerprint.
+    """
+    active = reservations.active_under(tx, context.organisation_id, limited.id)
+    if not active:
+        return []
+    locks.lock(tx, context.organisation_id, [run_id for run_id, _ in active])
+    # Read under the locks: steps may have been taken out of the plans until now.
+    order = {reservation_id: place for place, (_, reservation_id) in enumerate(active)}
+    found = reservations.get_many(tx, context.organisation_id, dict.fromkeys(order))
+    plans = _plans(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
+    events = {item.event for each in found for item in each.items}
+    priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
+    curves = {each.step.event: each.curve for each in priced}
+    changed = withdrawn_plans(limited, _under(tx, context, limited, plans), plans, curves)
+    if changed:
+        reservations.save_withdrawn(tx, context.organisation_id, changed)
+        account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])
+    before = {each.id: each for each in found}
+    return [_facts(before[each.id], each) for each in changed]
+
+
+def _plans(tx: Connection, context: RequestContext, limited: Account, found: Sequence[Reservation]) -> list[ActivePlan]:
+    """Get each plan with its path from the limited account down."""
+    paths = locks.paths(tx, context.organisation_id, [each.run_id for each in found])
+    under = {row.account_id for row in tx.execute(locks.descendant_ids(context.organisation_id, limited.id))}
+    return [
+        ActivePlan(each, tuple(at for at in paths[each.run_id] if at in under), has_lapsed(each, context.lapsed_by))
+        for each in found
+    ]
+
+
+def _under(tx: Connection, context: RequestContext, limited: Account, plans: Sequence[ActivePlan]) -> list[Account]:
+    """Get the plans' accounts under the limited one, with all parallel siblings."""
+    wanted = {at for plan in plans for at in plan.path} - {limited.id}
+    found = {each.account.id: each.account for each in accounts.read_many(tx, context.organisation_id, sorted(wanted))}
+    parallel = [each.id for each in (limited, *found.values()) if each.partitions_per_unit is not None]
+    for part in accounts.children(tx, context.organisation_id, parallel) if parallel else ():
+        found.setdefault(part.account.id, part.account)
+    return list(found.values())
+
+
+def _facts(before: Reservation, after: Reservation) -> dict[str, Any]:
+    further = {
+        fingerprint(now.event): now.withdrawn - then.withdrawn
+        for then, now in zip(before.items, after.items, strict=True)
+        if now.withdrawn != then.withdrawn
+    }
+    return {"reservation": after.id, "run": after.run_id, "steps": further}

@@ -22,7 +22,7 @@ from app.service.accounts.partitions import AccountView, ParallelSpec
 from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.governance.proposing import open_proposals, propose
+from app.service.governance.change_control import open_proposals, propose
 from app.service.idempotency import Effect
 
 MOST_WAITING: Final = 1000

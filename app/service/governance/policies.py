@@ -27,8 +27,7 @@ from app.service.accounts.lookup import find_parent
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.governance.if_match import require_if_match
-from app.service.governance.proposing import open_proposals, propose, require_none_open
+from app.service.governance.change_control import open_proposals, propose, require_if_match, require_none_open
 from app.service.idempotency import run_effect
 
 

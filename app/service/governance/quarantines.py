@@ -15,7 +15,7 @@ from app.service.accounts.lookup import find_account
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.governance.proposing import open_proposals, propose, require_none_open
+from app.service.governance.change_control import open_proposals, propose, require_none_open
 from app.service.idempotency import Effect
 from app.service.verification import verify
 from app.service.verification.quarantines import verification_lock

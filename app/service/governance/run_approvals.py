@@ -1,19 +1,211 @@
-"""Approval and rejection of pending runs."""
+"""Policy checks of runs, bounds on the joint spend of runs without approval, and approvals."""
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
+from math import inf
+from typing import Final
 
 from sqlalchemy import Connection
 
+from app.accounting.conversion import epsilon_of_curve
+from app.accounting.events import DpEvent
+from app.accounting.orders import orders
+from app.ledger.account_records import Population
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.audit import AuditAction
+from app.ledger.composition import budgets_of, require_bounded_on_removal
 from app.ledger.errors import PreconditionFailedError
-from app.ledger.proposals import Proposal
+from app.ledger.policies import Policy, effective
+from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
+from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.runs import RunStatus
+from app.persistence.repositories import accounts
+from app.persistence.repositories.unapproved import Unapproved, find_unapproved
+from app.service.accounts.spec import require_dates
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
 from app.service.costing import PrecomputedCosts
-from app.service.governance.run_policy_checks import require_still_allowed
+from app.service.governance.change_control import propose
+
+_SUM: Final = Context(prec=60, rounding=ROUND_CEILING)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A bound that a run would exceed.
+
+    Args:
+        path: account of the bound.
+        bound: maximum epsilon of all runs without approval under it.
+        others: epsilon of the other runs; infinity if one has reported an unbounded event.
+        promised: most that the run may spend; may be infinity.
+    """
+
+    path: str
+    bound: float
+    others: float
+    promised: float
+
+    def facts(self) -> dict[str, object]:
+        """Serialize for a proposal; infinity becomes null."""
+        amounts = {"others": self.others, "promised": self.promised}
+        told = {name: None if amount == inf else amount for name, amount in amounts.items()}
+        return {"account": self.path, "bound": self.bound, **told}
+
+
+def find_excess(
+    tx: Connection, context: RequestContext, path: Sequence[Account], promised: float, *, raised: str | None = None
+) -> Excess | None:
+    """Find the first bound from the root that a run would exceed.
+
+    A policy bounds the runs under its own account; the organisation's policy, those under each population. `raised` is
+    the id of a registered run whose limit is raised: if it was approved before, no bound includes it, so any bound
+    counts as exceeded. The organisation must be locked, so that no run is registered meanwhile.
+    """
+    for account in path:
+        bound = _bound_at(account)
+        if bound is None:
+            continue
+        counted = find_unapproved(tx, context.organisation_id, account.id)
+        found = [each for each in counted if each.id != raised]
+        others = _sum(_counted(tx, context, found))
+        approved = raised is not None and len(found) == len(counted)
+        if approved or _SUM.add(others, _exact(promised)) > _exact(bound):
+            return Excess(account.path, bound, float(others), promised)
+    return None
+
+
+def _bound_at(account: Account) -> float | None:
+    policies: Iterable[Policy | None] = (account.policy, account.organisation_policy)
+    bounds = [each.max_unapproved_epsilon_per_budget for each in policies if each is not None]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _counted(tx: Connection, context: RequestContext, found: Sequence[Unapproved]) -> list[float]:
+    """Get the epsilon of runs, from balances only where decisions lack it."""
+    counted = [each.counted(each.spent) for each in found if each.spent is not None]
+    unsure = [each for each in found if each.spent is None]
+    records = accounts.read_many(tx, context.organisation_id, [each.id for each in unsure]) if unsure else []
+    own = {record.account.id: record.account for record in records}
+    for each in unsure:
+        account = own[each.id]
+        # Without a limit of its own it has no filter: its curve is read at the smallest delta of its budgets.
+        read = epsilon_of_curve(orders(account.grid_version), account.spent, each.delta).epsilon
+        spent = 0.0 if account.spent.is_zero else read if account.limit is None else account.epsilon()
+        counted.append(each.counted(spent))
+    return counted
+
+
+def _sum(epsilons: Iterable[float]) -> Decimal:
+    """Add epsilons in decimal, rounded up: three limits of 0.1 make 0.3."""
+    total = Decimal(0)
+    for epsilon in epsilons:
+        total = _SUM.add(total, _exact(epsilon))
+    return total
+
+
+def _exact(epsilon: float) -> Decimal:
+    return Decimal(repr(epsilon))
+
+
+def require_policy_compliance(
+    path: Sequence[Account], population: Population, event: DpEvent | None, plan: Sequence[StepEvent]
+) -> None:
+    """Require that every policy above a run allows its limit and its events.
+
+    Raises:
+        PolicyViolationError: a policy forbids it.
+        UnsupportedEventError: an event has no bound where units may leave their partitions.
+    """
+    require_dates(path, population)
+    declared = [step.event for step in plan] if event is None else [event, *(step.event for step in plan)]
+    require_steps(sources_of(path), population.relation, declared)
+    require_bounded_on_removal(path, declared)
+
+
+def largest(sizes: Sequence[Size]) -> Size:
+    """Get the size at the budget that lets the run spend most."""
+    return max(sizes, key=lambda size: (size.epsilon, size.delta))
+
+
+def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: PrecomputedCosts) -> Size:
+    """Get a run's maximum spend by its limit, its plan or its parents.
+
+    A plan's epsilon is that of the composed plan at the governing limit's delta.
+    """
+    own = path[-1]
+    if own.limit is not None:
+        return Size(own.limit.epsilon, own.limit.delta)
+    governing = next(account.limit for account in reversed(path) if account.limit is not None)
+    if not planned:
+        return Size(governing.epsilon, governing.delta)
+    ready.require(own, [step.event for step in planned])
+    curve = total_cost([PricedStep(step, ready.curve(own, step.event)) for step in planned])
+    return Size(epsilon_of_curve(orders(own.grid_version), curve, governing.delta).epsilon, governing.delta)
+
+
+def needs_approval(path: Sequence[Account], size: Size) -> bool:
+    """Check whether a run of this size needs approval."""
+    most = effective(sources_of(path)).approval_above_epsilon
+    return most is not None and size.epsilon > most
+
+
+def propose_run(
+    tx: Connection,
+    context: RequestContext,
+    path: Sequence[Account],
+    size: Size,
+    excess: Excess | None,
+    *,
+    planned: bool,
+) -> None:
+    """Propose a pending run; `excess` None: the run alone is too large."""
+    own, most = path[-1], effective(sources_of(path)).approval_above_epsilon
+    facts: dict[str, object] = {
+        "epsilon": None if size.epsilon == inf else size.epsilon,
+        "delta": size.delta,
+        "limited": own.limit is not None,
+        "planned": planned,
+        "approval_above_epsilon": most,
+    }
+    if excess is None:
+        does = "plans to" if planned and own.limit is None else "may"
+        told = f"{own.path} {does} spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
+    else:
+        facts["unapproved"] = excess.facts()
+        told = (
+            f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} without "
+            f"approval have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
+        )
+    propose(tx, context, ProposalKind.RUN, own.id, facts, told)
+
+
+def _epsilon(number: float) -> str:
+    return "an unbounded epsilon" if number == inf else f"epsilon {number:.4g}"
+
+
+def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
+    """Require that a pending run's limits and policies still match its proposal.
+
+    Raises:
+        PreconditionFailedError: a limit was raised since, and the run may spend more than was proposed.
+        PolicyViolationError: a policy forbids it by now.
+    """
+    facts = proposal.proposed
+    size = Size(inf if facts["epsilon"] is None else facts["epsilon"], facts["delta"])
+    limits = [account.limit for account in (path[-1:] if facts["limited"] else budgets_of(path))]
+    epsilon = max(limit.epsilon for limit in limits if limit is not None)
+    measured_by_limit = facts["limited"] or not facts["planned"]
+    if measured_by_limit and epsilon > size.epsilon:
+        raise PreconditionFailedError(
+            f"The run was proposed with epsilon {size.epsilon:.4g}, and a limit was raised since: it may spend "
+            f"{epsilon:.4g}. Reject the proposal, and let the run be registered anew.",
+            epsilon=epsilon,
+        )
+    require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])
 
 
 def approve_run(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:

@@ -16,7 +16,7 @@ from app.service.charging.decision import require_no_sweep
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
 from app.service.costing import PrecomputedCosts
-from app.service.governance.proposing import open_proposals
+from app.service.governance.change_control import open_proposals
 from app.service.idempotency import Effect, run_effect
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations.close import end_with_the_run, require_same_step_count

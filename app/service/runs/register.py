@@ -27,14 +27,14 @@ from app.service.charging.loading import find_limit_change
 from app.service.charging.refusals import refusal_details, refusal_event
 from app.service.charging.saving import save
 from app.service.costing import PrecomputedCosts
-from app.service.governance.run_policy_checks import (
+from app.service.governance.run_approvals import (
+    find_excess,
     largest,
     needs_approval,
     propose_run,
     require_policy_compliance,
     size_of,
 )
-from app.service.governance.unapproved import find_excess
 from app.service.idempotency import Effect
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations.create import PlanRequest, hold_plan, load_plan

@@ -1,4 +1,4 @@
-"""Creation of proposals, in the transaction that would have applied them."""
+"""Preconditions and proposals of changes, in the transaction that would apply them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError
+from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
 from app.ledger.hash_chain import canonical
 from app.ledger.pages import PageRequest
 from app.ledger.policies import ORGANISATION
@@ -15,6 +15,26 @@ from app.persistence.repositories import proposals
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
+
+
+def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
+    """Require that If-Match names the current entity tag.
+
+    Raises:
+        PreconditionRequiredError: If-Match is missing.
+        PreconditionFailedError: the resource has changed; the problem has the `members`.
+    """
+    if sent is None:
+        raise PreconditionRequiredError(
+            f"Send the ETag of the {what} that you have read as If-Match, so that no other change is overwritten."
+        )
+    tags = {each.strip().removeprefix("W/") for each in sent.split(",")}
+    if now not in tags and "*" not in tags:
+        raise PreconditionFailedError(
+            f"The {what} was changed since you have seen it; read it again, and look whether your change is still "
+            "right.",
+            **members,
+        )
 
 
 def propose(
