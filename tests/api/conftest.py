@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.service import placements
+from tests.api.trainer import Trainer
 from tests.api.witness import check_answer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
 from tests.persistence.dump import Dump, dump
@@ -112,6 +113,13 @@ def home(furnished_ledger: Ledger, database_kind: str) -> House:
     """A house for one test alone."""
     there: House = furnished(database_kind, _furnish)[0]
     return _with_webhook(replace(there, ledger=furnished_ledger))
+
+
+@pytest.fixture
+def trainer(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) -> Trainer:
+    """As the module's `FURNISHED` makes one."""
+    made: Trainer = furnished(database_kind, request.module.FURNISHED["trainer"])[0]
+    return replace(made, ledger=ledger)
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,15 @@ from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
+def _hired(ledger: Ledger) -> Trainer:
     """A trainer that took ten steps, in requests of 4 and 6."""
     trainer = hired(ledger)
     assert trainer.steps(first_step=0, count=4, key="k-0").status_code == 200
     assert trainer.steps(first_step=4, count=6).status_code == 200
     return trainer
+
+
+FURNISHED = {"trainer": _hired}
 
 
 def _open(trainer: Trainer, key: str | None = None, **body: object) -> int:

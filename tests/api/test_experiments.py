@@ -11,7 +11,7 @@ from app.persistence.tables import experiments
 from app.service.verification import verify
 from tests.api.conftest import House, furnish
 from tests.api.trainer import LOUD, gaussian
-from tests.conftest import Ledger
+from tests.conftest import Ledger, furnished
 from tests.service.tampering import tampering
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -21,12 +21,21 @@ AT_ONCE = {"name": "rates", "budget": "donors/lab", "charging_mode": "repeat_and
 ONE_BY_ONE = {"name": "widths", "budget": "donors/lab", "charging_mode": "each_run"}
 
 
-@pytest.fixture
-def home(ledger: Ledger) -> House:
+def _extended(ledger: Ledger) -> House:
     """A house with a second population, of which nobody has lost anything yet."""
     home = furnish(ledger)
     ledger.population("donors", limit={"epsilon": 8.0, "delta": 1e-5})
     return replace(home, budget=str(ledger.budget("lab", "donors", limit={"epsilon": 4.0, "delta": 1e-5})["id"]))
+
+
+FURNISHED = {"home": _extended}
+
+
+@pytest.fixture
+def home(ledger: Ledger, database_kind: str) -> House:
+    """As furnished."""
+    made: House = furnished(database_kind, _extended)[0]
+    return replace(made, ledger=ledger)
 
 
 def declared(ledger: Ledger, body: dict[str, Any], who: str = "admin", **headers: str) -> dict[str, Any]:

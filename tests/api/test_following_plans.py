@@ -5,13 +5,9 @@ from typing import Any
 import pytest
 
 from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused, moved, within_limits
-from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
-    return hired(ledger)
+FURNISHED = {"trainer": hired}
 
 
 def after(reservation: str, executed: int) -> dict[str, Any]:

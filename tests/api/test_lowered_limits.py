@@ -46,12 +46,14 @@ def changes(trainer: Trainer) -> list[dict[str, Any]]:
     return [act["after"] for act in acts if act["action"].endswith("limit_changed")]
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
+def _hired(ledger: Ledger) -> Trainer:
     """Whose population has little more than its budget: a filter tuned for far more would let nothing through."""
     trainer = hired(ledger, limit={"epsilon": 0.95, "delta": 1e-5})
     lower(trainer, 0, 1.05)
     return trainer
+
+
+FURNISHED = {"trainer": _hired}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

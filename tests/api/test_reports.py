@@ -8,12 +8,14 @@ from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_ref
 from tests.conftest import Ledger
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
+def _hired(ledger: Ledger) -> Trainer:
     """A trainer that took two steps."""
     trainer = hired(ledger)
     assert trainer.steps(count=2).status_code == 200
     return trainer
+
+
+FURNISHED = {"trainer": _hired}
 
 
 def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> None:

@@ -13,9 +13,7 @@ from tests.service.tampering import set_account, tampering
 OWN_DELTA = {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-8}
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
-    return hired(ledger)
+FURNISHED = {"trainer": hired}
 
 
 @pytest.mark.parametrize("action", ["complete", "abort"])

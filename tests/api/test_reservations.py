@@ -20,12 +20,14 @@ MEMBERS = {
 }
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
+def _hired(ledger: Ledger) -> Trainer:
     """A trainer whose run has a limit of its own and took two steps."""
     trainer = hired(ledger, limit={"epsilon": 0.9, "delta": 1e-5})
     assert trainer.steps(count=2).status_code == 200
     return trainer
+
+
+FURNISHED = {"trainer": _hired}
 
 
 def _after(trainer: Trainer, spent: RdpCurve, held: RdpCurve) -> None:

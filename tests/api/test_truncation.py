@@ -17,9 +17,7 @@ LISTS: dict[str, list[tuple[dict[str, Any], int]]] = {
 }
 
 
-@pytest.fixture
-def trainer(ledger: Ledger) -> Trainer:
-    return hired(ledger)
+FURNISHED = {"trainer": hired}
 
 
 def _prefix(items: list[tuple[dict[str, Any], int]], count: int) -> list[tuple[dict[str, Any], int]]:
