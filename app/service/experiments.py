@@ -27,10 +27,9 @@ from app.service.accounts.spec import AccountSpec
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
-from app.service.charging.commit_queue import decided
+from app.service.charging.commit_queue import decide_command
 from app.service.charging.loading import load_for
-from app.service.charging.refusals import refusal_event
-from app.service.charging.requests import StepCommand, StepRequest, StepResult
+from app.service.charging.requests import StepCommand, StepRequest, StepResult, refusal_event
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts
@@ -229,7 +228,7 @@ def _charge(
 ) -> Decision | None:
     """Charge a sweep's run and complete it; return a refusal, if any."""
     command = StepCommand(context, _whole_charge(run_id), ready, charges_sweep=True)
-    result = decided(tx, LedgerCache(), work, command)
+    result = decide_command(tx, LedgerCache(), work, command)
     if not isinstance(result, StepResult):
         raise result
     decision = result.decision

@@ -33,7 +33,7 @@ CASES = (
     ),
     Mutation(
         "a key is not compared with its first request",
-        "app/service/charging/decision.py",
+        "app/service/charging/unit_of_work.py",
         "if by_key.request_fingerprint != fingerprint or not (same_trainer and same_place):",
         "if False:",
         (SEQUENCE,),

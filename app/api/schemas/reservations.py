@@ -21,7 +21,7 @@ from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
 from app.ledger.reservations import Reservation as DomainReservation
 from app.ledger.reservations import ReservationStatus
-from app.service.charging.refusals import refusal_details
+from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.json_numbers import json_finite
 from app.service.reservations.create import (

@@ -230,7 +230,9 @@ def commit_group(
     whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
     with db.write(whose, wait=wait) as tx:
         works = {owner: load(tx, memory, owner, wanted[owner]) for owner in sorted(wanted)}
-        outcomes = [decided(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)]
+        outcomes = [
+            decide_command(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)
+        ]
         save(tx, *works.values())
     for work in works.values():
         memory.remember(work)
@@ -242,10 +244,10 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandR
     owner, request = command.context.organisation_id, command.request
     with db.read(owner) as tx:
         work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])
-        return decided(tx, memory, work, command)
+        return decide_command(tx, memory, work, command)
 
 
-def decided(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
+def decide_command(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
     """Decide a command, after loading rows that few decisions need."""
     while True:
         try:

@@ -11,7 +11,7 @@ from app.ledger.admission import Admission, Refusal, admit, first_that_fit, read
 from app.ledger.composition import require_bounded_on_removal
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.deviations import Declared, Deviation, deviations, merge_deviations
-from app.ledger.errors import RunStateConflictError, SequenceConflictError
+from app.ledger.errors import RunStateConflictError
 from app.ledger.parallel_exposure import without
 from app.ledger.policy_checks import require_declared, require_reporter, require_steps, sources_of
 from app.ledger.reservations import (
@@ -27,7 +27,6 @@ from app.ledger.reservations import (
 from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
 from app.ledger.windows import require_open
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
-from app.service.charging.refusals import refusal_details
 from app.service.charging.requests import (
     Mode,
     NotLoadedError,
@@ -35,12 +34,11 @@ from app.service.charging.requests import (
     PathNotLockedError,
     PlanWithdrawnError,
     StepCommand,
-    StepRequest,
     StepResult,
+    refusal_details,
 )
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import price_steps, require_planned
-from app.service.idempotency import key_reused_error
 
 
 def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
@@ -69,7 +67,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     command.context.require_scope(work.paths[request.run_id])
     steps = request.steps_of(run)
     fingerprint = request.fingerprint(steps)
-    earlier = _earlier(work, request, run, fingerprint)
+    earlier = work.find_earlier(request, run, fingerprint)
     if earlier is not None:
         return StepResult(earlier, replayed=True)
     if request.mode is Mode.AUTHORIZE:
@@ -90,38 +88,6 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     else:
         decision = _by_the_accounts(work, command, run, path, steps, fingerprint)
     return StepResult(decision, replayed=False)
-
-
-def _earlier(work: UnitOfWork, request: StepRequest, run: Run, fingerprint: str) -> Decision | None:
-    """Find an earlier decision on this request by key or first step."""
-    if request.idempotency_key is not None:
-        by_key = work.by_key.get(request.idempotency_key)
-        if by_key is not None:
-            # A newer attempt must not release by an old admission; a report may be repeated by any attempt.
-            same_trainer = by_key.attempt == request.attempt or request.mode is Mode.REPORT
-            same_place = request.first_step in {None, by_key.first_step}
-            if by_key.request_fingerprint != fingerprint or not (same_trainer and same_place):
-                raise key_reused_error(request.idempotency_key)
-            return by_key
-        if request.idempotency_key in work.reused_keys:
-            raise key_reused_error(request.idempotency_key)
-    current = request.attempt == run.attempt
-    if request.first_step is None or (current and request.first_step >= run.next_step):
-        return None
-    admitted = work.by_first_step.get((run.account_id, request.attempt, request.first_step))
-    if admitted is not None and admitted.request_fingerprint == fingerprint:
-        return admitted
-    if not current:
-        return None
-    which = ""
-    if admitted is not None:
-        last = admitted.next_step - 1
-        which = f" (steps {admitted.first_step} to {last})" if last > admitted.first_step else " (that step alone)"
-    raise SequenceConflictError(
-        f"Step {request.first_step} was admitted before, as part of another request{which}. "
-        f"The next step is {run.next_step}.",
-        next_step=run.next_step,
-    )
 
 
 def require_no_sweep(work: UnitOfWork, run: Run) -> None:

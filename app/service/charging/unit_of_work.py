@@ -14,10 +14,12 @@ from app.ledger.accounts import Account, PricedStep
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.decisions import Decision, sealed
-from app.ledger.errors import AccountQuarantinedError, NotFoundError
+from app.ledger.errors import AccountQuarantinedError, NotFoundError, SequenceConflictError
 from app.ledger.limit_changes import LimitChange
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
+from app.service.charging.requests import Mode, StepRequest
+from app.service.idempotency import key_reused_error
 
 CostRule = tuple[NeighboringRelation, int]
 """Neighboring relation and grid version: what the cost of an event depends on."""
@@ -111,6 +113,42 @@ class UnitOfWork:
                 if record.quarantine is not None:  # its parent's balance is unproven, too
                     raise _quarantined(record.account.path, part)
                 yield record.account
+
+    def find_earlier(self, request: StepRequest, run: Run, fingerprint: str) -> Decision | None:
+        """Find an earlier decision on this request by key or first step.
+
+        Raises:
+            IdempotencyKeyReusedError: the key was used for another request.
+            SequenceConflictError: these steps were admitted before with different content.
+        """
+        if request.idempotency_key is not None:
+            by_key = self.by_key.get(request.idempotency_key)
+            if by_key is not None:
+                # A newer attempt must not release by an old admission; a report may be repeated by any attempt.
+                same_trainer = by_key.attempt == request.attempt or request.mode is Mode.REPORT
+                same_place = request.first_step in {None, by_key.first_step}
+                if by_key.request_fingerprint != fingerprint or not (same_trainer and same_place):
+                    raise key_reused_error(request.idempotency_key)
+                return by_key
+            if request.idempotency_key in self.reused_keys:
+                raise key_reused_error(request.idempotency_key)
+        current = request.attempt == run.attempt
+        if request.first_step is None or (current and request.first_step >= run.next_step):
+            return None
+        admitted = self.by_first_step.get((run.account_id, request.attempt, request.first_step))
+        if admitted is not None and admitted.request_fingerprint == fingerprint:
+            return admitted
+        if not current:
+            return None
+        which = ""
+        if admitted is not None:
+            last = admitted.next_step - 1
+            which = f" (steps {admitted.first_step} to {last})" if last > admitted.first_step else " (that step alone)"
+        raise SequenceConflictError(
+            f"Step {request.first_step} was admitted before, as part of another request{which}. "
+            f"The next step is {run.next_step}.",
+            next_step=run.next_step,
+        )
 
     def costs_of(self, account: Account) -> dict[DpEvent, RdpCurve]:
         """Get the loaded costs under an account's rules."""

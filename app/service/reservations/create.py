@@ -21,7 +21,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
 from app.service.charging.decision import find_deviations, require_no_sweep
 from app.service.charging.loading import find_limit_change, load_for
-from app.service.charging.refusals import refusal_details, refusal_event
+from app.service.charging.requests import refusal_details, refusal_event
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps, require_planned

@@ -24,7 +24,7 @@ from app.service.accounts.spec import AccountSpec, account_audit_payload, new_ac
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.loading import find_limit_change
-from app.service.charging.refusals import refusal_details, refusal_event
+from app.service.charging.requests import refusal_details, refusal_event
 from app.service.charging.saving import save
 from app.service.costing import PrecomputedCosts
 from app.service.governance.run_approvals import (
