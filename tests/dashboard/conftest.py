@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser import NoBrowserError, browsing
 from tests.conftest import LiveServer, open_ledger
-from tests.dashboard.openid_way import Way, settings_of, way_of
+from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
 from tests.dashboard.scenery import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
@@ -109,7 +109,7 @@ def provider() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture
-def way(tmp_path: Path, provider: IdentityProvider) -> Iterator[Way]:
+def flow(tmp_path: Path, provider: IdentityProvider) -> Iterator[OidcFlow]:
     with open_ledger(tmp_path, **settings_of(provider)) as ledger:
         provider.wait_for(ledger)  # while the keys are fetched for the first time, people are told to wait
-        yield way_of(ledger, provider)
+        yield new_flow(ledger, provider)

@@ -15,7 +15,7 @@ import pytest
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import new_login_state
 from tests.conftest import open_ledger
-from tests.dashboard.openid_way import Way, settings_of, way_of
+from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
 from tests.soak import thinned
 
@@ -74,10 +74,10 @@ def provider() -> Iterator[IdentityProvider]:
 
 
 @pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -> Iterator[Way]:
+def flow(tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider) -> Iterator[OidcFlow]:
     with open_ledger(tmp_path_factory.mktemp("hostile"), **settings_of(provider)) as ledger:
         provider.wait_for(ledger)
-        yield way_of(ledger, provider)
+        yield new_flow(ledger, provider)
 
 
 def _bytes(text: str) -> bytes:
@@ -90,9 +90,9 @@ def _header(text: str) -> bytes:
     return bytes(byte for byte in _bytes(text) if byte not in b"\0\r\n")
 
 
-def _ask(way: Way, method: str, path: str, **more: Any) -> httpx2.Response:  # noqa: ANN401 - as the client's own
-    way.browser.cookies.clear()
-    reply: httpx2.Response = way.browser.request(method, path, **more)
+def _ask(flow: OidcFlow, method: str, path: str, **more: Any) -> httpx2.Response:  # noqa: ANN401 - as the client's own
+    flow.browser.cookies.clear()
+    reply: httpx2.Response = flow.browser.request(method, path, **more)
     assert reply.status_code < 500, (method, path, more, reply.text)
     return reply
 
@@ -102,72 +102,72 @@ def _cookie(kept: object) -> str:
 
 
 @hostile
-def test_in_a_cookie(way: Way, text: str) -> None:
+def test_in_a_cookie(flow: OidcFlow, text: str) -> None:
     values = [_header(text), _cookie(text).encode(), _cookie({text: [text]}).encode()]
     for name in (COOKIE, FLOW_COOKIE, RENEWED_COOKIE, text):
         for value in values:
             cookie = _header(name) + b"=" + value
             for path in PATHS:
-                _ask(way, "GET", path, headers={b"Cookie": cookie})
-            _ask(way, "POST", "/sign-out", headers={b"Cookie": cookie})
+                _ask(flow, "GET", path, headers={b"Cookie": cookie})
+            _ask(flow, "POST", "/sign-out", headers={b"Cookie": cookie})
 
 
 @hostile
-def test_in_a_sign_in_under_way(way: Way, text: str) -> None:
-    flow = new_login_state("/", silent=False)
+def test_in_a_sign_in_under_way(flow: OidcFlow, text: str) -> None:
+    state = new_login_state("/", silent=False)
     for name in ("state", "nonce", "verifier", "target", "silent"):
-        kept = asdict(flow) | {name: text}
+        kept = asdict(state) | {name: text}
         headers = {b"Cookie": f"{FLOW_COOKIE}={_cookie(kept)}".encode()}
-        code = way.provider.authorize(_asked(kept, way))
+        code = flow.provider.authorize(_asked(kept, flow))
         for query in (f"state={quote(_bytes(str(kept['state'])))}", code.partition("?")[2]):
-            _ask(way, "GET", f"/sign-in/openid/return?{query}", headers=headers)
+            _ask(flow, "GET", f"/sign-in/openid/return?{query}", headers=headers)
 
 
-def _asked(kept: dict[str, Any], way: Way) -> dict[str, str]:
+def _asked(kept: dict[str, Any], flow: OidcFlow) -> dict[str, str]:
     """What the provider is asked in a flow; it takes any challenge."""
-    return way.begin() | {"nonce": kept["nonce"]}
+    return flow.begin() | {"nonce": kept["nonce"]}
 
 
 @hostile
-def test_in_an_address(way: Way, text: str) -> None:
+def test_in_an_address(flow: OidcFlow, text: str) -> None:
     quoted = quote_plus(_bytes(text))
     for path in ("/sign-in", "/sign-in/openid"):
-        _ask(way, "GET", f"{path}?next={quoted}")
-        _ask(way, "GET", f"{path}?next=/{quoted}&silent={quoted}&{quoted}={quoted}")
+        _ask(flow, "GET", f"{path}?next={quoted}")
+        _ask(flow, "GET", f"{path}?next=/{quoted}&silent={quoted}&{quoted}={quoted}")
     for name in ("state", "code", "iss", "error", "error_description"):
-        _ask(way, "GET", f"/sign-in/openid/return?{name}={quoted}")
-        flow = new_login_state("/", silent=True)
-        cookie = {b"Cookie": f"{FLOW_COOKIE}={flow.written()}".encode()}
-        query = urlencode({"state": flow.state, "code": "x", "iss": way.provider.issuer} | {name: _bytes(text)})
-        _ask(way, "GET", f"/sign-in/openid/return?{query}", headers=cookie)
+        _ask(flow, "GET", f"/sign-in/openid/return?{name}={quoted}")
+        state = new_login_state("/", silent=True)
+        cookie = {b"Cookie": f"{FLOW_COOKIE}={state.written()}".encode()}
+        query = urlencode({"state": state.state, "code": "x", "iss": flow.provider.issuer} | {name: _bytes(text)})
+        _ask(flow, "GET", f"/sign-in/openid/return?{query}", headers=cookie)
     for path in ("", "/v1/runs", "/accounts", "/static"):
-        _ask(way, "GET", f"{path}/{quote(_bytes(text), safe='')}")
-        _ask(way, "GET", f"{path}?{quoted}={quoted}&after={quoted}")
+        _ask(flow, "GET", f"{path}/{quote(_bytes(text), safe='')}")
+        _ask(flow, "GET", f"{path}?{quoted}={quoted}&after={quoted}")
 
 
 @hostile
-def test_in_a_form(way: Way, text: str) -> None:
+def test_in_a_form(flow: OidcFlow, text: str) -> None:
     quoted = quote_plus(_bytes(text))
     for fields in (f"key={quoted}&next={quoted}", f"key=key_{quoted}.{quoted}", f"csrf={quoted}&everywhere={quoted}"):
         for path in ("/sign-in", "/sign-out"):
             for cookie in ("", f"{COOKIE}=ses_x.y"):
                 headers = {"Cookie": cookie, "Content-Type": "application/x-www-form-urlencoded"}
-                _ask(way, "POST", path, content=fields, headers=headers)
-                _ask(way, "POST", path, content=_bytes(text), headers=headers)
+                _ask(flow, "POST", path, content=fields, headers=headers)
+                _ask(flow, "POST", path, content=_bytes(text), headers=headers)
 
 
 @hostile
-def test_in_a_header(way: Way, text: str) -> None:
+def test_in_a_header(flow: OidcFlow, text: str) -> None:
     for name in HEADERS:
         for before in ("", "Bearer key_"):
             headers = {name.encode(): before.encode() + _header(text)}
             for method, path in (("GET", "/sign-in"), ("POST", "/v1/runs")):
-                _ask(way, method, path, headers=headers)
+                _ask(flow, method, path, headers=headers)
 
 
 @hostile
-def test_in_a_token(way: Way, text: str) -> None:
-    tokens = [way.provider.token(header={name: text}) for name in ("typ", "kid", "cty", text)]
+def test_in_a_token(flow: OidcFlow, text: str) -> None:
+    tokens = [flow.provider.token(header={name: text}) for name in ("typ", "kid", "cty", text)]
     claims: tuple[dict[str, Any], ...] = (
         *({name: text} for name in ("sub", "iss", "aud", "azp", "exp", "nbf", "iat", "groups", "_claim_names")),
         *({name: [text]} for name in ("sub", "aud", "groups")),
@@ -175,24 +175,24 @@ def test_in_a_token(way: Way, text: str) -> None:
         {text: text},
         {"sub": f"marie{text}"},
     )
-    for token in [*tokens, *(way.provider.token(**told) for told in claims)]:
-        _ask(way, "GET", "/v1/runs", headers={"Authorization": f"Bearer {token}"})
-        _ask(way, "POST", "/sign-in", data={"key": token})
+    for token in [*tokens, *(flow.provider.token(**told) for told in claims)]:
+        _ask(flow, "GET", "/v1/runs", headers={"Authorization": f"Bearer {token}"})
+        _ask(flow, "POST", "/sign-in", data={"key": token})
 
 
 @hostile
-def test_in_what_the_provider_vouches_for(way: Way, text: str) -> None:
+def test_in_what_the_provider_vouches_for(flow: OidcFlow, text: str) -> None:
     answers: tuple[dict[str, Any], ...] = (
         *({name: text} for name in ("nonce", "sub", "iss", "aud", "azp", "exp", "iat", "nbf", "groups")),
         *({name: [text]} for name in ("nonce", "sub", "aud", "groups", "_claim_names")),
         {"groups": ["officers", text], text: text},
     )
     for said in answers:
-        way.provider.said = said
+        flow.provider.said = said
         try:
-            assert way.come_back().status_code < 500, said
+            assert flow.come_back().status_code < 500, said
         finally:
-            way.provider.said = {}
+            flow.provider.said = {}
 
 
 @hostile
@@ -211,7 +211,7 @@ def test_in_what_the_provider_publishes(tmp_path: Path, provider: IdentityProvid
             for name, value in answer.items():
                 setattr(provider, name, value)
             try:
-                fresh = way_of(ledger, provider)
+                fresh = new_flow(ledger, provider)
                 sign_in = ledger.http.app.state.oidc_client  # type: ignore[attr-defined]
                 sign_in._endpoints = None
                 reply = fresh.browser.get("/sign-in/openid")

@@ -11,20 +11,20 @@ from app.ledger.errors import InvalidInputError
 from app.service.auth.oidc import http_json
 from app.settings import Settings
 from tests.conftest import open_ledger
-from tests.dashboard.openid_way import HOME, Way, refused, settings_of, way_of
+from tests.dashboard.oidc_flow import HOME, OidcFlow, new_flow, refused, settings_of
 from tests.identity_provider import IdentityProvider
 
 
 def test_a_provider_that_names_itself_has_to(tmp_path: Path, provider: IdentityProvider) -> None:
     provider.configured = {"authorization_response_iss_parameter_supported": True}
     with open_ledger(tmp_path, **settings_of(provider)) as ledger:
-        way = way_of(ledger, provider)
-        refused(way, way.come_back(iss=None), "from another identity provider")
-        assert way.come_back().status_code == 303
+        flow = new_flow(ledger, provider)
+        refused(flow, flow.come_back(iss=None), "from another identity provider")
+        assert flow.come_back().status_code == 303
 
 
-def test_a_provider_need_not_name_itself(way: Way) -> None:
-    assert way.come_back(iss=None).status_code == 303
+def test_a_provider_need_not_name_itself(flow: OidcFlow) -> None:
+    assert flow.come_back(iss=None).status_code == 303
 
 
 @pytest.mark.parametrize("methods", [["client_secret_basic"], ["client_secret_post"], None])
@@ -36,8 +36,8 @@ def test_the_service_proves_itself_by_its_secret(
     file = tmp_path / "secret"
     file.write_text("s3cret:&%\n")
     with open_ledger(tmp_path, **settings_of(provider, oidc_client_secret_file=str(file))) as ledger:
-        way = way_of(ledger, provider)
-        assert way.come_back().status_code == 303
+        flow = new_flow(ledger, provider)
+        assert flow.come_back().status_code == 303
         assert ("client_secret" in provider.redeemed[-1]) is (methods == ["client_secret_post"])
 
 
@@ -51,7 +51,7 @@ def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path, provider: 
 
 def test_behind_a_proxy_the_address_is_the_one_that_people_know(tmp_path: Path, provider: IdentityProvider) -> None:
     with open_ledger(tmp_path, **settings_of(provider, public_url="https://ledger.hospital.example/")) as ledger:
-        asked = way_of(ledger, provider).begin()
+        asked = new_flow(ledger, provider).begin()
     assert asked["redirect_uri"] == "https://ledger.hospital.example/sign-in/openid/return"
 
 
@@ -84,27 +84,27 @@ def test_a_provider_that_says_something_odd_is_not_asked(
 ) -> None:
     provider.configured = configured
     with open_ledger(tmp_path, **settings_of(provider)) as ledger:
-        reply = way_of(ledger, provider).browser.get("/sign-in/openid")
+        reply = new_flow(ledger, provider).browser.get("/sign-in/openid")
     assert reply.status_code == 503
     assert "does not answer" in reply.text
 
 
-def test_a_provider_that_is_down_is_told(way: Way) -> None:
-    asked = way.begin()
-    link = way.back(asked)
-    way.provider.down = True
-    reply = way.browser.get(link)
+def test_a_provider_that_is_down_is_told(flow: OidcFlow) -> None:
+    asked = flow.begin()
+    link = flow.back(asked)
+    flow.provider.down = True
+    reply = flow.browser.get(link)
     assert reply.status_code == 503
     assert "does not answer" in reply.text
-    assert COOKIE not in way.browser.cookies
+    assert COOKIE not in flow.browser.cookies
 
 
-def test_a_provider_that_is_silent_is_not_waited_for(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_is_silent_is_not_waited_for(flow: OidcFlow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_json, "FETCH_SECONDS", 0.2)
-    link = way.back(way.begin())
-    way.provider.silent = Event()
-    reply = way.browser.get(link)
-    way.provider.silent.set()
+    link = flow.back(flow.begin())
+    flow.provider.silent = Event()
+    reply = flow.browser.get(link)
+    flow.provider.silent.set()
     assert reply.status_code == 503
 
 
@@ -121,8 +121,8 @@ def test_without_a_provider_nobody_is_sent_anywhere(tmp_path: Path, provider: Id
 
 def test_strangers_make_the_service_ask_the_provider_only_so_often(tmp_path: Path, provider: IdentityProvider) -> None:
     with open_ledger(tmp_path, **settings_of(provider), rate_limit_anonymous_per_second=0.1) as ledger:
-        way = way_of(ledger, provider)
-        statuses = [way.come_back(code="made-up").status_code for _ in range(3)]
+        flow = new_flow(ledger, provider)
+        statuses = [flow.come_back(code="made-up").status_code for _ in range(3)]
     assert statuses[0] == 401
     assert statuses[-1] == 429
     assert len(provider.redeemed) < 3

@@ -11,15 +11,15 @@ from playwright.sync_api import Browser, expect
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
 from app.service.auth.oidc.authorization_code import LoginState, new_login_state, read_login_state
 from tests.conftest import LiveServer
-from tests.dashboard.openid_way import CLIENT, HOME, Way, refused, settings_of, way_of
+from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused, settings_of
 from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
 
 
-def test_somebody_signs_in_there_and_is_who_the_provider_says(way: Way) -> None:
-    form = way.browser.get("/sign-in?next=/approvals").text
-    host = urlsplit(way.provider.issuer).netloc
+def test_somebody_signs_in_there_and_is_who_the_provider_says(flow: OidcFlow) -> None:
+    form = flow.browser.get("/sign-in?next=/approvals").text
+    host = urlsplit(flow.provider.issuer).netloc
     assert f'href="/sign-in/openid?next=/approvals">Sign in with {host}</a>' in form
-    asked = way.begin()
+    asked = flow.begin()
     assert asked | {"state": "", "nonce": "", "code_challenge": ""} == {
         "response_type": "code",
         "client_id": CLIENT,
@@ -30,70 +30,70 @@ def test_somebody_signs_in_there_and_is_who_the_provider_says(way: Way) -> None:
         "code_challenge": "",
         "code_challenge_method": "S256",
     }
-    reply = way.browser.get(way.back(asked))
+    reply = flow.browser.get(flow.back(asked))
     assert (reply.status_code, reply.headers["location"]) == (303, "/approvals")
-    page = way.browser.get("/approvals")
+    page = flow.browser.get("/approvals")
     assert "oidc:marie" in page.text
     assert "privacy officer" in page.text
-    (act,) = way.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
+    (act,) = flow.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
     assert act["actor"] == "oidc:marie"
 
 
-def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(way: Way) -> None:
-    reply = way.browser.get("/sign-in/openid")
+def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(flow: OidcFlow) -> None:
+    reply = flow.browser.get("/sign-in/openid")
     attributes = set(reply.headers["set-cookie"].split("; ")[1:])
     assert attributes == {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax"}
     asked = dict(parse_qsl(urlsplit(reply.headers["location"]).query))
-    flow = read_login_state(way.browser.cookies[FLOW_COOKIE])
-    assert flow is not None
-    assert flow.verifier not in reply.headers["location"]
-    assert len({flow.state, flow.nonce, flow.verifier}) == 3
-    way.browser.get(way.back(asked))
-    assert FLOW_COOKIE not in way.browser.cookies
-    by_tls = way.browser.get("https://ledger.example/sign-in/openid")
+    state = read_login_state(flow.browser.cookies[FLOW_COOKIE])
+    assert state is not None
+    assert state.verifier not in reply.headers["location"]
+    assert len({state.state, state.nonce, state.verifier}) == 3
+    flow.browser.get(flow.back(asked))
+    assert FLOW_COOKIE not in flow.browser.cookies
+    by_tls = flow.browser.get("https://ledger.example/sign-in/openid")
     assert by_tls.headers["set-cookie"].startswith(f"__Host-{FLOW_COOKIE}=")
     assert "Secure" in by_tls.headers["set-cookie"]
 
 
-def test_the_session_outlives_the_token_and_ends_by_itself(way: Way) -> None:
-    way.come_back()
-    (act,) = way.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
+def test_the_session_outlives_the_token_and_ends_by_itself(flow: OidcFlow) -> None:
+    flow.come_back()
+    (act,) = flow.ledger.get("/v1/audit-events?order=oldest&action=session.created", "auditor").json()["items"]
     lasting = datetime.fromisoformat(act["after"]["expires_at"]) - datetime.now(UTC)
     assert timedelta(minutes=55) < lasting <= timedelta(minutes=60)
 
 
 @pytest.mark.parametrize("state", [None, "", "another", "ä"])
-def test_an_answer_that_this_browser_has_not_asked_for_is_not_taken(way: Way, state: str | None) -> None:
-    refused(way, way.come_back(state=state), "was not begun in this browser")
-    assert way.provider.redeemed == []
+def test_an_answer_that_this_browser_has_not_asked_for_is_not_taken(flow: OidcFlow, state: str | None) -> None:
+    refused(flow, flow.come_back(state=state), "was not begun in this browser")
+    assert flow.provider.redeemed == []
 
 
-def test_nobody_is_signed_in_as_somebody_else_by_a_link(way: Way) -> None:
+def test_nobody_is_signed_in_as_somebody_else_by_a_link(flow: OidcFlow) -> None:
     """Login CSRF: an attacker's answer is opened in a browser that began no sign-in, or another one."""
-    attacker = way_of(way.ledger, way.provider)
+    attacker = new_flow(flow.ledger, flow.provider)
     link = attacker.back(attacker.begin())
-    refused(way, way.browser.get(link), "was not begun in this browser")
-    way.begin()
-    refused(way, way.browser.get(link), "was not begun in this browser")
+    refused(flow, flow.browser.get(link), "was not begun in this browser")
+    flow.begin()
+    refused(flow, flow.browser.get(link), "was not begun in this browser")
 
 
-def test_an_answer_is_taken_once(way: Way) -> None:
-    link = way.back(way.begin())
-    assert way.browser.get(link).status_code == 303
-    way.browser.cookies.clear()
-    refused(way, way.browser.get(link), "was not begun in this browser")
-    assert len(way.provider.redeemed) == 1
+def test_an_answer_is_taken_once(flow: OidcFlow) -> None:
+    link = flow.back(flow.begin())
+    assert flow.browser.get(link).status_code == 303
+    flow.browser.cookies.clear()
+    refused(flow, flow.browser.get(link), "was not begun in this browser")
+    assert len(flow.provider.redeemed) == 1
 
 
-def test_a_code_that_was_redeemed_is_told_in_words(way: Way) -> None:
-    link = way.back(way.begin())
-    way.provider.codes.clear()
-    refused(way, way.browser.get(link), "did not take its own code")
+def test_a_code_that_was_redeemed_is_told_in_words(flow: OidcFlow) -> None:
+    link = flow.back(flow.begin())
+    flow.provider.codes.clear()
+    refused(flow, flow.browser.get(link), "did not take its own code")
 
 
-def test_another_provider_s_answer_is_not_taken(way: Way) -> None:
-    refused(way, way.come_back(iss="https://evil.example"), "from another identity provider")
-    assert way.provider.redeemed == []
+def test_another_provider_s_answer_is_not_taken(flow: OidcFlow) -> None:
+    refused(flow, flow.come_back(iss="https://evil.example"), "from another identity provider")
+    assert flow.provider.redeemed == []
 
 
 @pytest.mark.parametrize(
@@ -113,22 +113,22 @@ def test_another_provider_s_answer_is_not_taken(way: Way) -> None:
         ({"sub": None}, "is missing or empty"),
     ],
 )
-def test_what_the_provider_says_must_be_for_this_sign_in(way: Way, said: dict[str, object], words: str) -> None:
-    way.provider.said = said
-    refused(way, way.come_back(), words)
+def test_what_the_provider_says_must_be_for_this_sign_in(flow: OidcFlow, said: dict[str, object], words: str) -> None:
+    flow.provider.said = said
+    refused(flow, flow.come_back(), words)
 
 
 @pytest.mark.parametrize(("header", "status"), [({"typ": None}, 303), ({"typ": "JWT"}, 303), ({"typ": "at+jwt"}, 401)])
-def test_a_token_for_an_api_signs_nobody_in(way: Way, header: dict[str, object], status: int) -> None:
-    way.provider.headed = header
-    assert way.come_back().status_code == status
+def test_a_token_for_an_api_signs_nobody_in(flow: OidcFlow, header: dict[str, object], status: int) -> None:
+    flow.provider.headed = header
+    assert flow.come_back().status_code == status
 
 
-def test_a_token_of_another_key_signs_nobody_in(way: Way) -> None:
-    way.provider.wait_for(way.ledger)
-    way.provider.published = [public(key_of("RS256", 9), kid="RS256-0", use="sig")]
-    way.ledger.http.app.state.keys._people._provider._fetch()  # type: ignore[attr-defined]
-    refused(way, way.come_back(), "not signed by a key of the identity provider")
+def test_a_token_of_another_key_signs_nobody_in(flow: OidcFlow) -> None:
+    flow.provider.wait_for(flow.ledger)
+    flow.provider.published = [public(key_of("RS256", 9), kid="RS256-0", use="sig")]
+    flow.ledger.http.app.state.keys._people._provider._fetch()  # type: ignore[attr-defined]
+    refused(flow, flow.come_back(), "not signed by a key of the identity provider")
 
 
 @pytest.mark.parametrize(
@@ -141,29 +141,29 @@ def test_a_token_of_another_key_signs_nobody_in(way: Way) -> None:
         ({"error": "access_denied", "error_description": "<script>"}, "&lt;script&gt;"),
     ],
 )
-def test_what_the_provider_refuses_is_told_in_words(way: Way, answer: dict[str, str], words: str) -> None:
-    way.provider.answered = answer
-    refused(way, way.browser.get(way.back(way.begin())), words)
+def test_what_the_provider_refuses_is_told_in_words(flow: OidcFlow, answer: dict[str, str], words: str) -> None:
+    flow.provider.answered = answer
+    refused(flow, flow.browser.get(flow.back(flow.begin())), words)
 
 
-def test_words_of_strangers_are_not_shown(way: Way) -> None:
-    reply = way.browser.get("/sign-in/openid/return?error=access_denied&error_description=Call+555&state=x")
+def test_words_of_strangers_are_not_shown(flow: OidcFlow) -> None:
+    reply = flow.browser.get("/sign-in/openid/return?error=access_denied&error_description=Call+555&state=x")
     assert reply.status_code == 401
     assert "555" not in reply.text
 
 
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x"])
-def test_nobody_is_led_elsewhere(way: Way, wanted: str) -> None:
-    asked = way.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
-    assert way.browser.get(way.back(asked)).headers["location"] == "/"
+def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
+    asked = flow.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
+    assert flow.browser.get(flow.back(asked)).headers["location"] == "/"
     forged = new_login_state(wanted, silent=False)  # as if the cookie were another one's work
-    way.browser.cookies.set(FLOW_COOKIE, forged.written())
-    way.provider.codes["code"] = {
+    flow.browser.cookies.set(FLOW_COOKIE, forged.written())
+    flow.provider.codes["code"] = {
         **asked,
         "nonce": forged.nonce,
         "code_challenge": challenge_of(forged.verifier),
     }
-    reply = way.browser.get(f"/sign-in/openid/return?code=code&state={forged.state}")
+    reply = flow.browser.get(f"/sign-in/openid/return?code=code&state={forged.state}")
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
 
 
@@ -173,44 +173,44 @@ def test_a_cookie_that_is_none_begins_nothing(cookie: str) -> None:
 
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
-    flow = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
-    assert read_login_state(flow.written()) == flow
+    state = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
+    assert read_login_state(state.written()) == state
 
 
-def test_who_was_signed_in_there_is_so_again_without_a_word(way: Way) -> None:
-    way.come_back()
-    way.browser.cookies.delete(COOKIE)  # as if the session had ended
-    reply = way.browser.get("/approvals?account=mimic")
+def test_who_was_signed_in_there_is_so_again_without_a_word(flow: OidcFlow) -> None:
+    flow.come_back()
+    flow.browser.cookies.delete(COOKIE)  # as if the session had ended
+    reply = flow.browser.get("/approvals?account=mimic")
     assert reply.headers["location"] == "/sign-in/openid?silent=true&next=%2Fapprovals%3Faccount%3Dmimic"
-    asked = way.begin(reply.headers["location"])
+    asked = flow.begin(reply.headers["location"])
     assert asked["prompt"] == "none"
-    assert way.browser.get(way.back(asked)).headers["location"] == "/approvals?account=mimic"
+    assert flow.browser.get(flow.back(asked)).headers["location"] == "/approvals?account=mimic"
 
 
-def test_who_is_dismissed_is_asked_for_a_sign_in_and_goes_in_no_circle(way: Way) -> None:
-    way.come_back()
-    way.browser.cookies.delete(COOKIE)
-    way.provider.known = False
-    reply = way.browser.get(way.back(way.begin(way.browser.get("/").headers["location"])))
+def test_who_is_dismissed_is_asked_for_a_sign_in_and_goes_in_no_circle(flow: OidcFlow) -> None:
+    flow.come_back()
+    flow.browser.cookies.delete(COOKIE)
+    flow.provider.known = False
+    reply = flow.browser.get(flow.back(flow.begin(flow.browser.get("/").headers["location"])))
     assert reply.status_code == 200
     assert "Sign in with" in reply.text
     assert 'role="alert"' not in reply.text
-    assert RENEWED_COOKIE not in way.browser.cookies
-    assert way.browser.get("/").headers["location"] == "/sign-in"
+    assert RENEWED_COOKIE not in flow.browser.cookies
+    assert flow.browser.get("/").headers["location"] == "/sign-in"
 
 
-def test_who_signs_out_is_not_signed_in_again_without_a_word(way: Way) -> None:
-    way.come_back()
-    csrf = re.findall(r'name="csrf" value="(\w+)"', way.browser.get("/approvals").text)[0]
-    assert way.browser.post("/sign-out", data={"csrf": csrf}).status_code == 303
-    assert way.browser.get("/").headers["location"] == "/sign-in"
+def test_who_signs_out_is_not_signed_in_again_without_a_word(flow: OidcFlow) -> None:
+    flow.come_back()
+    csrf = re.findall(r'name="csrf" value="(\w+)"', flow.browser.get("/approvals").text)[0]
+    assert flow.browser.post("/sign-out", data={"csrf": csrf}).status_code == 303
+    assert flow.browser.get("/").headers["location"] == "/sign-in"
 
 
-def test_who_signs_in_with_a_key_is_not_taken_for_a_person_when_that_ends(way: Way) -> None:
-    way.come_back()
-    assert way.browser.post("/sign-in", data={"key": way.ledger.keys["hospital", "viewer"]}).status_code == 303
-    way.browser.cookies.delete(COOKIE)
-    assert way.browser.get("/").headers["location"] == "/sign-in"
+def test_who_signs_in_with_a_key_is_not_taken_for_a_person_when_that_ends(flow: OidcFlow) -> None:
+    flow.come_back()
+    assert flow.browser.post("/sign-in", data={"key": flow.ledger.keys["hospital", "viewer"]}).status_code == 303
+    flow.browser.cookies.delete(COOKIE)
+    assert flow.browser.get("/").headers["location"] == "/sign-in"
 
 
 def test_it_works_in_a_real_browser(

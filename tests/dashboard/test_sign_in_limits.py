@@ -12,7 +12,7 @@ from app.service.auth import failed_attempts
 from app.service.auth.failed_attempts import GATHERED_SECONDS, MOST_GATHERED_SECONDS
 from app.service.auth.rate_limit import ADDRESS_FACTOR
 from tests.conftest import Ledger, open_ledger
-from tests.dashboard.openid_way import settings_of, way_of
+from tests.dashboard.oidc_flow import new_flow, settings_of
 from tests.identity_provider import IdentityProvider, identity_provider
 
 HARDLY = 0.2
@@ -89,11 +89,11 @@ def test_a_person_of_the_provider_is_limited_too(tmp_path: Path, provider: Ident
     with open_ledger(tmp_path, **settings) as ledger:
         provider.wait_for(ledger)
         before = _entries(ledger)
-        replies = [way_of(ledger, provider).come_back() for _ in range(4)]
+        replies = [new_flow(ledger, provider).come_back() for _ in range(4)]
         assert [reply.status_code for reply in replies] == [303, 303, 429, 429]
         assert int(replies[-1].headers["retry-after"]) >= 1
         provider.said = {"sub": "pierre"}
-        assert way_of(ledger, provider).come_back().status_code == 303
+        assert new_flow(ledger, provider).come_back().status_code == 303
         assert _entries(ledger) - before == {"session.created": AT_ONCE + 1}
 
 

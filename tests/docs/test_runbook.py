@@ -15,8 +15,8 @@ from tests.databases import need_postgresql
 from tests.deploy.commanded import require_command
 from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
-from tests.docs.house import DATABASE, House, furnished_house, made
 from tests.docs.markdown import ROOT, Block, blocks
+from tests.docs.operator_shell import DATABASE, OperatorShell, made, operator_shell
 
 PAGES = (
     "operations/databases",
@@ -47,191 +47,191 @@ NOT_RUN = {
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorShell]:
     need_postgresql()
-    with furnished_house(tmp_path_factory.mktemp("house")) as opened:
+    with operator_shell(tmp_path_factory.mktemp("shell")) as opened:
         yield opened
 
 
-def _typed(house: House, text: str) -> str:
+def _typed(shell: OperatorShell, text: str) -> str:
     """What something wrote that stands on no page."""
-    return house.type(Block("test", "", 0, text))
+    return shell.type(Block("test", "", 0, text))
 
 
-def backups_of_sqlite(house: House, copy: Block, restore: Block) -> None:
+def backups_of_sqlite(shell: OperatorShell, copy: Block, restore: Block) -> None:
     if shutil.which("sqlite3") is None:
         pytest.skip("needs the sqlite3 shell; tests/reliability/test_backups.py makes both backups without it")
-    _typed(house, "export EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db; epsilon-ledger org create hospital")
-    house.type(copy)
-    _typed(house, "epsilon-ledger org create clinic")
-    house.type(restore)
-    left = _typed(house, "sqlite3 epsilon-ledger.db 'SELECT name FROM organisations'")
-    assert left == _typed(house, "sqlite3 smaller.db 'SELECT name FROM organisations'") == "hospital\n"
-    assert (house.folder / "old" / "epsilon-ledger.db").exists()
+    _typed(shell, "export EPSILON_LEDGER_DATABASE_URL=sqlite:///epsilon-ledger.db; epsilon-ledger org create hospital")
+    shell.type(copy)
+    _typed(shell, "epsilon-ledger org create clinic")
+    shell.type(restore)
+    left = _typed(shell, "sqlite3 epsilon-ledger.db 'SELECT name FROM organisations'")
+    assert left == _typed(shell, "sqlite3 smaller.db 'SELECT name FROM organisations'") == "hospital\n"
+    assert (shell.folder / "old" / "epsilon-ledger.db").exists()
 
 
-def backups_of_postgresql(house: House, dump: Block, check: Block) -> None:
-    house.run("dumped", 3)
-    house.type(dump)
-    assert "every curve agrees byte for byte" in house.type(check)
+def backups_of_postgresql(shell: OperatorShell, dump: Block, check: Block) -> None:
+    shell.run("dumped", 3)
+    shell.type(dump)
+    assert "every curve agrees byte for byte" in shell.type(check)
 
 
-def after_a_restore(house: House, report: Block) -> None:
-    run = house.run("restored", 3)
-    assert '"next_step":3' in house.type(report, run=run)
-    with house.admin as http:
+def after_a_restore(shell: OperatorShell, report: Block) -> None:
+    run = shell.run("restored", 3)
+    assert '"next_step":3' in shell.type(report, run=run)
+    with shell.admin as http:
         assert made(http.get(f"/v1/runs/{run}"))["next_step"] == 8
 
 
-def upgrades(house: House, check: Block, migrate: Block) -> None:
-    [(revision,)] = house.execute("DELETE FROM alembic_version RETURNING version_num")
-    asked = house.type(check, whatever_happens=True)
+def upgrades(shell: OperatorShell, check: Block, migrate: Block) -> None:
+    [(revision,)] = shell.execute("DELETE FROM alembic_version RETURNING version_num")
+    asked = shell.type(check, whatever_happens=True)
     assert "`epsilon-ledger migrate`" in asked
-    house.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")  # noqa: S608 - the row deleted above
-    assert "newest schema" in house.type(check)
-    assert house.type(migrate).count("The database has the newest schema.") == 2
+    shell.execute(f"INSERT INTO alembic_version VALUES ('{revision}')")  # noqa: S608 - the row deleted above
+    assert "newest schema" in shell.type(check)
+    assert shell.type(migrate).count("The database has the newest schema.") == 2
 
 
-def rotation(house: House, keys: Block, old: Block, new: Block, password: Block, sessions: Block) -> None:
-    with house.admin as http:
+def rotation(shell: OperatorShell, keys: Block, old: Block, new: Block, password: Block, sessions: Block) -> None:
+    with shell.admin as http:
         key = made(http.post("/v1/api-keys", json={"name": "old", "role": "trainer"}))["id"]
-    assert f"{key} was revoked" in house.type(keys, key=key)
+    assert f"{key} was revoked" in shell.type(keys, key=key)
 
-    before = (house.folder / "signing.pub").read_text()
-    house.type(old)
-    assert (house.folder / "signing-2026.pub").read_text() == before != (house.folder / "signing.pub").read_text()
-    assert house.type(new).count("every curve agrees") == 2
+    before = (shell.folder / "signing.pub").read_text()
+    shell.type(old)
+    assert (shell.folder / "signing-2026.pub").read_text() == before != (shell.folder / "signing.pub").read_text()
+    assert shell.type(new).count("every curve agrees") == 2
 
-    first = (house.folder / "database-password").read_text()
+    first = (shell.folder / "database-password").read_text()
     try:
-        assert '"ok"' in house.type(password)
-        assert (house.folder / "database-password").read_text() != first
-        house.type(sessions)
-        ready = [httpx2.get(f"{house.server.url}/readyz", trust_env=False).status_code for _ in range(3)]
+        assert '"ok"' in shell.type(password)
+        assert (shell.folder / "database-password").read_text() != first
+        shell.type(sessions)
+        ready = [httpx2.get(f"{shell.server.url}/readyz", trust_env=False).status_code for _ in range(3)]
         assert ready[-1] == 200
-        assert house.run("after the password was changed", 1)
+        assert shell.run("after the password was changed", 1)
     finally:
-        house.cluster.execute(f"ALTER ROLE {postgres.SERVICE} PASSWORD '{house.cluster.password}'")
-        (house.folder / "database-password").write_text(house.cluster.password)
+        shell.cluster.execute(f"ALTER ROLE {postgres.SERVICE} PASSWORD '{shell.cluster.password}'")
+        (shell.folder / "database-password").write_text(shell.cluster.password)
 
 
-def verify_fails(house: House, *steps: Block) -> None:
+def verify_fails(shell: OperatorShell, *steps: Block) -> None:
     look, stop, evidence, compare, checkpoint, who, mend, again, approve = steps
-    run = house.run("changed by hand", 4)
-    _typed(house, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
-    _typed(house, "PGOPTIONS='-c epsilon_ledger.all_tenants=on' pg_dump --enable-row-security -Fc -f backup.dump")
-    house.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
+    run = shell.run("changed by hand", 4)
+    _typed(shell, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
+    _typed(shell, "PGOPTIONS='-c epsilon_ledger.all_tenants=on' pg_dump --enable-row-security -Fc -f backup.dump")
+    shell.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
 
-    told = house.type(look)
+    told = shell.type(look)
     assert run in told
-    assert json.loads((house.folder / "found.json").read_text())["unproven"] == [run]
-    assert "Writes to 1 accounts are stopped." in house.type(stop)
-    with house.admin as http:
+    assert json.loads((shell.folder / "found.json").read_text())["unproven"] == [run]
+    assert "Writes to 1 accounts are stopped." in shell.type(stop)
+    with shell.admin as http:
         stopped = http.post(f"/v1/runs/{run}/steps", json={})
         assert (stopped.status_code, stopped.json()["code"]) == (409, "account_quarantined")
-    assert house.run("of somebody else", 1)
-    assert run in house.type(evidence)
-    compared = house.type(compare)
+    assert shell.run("of somebody else", 1)
+    assert run in shell.type(evidence)
+    compared = shell.type(compare)
     assert "every curve agrees byte for byte" in compared
     [changed] = [json.loads(line) for line in compared.splitlines() if line.startswith("{")]
     assert run in json.dumps(changed)
-    assert run in house.type(checkpoint)
-    assert '"items"' in house.type(who)
-    house.type(mend, run=run)
-    told = house.type(again, run=run)
+    assert run in shell.type(checkpoint)
+    assert '"items"' in shell.type(who)
+    shell.type(mend, run=run)
+    told = shell.type(again, run=run)
     assert "every curve agrees byte for byte" in told
     assert f"epsilon-ledger quarantine lift {run} --org org_" in told
     [proposal] = re.findall(r"prp_\w+", told)
-    with house.admin as http:
+    with shell.admin as http:
         assert http.post(f"/v1/runs/{run}/steps", json={}).status_code == 409
-    assert '"approved"' in house.type(approve, prp=proposal)
-    with house.admin as http:
+    assert '"approved"' in shell.type(approve, prp=proposal)
+    with shell.admin as http:
         made(http.post(f"/v1/runs/{run}/steps", json={}))
 
 
-def overdrawn(house: House, see: Block, statement: Block) -> None:
-    run = house.run("too much", 0, limit=0.05)
-    with house.admin as http:
+def overdrawn(shell: OperatorShell, see: Block, statement: Block) -> None:
+    run = shell.run("too much", 0, limit=0.05)
+    with shell.admin as http:
         made(http.post(f"/v1/runs/{run}/steps", json={"count": 500, "mode": "report"}))
-    told = house.type(see, run=run)
+    told = shell.type(see, run=run)
     assert '"reported"' in told
     assert '"overdrawn"' in told
-    assert "guarantee" in house.type(statement, run=run)
+    assert "guarantee" in shell.type(statement, run=run)
 
 
-def database_down(house: House, see: Block) -> None:
-    house.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS false")
-    house.cluster.terminate_backends(DATABASE)
+def database_down(shell: OperatorShell, see: Block) -> None:
+    shell.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS false")
+    shell.cluster.terminate_backends(DATABASE)
     try:
-        told = house.type(see, whatever_happens=True)
+        told = shell.type(see, whatever_happens=True)
     finally:
-        house.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS true")
+        shell.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS true")
     assert re.findall(r"HTTP/1\.1 (\d+)", told) == ["200", "503"]
     assert "accepting connections" in told  # of the server: it is this database that takes none
 
 
-def disk_full(house: House, space: Block, log: Block, tables: Block, again: Block) -> None:
-    told = house.type(space)
+def disk_full(shell: OperatorShell, space: Block, log: Block, tables: Block, again: Block) -> None:
+    told = shell.type(space)
     assert "Filesystem" in told
-    assert "failed_count" in house.type(log)
-    assert "decisions" in house.type(tables)
-    assert "every curve agrees" in house.type(again)
+    assert "failed_count" in shell.type(log)
+    assert "decisions" in shell.type(tables)
+    assert "every curve agrees" in shell.type(again)
 
 
-def too_slow(house: House, waiting: Block, connections: Block) -> None:
-    assert "wait_event_type" in house.type(waiting)
-    assert "max_connections" in house.type(connections)
+def too_slow(shell: OperatorShell, waiting: Block, connections: Block) -> None:
+    assert "wait_event_type" in shell.type(waiting)
+    assert "max_connections" in shell.type(connections)
 
 
-def from_sqlite(house: House, move: Block) -> None:
+def from_sqlite(shell: OperatorShell, move: Block) -> None:
     moved = Block(move.page, move.section, move.line, re.sub(r"(UTF8 |db/)ledger\b", r"\1ledger_moved", move.text))
-    assert "the copy verified: every curve agrees" in house.type(moved)
-    house.ran.append(move)
+    assert "the copy verified: every curve agrees" in shell.type(moved)
+    shell.ran.append(move)
 
 
-def openid(house: House, *providers: Block) -> None:
+def openid(shell: OperatorShell, *providers: Block) -> None:
     for provider in providers:
-        house.begin()
-        house.type(provider)
-        found = house.exported()
+        shell.begin()
+        shell.type(provider)
+        found = shell.exported()
         given = {name[len(PREFIX) :].lower(): found[name] for name in found if name.startswith(f"{PREFIX}OIDC")}
         assert Settings.model_validate(given).openid is not None
-    house.ran.extend(providers)
+    shell.ran.extend(providers)
 
 
-def placements(house: House, place: Block) -> None:
+def placements(shell: OperatorShell, place: Block) -> None:
     here, there = (postgres.database(postgres.EMPTY) for _ in range(2))
     with here as first, there as second:
         text = place.text.replace("postgresql://ledger@db1/ledger", first).replace(
             "postgresql://ledger@db2/ledger", second
         )
-        assert "org_" in house.type(Block(place.page, place.section, place.line, text))
-    house.ran.append(place)
+        assert "org_" in shell.type(Block(place.page, place.section, place.line, text))
+    shell.ran.append(place)
 
 
-def trial_secrets(house: House, secrets: Block) -> None:
-    (house.folder / "deploy").mkdir()
-    (house.folder / "deploy" / "secrets.sh").symlink_to(ROOT / "deploy" / "secrets.sh")
-    house.type(secrets)
-    assert (house.folder / "deploy" / "kubernetes" / "trial" / "secrets" / "signing.pem").exists()
+def trial_secrets(shell: OperatorShell, secrets: Block) -> None:
+    (shell.folder / "deploy").mkdir()
+    (shell.folder / "deploy" / "secrets.sh").symlink_to(ROOT / "deploy" / "secrets.sh")
+    shell.type(secrets)
+    assert (shell.folder / "deploy" / "kubernetes" / "trial" / "secrets" / "signing.pem").exists()
 
 
-def keys_page(house: House, line: Block, issue: Block, rotate: Block, revoke: Block) -> None:
-    with house.admin as http:
+def keys_page(shell: OperatorShell, line: Block, issue: Block, rotate: Block, revoke: Block) -> None:
+    with shell.admin as http:
         key = made(http.post("/v1/api-keys", json={"role": "trainer"}))["id"]
-        assert f"{key} was revoked" in house.type(line, key=key)
-        issued = json.loads(house.type(issue))
-        heir = json.loads(house.type(rotate, key=issued["id"]))
-        house.type(revoke, key=issued["id"])
+        assert f"{key} was revoked" in shell.type(line, key=key)
+        issued = json.loads(shell.type(issue))
+        heir = json.loads(shell.type(rotate, key=issued["id"]))
+        shell.type(revoke, key=issued["id"])
         assert made(http.get(f"/v1/api-keys/{heir['id']}"))["revoked_at"]
 
 
-def limits_page(house: House, change: Block, approve: Block) -> None:
-    with house.admin as http:
+def limits_page(shell: OperatorShell, change: Block, approve: Block) -> None:
+    with shell.admin as http:
         budget = made(http.get("/v1/budgets"))["items"][0]["id"]
-        assert '"open"' in house.type(change, bud=budget)
+        assert '"open"' in shell.type(change, bud=budget)
         [proposal] = made(http.get("/v1/proposals?status=open"))["items"]
-        house.type(approve, prp=proposal["id"])
+        shell.type(approve, prp=proposal["id"])
         assert made(http.get(f"/v1/accounts/{budget}/limit"))["limit"]["epsilon"] == 4.0
 
 
@@ -262,10 +262,10 @@ def _of(scene: tuple[str, str]) -> list[Block]:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("scene", SCENES, ids=" ".join)
-def test_the_commands_of_a_section_do_what_it_says(house: House, scene: tuple[str, str]) -> None:
-    house.begin()
-    SCENES[scene](house, *_of(scene))
-    assert {block.line for block in _of(scene)} <= {block.line for block in house.ran}
+def test_the_commands_of_a_section_do_what_it_says(shell: OperatorShell, scene: tuple[str, str]) -> None:
+    shell.begin()
+    SCENES[scene](shell, *_of(scene))
+    assert {block.line for block in _of(scene)} <= {block.line for block in shell.ran}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}:{block.line}")

@@ -30,7 +30,7 @@ curl() {{ command curl --silent {curl} "$@"; }}
 
 
 @dataclass
-class House:
+class OperatorShell:
     """Who looks after the service: a folder, a shell, two keys.
 
     Args:
@@ -129,7 +129,7 @@ def made(reply: httpx2.Response) -> Any:  # noqa: ANN401 - JSON is anything
 
 
 @contextmanager
-def furnished_house(folder: Path) -> Iterator[House]:
+def operator_shell(folder: Path) -> Iterator[OperatorShell]:
     """A hospital with a population, a budget and both keys; its database's role may do what the runbook asks of it."""
     cluster = postgres.shared()
     whole = make_url(cluster.create_database(DATABASE, postgres.TEMPLATE))
@@ -153,9 +153,9 @@ def furnished_house(folder: Path) -> Iterator[House]:
         server.database_url = url
         server.start()
         try:
-            house = House(folder, server, cluster, service_server().write_environment(folder / "environment"))
-            _furnish(house)
-            yield house
+            shell = OperatorShell(folder, server, cluster, service_server().write_environment(folder / "environment"))
+            _furnish(shell)
+            yield shell
         finally:
             server.stop()
             for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
@@ -165,9 +165,9 @@ def furnished_house(folder: Path) -> Iterator[House]:
             cluster.execute(f"REVOKE pg_monitor FROM {postgres.SERVICE}")
 
 
-def _furnish(house: House) -> None:
+def _furnish(shell: OperatorShell) -> None:
     limit = {"epsilon": 8.0, "delta": 1e-5}
     unit = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
-    with house.admin as http:
+    with shell.admin as http:
         made(http.post("/v1/populations", json={"name": "mimic", "limit": limit, **unit}))
         made(http.post("/v1/budgets", json={"name": "icu-team", "parent": "mimic", "limit": limit | {"epsilon": 3.0}}))

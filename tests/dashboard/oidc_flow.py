@@ -1,4 +1,4 @@
-"""The way of a person's browser to the identity provider and back."""
+"""The flow of a person's browser to the identity provider and back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ HOME = "http://ledger.example"
 
 
 @dataclass
-class Way:
+class OidcFlow:
     """A service, the provider, and a browser at both."""
 
     ledger: Ledger
@@ -46,11 +46,11 @@ class Way:
         return reply
 
 
-def way_of(ledger: Ledger, provider: IdentityProvider) -> Way:
+def new_flow(ledger: Ledger, provider: IdentityProvider) -> OidcFlow:
     """A browser of its own at a service and a provider."""
     browser = TestClient(ledger.http.app, base_url=HOME, follow_redirects=False)
     browser.headers["Origin"] = HOME
-    return Way(ledger, provider, browser)
+    return OidcFlow(ledger, provider, browser)
 
 
 def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:
@@ -58,14 +58,14 @@ def settings_of(provider: IdentityProvider, **more: object) -> dict[str, Any]:
     return provider.settings(oidc_client_id=CLIENT, **more)
 
 
-def _is_signed_in(way: Way) -> bool:
-    return way.browser.get("/approvals", headers={"X-Part": "page"}).status_code == 200
+def _is_signed_in(flow: OidcFlow) -> bool:
+    return flow.browser.get("/approvals", headers={"X-Part": "page"}).status_code == 200
 
 
-def refused(way: Way, reply: httpx2.Response, words: str) -> None:
+def refused(flow: OidcFlow, reply: httpx2.Response, words: str) -> None:
     """Hold that nobody was signed in, and that this was said."""
     assert reply.status_code == 401, reply.text
     assert words in reply.text
-    assert COOKIE not in way.browser.cookies
-    assert FLOW_COOKIE not in way.browser.cookies
-    assert not _is_signed_in(way)
+    assert COOKIE not in flow.browser.cookies
+    assert FLOW_COOKIE not in flow.browser.cookies
+    assert not _is_signed_in(flow)
