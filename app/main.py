@@ -27,6 +27,7 @@ from app.api.routers import (
     runs,
     statements,
     steps,
+    verifications,
     webhooks,
 )
 from app.dashboard import accounts as accounts_pages
@@ -46,7 +47,6 @@ from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status import AccountStatusCache
 from app.service.signatures import signer_of
-from app.service.verification import Verifications
 from app.settings import Settings
 from app.tracing_setup import configure_tracing
 from app.version import VERSION
@@ -66,6 +66,7 @@ ROUTERS = (
     webhooks,
     checkpoints,
     statements,
+    verifications,
     audit,
     health,
     metrics,
@@ -129,7 +130,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.oidc_client = settings.oidc_client()
     app.state.account_statuses = AccountStatusCache()
     app.state.account_histories = AccountHistoryCache()
-    app.state.verifications = Verifications()
     for module in (*ROUTERS, *DASHBOARD_ROUTERS):
         # `include_router` would copy each route for this application.
         app.router.routes.extend(module.routes.routes)

@@ -92,13 +92,7 @@ def verify(
         _write_metrics(metrics_file, found, monotonic() - began_at)
     facts = {
         "sound": found.sound,
-        "accounts": found.accounts,
-        "runs": found.runs,
-        "decisions": found.decisions,
-        "reservations": found.reservations,
-        "charges": found.charges,
-        "steps": found.steps,
-        "audit_events": found.acts,
+        **found.checked,
         "discrepancies": list(found.problems),
         "unproven": sorted(account for _, account in found.unproven),
         "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
@@ -106,7 +100,7 @@ def verify(
     summary = (
         f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges "
         f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
-        f"and {found.acts} audit events"
+        f"and {found.audit_events} audit events"
     )
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} discrepancies"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.accounting.events import event_to_dict
 from app.api.pagination import decode_cursor, encode_cursor
-from app.api.routers.audit import verified
+from app.api.routers.verifications import verify_now
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
@@ -32,13 +32,15 @@ from app.service.audit.queries import (
     read_health,
 )
 from app.service.queries.overview import read_change_token
-from app.service.verification import Verifications
+from app.service.verification.results import list_verifications
 
 routes = router()
 
 PAGE: Final = 50
 MOST_EVENTS: Final = 100
 """Events shown of one decision; an export has all of them."""
+
+SHOWN_VERIFICATIONS: Final = 5
 
 
 def _in_utc(at: datetime) -> datetime:
@@ -151,16 +153,16 @@ async def show_audit(request: Request, page: PageDep, verify: bool = False) -> R
     now = verify and PART_HEADER not in request.headers
     if now:
         require_own_page(request)
-        await verified(request, page.context)
+        await verify_now(page.context)
     return await run_in_threadpool(_shown, request, page, now)
 
 
 def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
     page.context.require_permission(Permission.AUDIT_READ)
-    known: Verifications = request.app.state.verifications
     whole = page.context.principal.scope is None
-    last = known.last(page.context.organisation_id) if whole else None
-    tag = page.check_etag(page.minute, last and last.at, verified_now, read_change_token(page.context))
+    verifications = list_verifications(page.context, PageRequest(SHOWN_VERIFICATIONS)).items if whole else ()
+    newest = verifications[0].id if verifications else None
+    tag = page.check_etag(page.minute, newest, verified_now, read_change_token(page.context))
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
@@ -177,7 +179,7 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
         "audit.html",
         tag=tag,
         health=read_health(page.context) if whole else None,
-        last=last,
+        verifications=verifications,
         verified_now=verified_now,
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         values=filters,

@@ -42,6 +42,7 @@ TABLES = (
     "proposals",
     "checkpoints",
     "run_anchors",
+    "verifications",
     "sessions",
 )
 """In the order of creation: a table follows those that it refers to."""
@@ -78,6 +79,7 @@ def upgrade() -> None:
     _create_proposals()
     _create_checkpoints()
     _create_run_anchors()
+    _create_verifications()
     _create_sessions()
     if _is_postgresql():
         for table in TABLES:
@@ -811,6 +813,21 @@ def _create_run_anchors() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "run_id"),
         _foreign_key("runs", run_id="account_id"),
         sa.CheckConstraint("decision_count >= 1", name="decision_count_positive"),
+    )
+
+
+def _create_verifications() -> None:
+    op.create_table(
+        "verifications",
+        _id("organisation_id"),
+        _id("id"),
+        sa.Column("actor", sa.String(300), nullable=False),
+        sa.Column("discrepancy_count", sa.BigInteger, nullable=False),
+        sa.Column("report", sa.Text, nullable=False),
+        _timestamp("created_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        _organisation_foreign_key(),
+        sa.CheckConstraint("discrepancy_count >= 0", name="discrepancy_count_nonnegative"),
     )
 
 

@@ -28,6 +28,7 @@ class House:
     webhook: str = ""
     delivery: str = ""
     experiment: str = ""
+    verification: str = ""
 
     def rows(self) -> Dump:
         """Every row of the ledger."""
@@ -46,6 +47,7 @@ class House:
             "webhook_id": self.webhook,
             "delivery_id": self.delivery,
             "experiment_id": self.experiment,
+            "verification_id": self.verification,
         }
 
 
@@ -70,12 +72,13 @@ def _furnish(ledger: Ledger) -> House:
 
 
 def _with_webhook(house: House) -> House:
-    """Ask for alerts, one now, which whoever opens such a ledger would deliver; and declare a sweep."""
+    """Ask for alerts, one now, which whoever opens such a ledger would deliver; declare a sweep; and verify."""
     webhook = str(house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
     delivery = str(house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
-    return replace(house, webhook=webhook, delivery=delivery, experiment=experiment)
+    verification = str(house.ledger.post("/v1/verifications", None).json()["id"])
+    return replace(house, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
 
 
 async def _never(*_: object) -> None:

@@ -38,6 +38,8 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "renewReservation": (TRAINING, HIDDEN),
     "getReservation": (EVERYONE, HIDDEN),
     "createVerification": (PROOF, OWN),
+    "listVerifications": (PROOF, OWN),
+    "getVerification": (PROOF, HIDDEN),
     "computeEpsilon": (EVERYONE, SAME),
     "computeDelta": (EVERYONE, SAME),
     "computeEpsilonTrajectory": (EVERYONE, SAME),

@@ -94,6 +94,7 @@ NOWHERE = {
     "webhook_id": "whk_nowhere",
     "delivery_id": "dlv_nowhere",
     "experiment_id": "exp_nowhere",
+    "verification_id": "ver_nowhere",
 }
 """Ids that mean nothing, by the names of path parameters."""
 

@@ -19,6 +19,8 @@ UNMOVED = {
     *(
         "getSigningKey",
         "listCheckpoints",
+        "listVerifications",
+        "getVerification",
         "getOrganisationPolicy",
         "getAccountPolicy",
         "listExperiments",

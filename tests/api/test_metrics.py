@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: Hous
 def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
     with tampering(watched.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
-    assert watched.ledger.post("/v1/verifications", None, "auditor").status_code == 200
+    assert watched.ledger.post("/v1/verifications", None, "auditor").status_code == 201
     assert _value(_read(watched.ledger), "accounts_quarantined", placement="default") == 1
 
 

@@ -36,7 +36,7 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
     assert _ready(alone) == {"status": "ok"}
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
-    assert alone.ledger.post("/v1/verifications", None, "auditor").status_code == 200
+    assert alone.ledger.post("/v1/verifications", None, "auditor").status_code == 201
     why = "Accounts that `verify` has stopped, until two persons lift their quarantine: 1."
     assert _ready(alone) == {"status": "degraded", "integrity_warnings": {"default": why}}
     with tampering(alone.ledger.database) as tx:

@@ -21,6 +21,7 @@ SCOPED: Final = {
     "webhook_id": ("whk",),
     "delivery_id": ("dlv",),
     "experiment_id": ("exp",),
+    "verification_id": ("ver",),
 }
 """Prefixes of the ids that a path parameter takes."""
 

@@ -198,7 +198,13 @@ def _audit(story: Recorder, ids: dict[str, str]) -> None:
     ask = story.ask
     ask("auditor", "POST", "/v1/checkpoints", None)
     ask("auditor", "POST", "/v1/verifications", None)
-    for path in ("/v1/checkpoints", "/v1/signing-key", "/v1/audit-events?limit=200", "/v1/decisions?limit=200"):
+    for path in (
+        "/v1/checkpoints",
+        "/v1/signing-key",
+        "/v1/verifications",
+        "/v1/audit-events?limit=200",
+        "/v1/decisions?limit=200",
+    ):
         ask("auditor", "GET", path)
     ask("auditor", "POST", f"/v1/accounts/{ids['team']}/quarantine/lift", {"reason": WHY})
     for path in (f"/v1/runs/{ids['run']}/statement", f"/v1/populations/{ids['mimic']}/statement"):

@@ -51,6 +51,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         change = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More patients."}
         assert ledger.post(f"/v1/accounts/{budget}/limit", change, If_Match="*").status_code == 201
         assert ledger.post("/v1/checkpoints", None).status_code == 201
+        assert ledger.post("/v1/verifications", None).status_code == 201
         cookie_for(ledger)
         trainer = Reserver(ledger.database, reply.json()["id"])
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
@@ -195,6 +196,14 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
         "ck_checkpoints_audit_head_is_sha256",
     ),
     ("checkpoints", ("organisation_id", "hospital"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("verifications", ("organisation_id", "hospital"), {}, "verifications.id"),
+    (
+        "verifications",
+        ("organisation_id", "hospital"),
+        {"id": "x", "discrepancy_count": -1},
+        "discrepancy_count_nonnegative",
+    ),
+    ("verifications", ("organisation_id", "hospital"), {"organisation_id": "org_nowhere"}, "FOREIGN KEY"),
     ("run_anchors", ("decision_count", 3), {}, "run_anchors.run_id"),
     ("run_anchors", ("decision_count", 3), {"decision_count": 0}, "ck_run_anchors_decision_count_positive"),
     ("run_anchors", ("decision_count", 3), {"run_id": "run_nowhere"}, "FOREIGN KEY"),

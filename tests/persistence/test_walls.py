@@ -76,6 +76,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event})["id"])
     made(f"/v1/runs/{run}/steps", {"first_step": 0})
     made("/v1/checkpoints", {})
+    made("/v1/verifications", {})
     made(f"/v1/runs/{run}/reservations", {"plan": [{"event": event, "count": 3}]})
     hooked = {"url": "https://alerts.example/"}
     reply = ledger.http.post("/v1/webhooks", json=hooked, headers=ledger.headers("admin", organisation))

@@ -33,6 +33,7 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/rotate", None))
     _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/test", None))
     _answered(200, trainer.steps(count=2))
+    _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     _answered(403, trainer.steps("refused", event=HUGE))
     _answered(201, trainer.act("attempts", {}))
     several = [{"event": QUIET, "count": 3}, {"event": SAMPLED, "count": 10}, {"event": RANDOMIZED}]
@@ -68,6 +69,7 @@ def fill(ledger: Ledger) -> Trainer:
     signer = signer_of(str(signing_key()[0]))
     assert signer is not None
     assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0
+    _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     return trainer
 
 

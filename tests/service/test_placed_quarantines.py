@@ -126,7 +126,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
         position = tx.execute(audit_entries.select().order_by(last).limit(1)).one().position
         tx.exec_driver_sql("UPDATE audit_entries SET position = 'last' WHERE position = ?", (position,))
     assert not verify(ledger.database).sound
-    assert ledger.post("/v1/verifications", None, "auditor").status_code == 200
+    assert ledger.post("/v1/verifications", None, "auditor").status_code == 201
     with ledger.database.read(ALL_TENANTS) as tx:
         assert account(tx, TEAM).quarantine_reason is not None
     is_refused(trainer.steps(), 409, "account_quarantined")

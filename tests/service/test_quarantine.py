@@ -89,7 +89,7 @@ def test_no_verification_lets_writes_pass_again(charged: Ledger) -> None:
     again = charged.post("/v1/verifications", None, "admin").json()
     [stopped] = again["quarantined"]
     assert (again["sound"], stopped["account"], stopped["liftable"]) == (True, _key(charged)[1], True)
-    assert dump(charged.database) == before
+    assert dump(charged.database) | {"verifications": before["verifications"]} == before
     assert _step(charged, MODEL) == 409
     lift(charged, TEAM)
     assert _step(charged, MODEL) == 200

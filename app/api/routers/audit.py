@@ -1,14 +1,13 @@
-"""Verification, audit events and decisions."""
+"""Audit events and decisions."""
 
 from typing import Annotated, Literal
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import AUTH_ERRORS, READ_ERRORS, cacheable_responses
 from app.api.route import ContextDep, router
-from app.api.schemas.audit import AuditEvent, AuditEventPage, Verification
+from app.api.schemas.audit import AuditEvent, AuditEventPage
 from app.api.schemas.common import Timestamp
 from app.api.schemas.decisions import Decision, DecisionPage
 from app.ledger.audit import AuditFilter
@@ -16,37 +15,8 @@ from app.ledger.decisions import DecisionOutcome
 from app.ledger.names import ACTOR_LENGTH
 from app.service.audit import queries
 from app.service.audit.queries import DecisionQuery
-from app.service.auth.request_context import RequestContext
-from app.service.verification import VerificationReport, Verifications, verify_organisation
 
 routes = router()
-
-VERIFIERS = CapacityLimiter(1)
-"""Runs one verification at a time, which reads everything, so that steps get threads."""
-
-
-@routes.post(
-    "/verifications",
-    summary="Verify the ledger",
-    tags=["verifications"],
-    responses=responses(*WRITE_ERRORS),
-)
-async def create_verification(request: Request, context: ContextDep) -> Verification:
-    """Recompute every account of the organisation from its charges; the time grows with their number.
-
-    An account whose balance is not proven is quarantined: writes to it are refused until two persons lift the
-    quarantine (`liftQuarantine`), whatever later verifications find.
-    """
-    return Verification.of(await verified(request, context))
-
-
-async def verified(request: Request, context: RequestContext) -> VerificationReport:
-    """Verify the caller's organisation, one at a time, and cache the report."""
-    found = await to_thread.run_sync(verify_organisation, context, limiter=VERIFIERS)
-    known: Verifications = request.app.state.verifications
-    known.keep(context, found)
-    return found
-
 
 Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
 When = Annotated[Timestamp | None, Query()]

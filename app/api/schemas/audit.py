@@ -1,4 +1,4 @@
-"""Response schemas of verifications and audit events."""
+"""Response schemas of audit events."""
 
 import json
 from datetime import datetime
@@ -7,105 +7,8 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field
 
 from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
 from app.ledger.hash_chain import AuditEntry
-from app.service.verification import Discrepancy as DomainDiscrepancy
-from app.service.verification import VerificationReport
-
-
-class Discrepancy(Output):
-    """A discrepancy found by a verification."""
-
-    account: str | None = Field(
-        description="The account whose balance is not proven, and which is quarantined. Null: the cost of an event."
-    )
-    position: int | None = Field(description="First wrong decision of the run's chain, or null.")
-    detail: str
-
-    @classmethod
-    def of(cls, fault: DomainDiscrepancy) -> Self:
-        """Convert from the domain."""
-        return cls(account=fault.account_id, position=fault.position, detail=fault.detail)
-
-
-class Quarantine(Output):
-    """A quarantined account."""
-
-    account: str
-    detail: str = Field(description="The discrepancy that caused the quarantine.")
-    liftable: bool = Field(
-        description="No discrepancy remains: two persons may lift the quarantine by `POST "
-        "/v1/accounts/{account}/quarantine/lift` and an approval."
-    )
-
-
-class Verification(Output):
-    """The result of a verification."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "sound": False,
-                    "accounts": 3,
-                    "runs": 1,
-                    "decisions": 3,
-                    "reservations": 0,
-                    "charges": 2,
-                    "steps": 420,
-                    "audit_events": 9,
-                    "discrepancies": [
-                        {
-                            "account": EXAMPLE_RUN_ID,
-                            "position": 1,
-                            "detail": f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was "
-                            "made: its hash is that of another.",
-                        }
-                    ],
-                    "quarantined": [
-                        {
-                            "account": EXAMPLE_RUN_ID,
-                            "detail": f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was "
-                            "made: its hash is that of another.",
-                            "liftable": False,
-                        }
-                    ],
-                }
-            ]
-        }
-    )
-
-    sound: bool
-    accounts: int = Field(description="Number of recomputed balances.")
-    runs: int = Field(description="Number of verified chains.")
-    decisions: int
-    reservations: int
-    charges: int = Field(description="Number of charged events.")
-    steps: int = Field(description="Number of steps of these events.")
-    audit_events: int = Field(description="Number of verified audit events.")
-    discrepancies: list[Discrepancy] = Field(description="Empty if the ledger is sound.")
-    quarantined: list[Quarantine] = Field(description="Quarantined accounts, also without a remaining discrepancy.")
-
-    @classmethod
-    def of(cls, found: VerificationReport) -> Self:
-        """Convert from the domain."""
-        liftable = found.liftable
-        return cls(
-            sound=found.sound,
-            accounts=found.accounts,
-            runs=found.runs,
-            decisions=found.decisions,
-            reservations=found.reservations,
-            charges=found.charges,
-            steps=found.steps,
-            audit_events=found.acts,
-            discrepancies=[Discrepancy.of(fault) for fault in found.faults],
-            quarantined=[
-                Quarantine(account=key[1], detail=why, liftable=key in liftable)
-                for key, why in sorted(found.quarantined.items())
-            ],
-        )
-
 
 ACT_EXAMPLE: dict[str, Any] = {
     "position": 3,

@@ -23,6 +23,7 @@ from app.persistence.tables import (
     proposals,
     run_anchors,
     sessions,
+    verifications,
     webhooks,
 )
 from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object
@@ -30,7 +31,7 @@ from app.persistence.tolerant import Contents, Report, TolerantQuery, json_objec
 RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
 """Tables whose rows follow from the audit log."""
 
-UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses)
+UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses, verifications)
 """Tables of which only readability is verified; docs/explanation/verification.md has the reasons."""
 
 _CONTENTS: Final[Contents] = {
@@ -43,6 +44,7 @@ _CONTENTS: Final[Contents] = {
     sessions.c.role: Role,
     webhooks.c.types: json.loads,
     alerts.c.payload: json_object,
+    verifications.c.report: json_object,
 }
 
 

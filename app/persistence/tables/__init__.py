@@ -18,7 +18,14 @@ from app.persistence.tables.accounts import (
 )
 from app.persistence.tables.alerts import account_usage_snapshots, alerts, deliveries, webhooks
 from app.persistence.tables.base import metadata
-from app.persistence.tables.governance import audit_entries, checkpoints, proposals, run_anchors, sessions
+from app.persistence.tables.governance import (
+    audit_entries,
+    checkpoints,
+    proposals,
+    run_anchors,
+    sessions,
+    verifications,
+)
 from app.persistence.tables.runs import (
     attempts,
     decision_events,
@@ -59,5 +66,6 @@ __all__ = [
     "run_budgets",
     "runs",
     "sessions",
+    "verifications",
     "webhooks",
 ]

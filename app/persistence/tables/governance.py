@@ -77,6 +77,18 @@ run_anchors = owned_table(
     decision_count_positive="decision_count >= 1",
 )
 
+verifications = owned_table(
+    "verifications",
+    ("id",),
+    id_column("id"),
+    Column("actor", String(ACTOR_LENGTH), nullable=False),
+    Column("discrepancy_count", BigInteger, nullable=False),
+    Column("report", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    organisation_foreign_key(),
+    discrepancy_count_nonnegative="discrepancy_count >= 0",
+)
+
 sessions = owned_table(
     "sessions",
     ("id",),

@@ -2,29 +2,26 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from app.ledger.accounts import AccountKind
 from app.ledger.hash_chain import Actor
-from app.ledger.permissions import Permission
+from app.ledger.verifications import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.lru_cache import LruCache
 from app.persistence.postgresql import is_id
 from app.persistence.repositories import accounts, audit_entries, checkpoints, partitions, raw_rows, records
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredRun
 from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
-from app.service.auth.request_context import RequestContext
-from app.service.metrics import counters
 from app.service.verification.audit_replay import AuditState, disagreements, replay_audit_log, skeleton_of
 from app.service.verification.balances import judge
 from app.service.verification.decision_chains import replay
 from app.service.verification.event_costs import read_prices
 from app.service.verification.quarantines import place_quarantines, verification_lock
 from app.service.verification.record_replay import compare, missing
-from app.service.verification.report import Balance, Discrepancy, VerificationContext, VerificationReport, merge_reports
+from app.service.verification.report import Balance, VerificationContext, VerificationReport, merge_reports
 from app.service.verification.trusted_checkpoints import (
     TrustedCheckpoint,
     contradictions,
@@ -32,14 +29,10 @@ from app.service.verification.trusted_checkpoints import (
     last_trusted_checkpoint,
 )
 
-__all__ = ["Discrepancy", "VerificationReport", "apply_quarantines", "merge_reports"]
+__all__ = ["VerificationReport", "apply_quarantines", "merge_reports"]
 
 ROWS_AT_ONCE = 100
 """Rows fetched at a time; one row of an account has 22 KB."""
-
-REMEMBERED = 1000
-MOST_FAULTS = 100
-"""Organisations whose last verification a process keeps, and discrepancies of each."""
 
 
 def verify(
@@ -70,7 +63,7 @@ def verify(
         reservations=len(audit.reservations),
         charges=audit.charges,
         steps=audit.steps,
-        acts=sum(told.acts for told in audit.told.values()),
+        audit_events=sum(told.acts for told in audit.told.values()),
         faults=tuple(audit.faults),
         quarantined=quarantined,
         organisation_id=organisation_id,
@@ -182,38 +175,3 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now
             for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
         ]
     return replace(found, quarantined=standing).revised(again)
-
-
-def verify_organisation(call: RequestContext) -> VerificationReport:
-    """Verify the caller's organisation, and quarantine unproven accounts."""
-    call.require_organisation_scope(Permission.LEDGER_VERIFY)
-    found = apply_quarantines(call.db, verify(call.db, call.organisation_id), call.actor, call.now)
-    counters.verified(sound=found.sound)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A verification on request, with its first discrepancies; `hidden` counts the others."""
-
-    report: VerificationReport
-    hidden: int
-    actor: str
-    at: datetime
-
-
-class Verifications:
-    """Latest verifications; safe to use from any thread."""
-
-    def __init__(self) -> None:
-        self._known: LruCache[str, Verified] = LruCache(REMEMBERED)
-
-    def keep(self, context: RequestContext, found: VerificationReport) -> None:
-        """Store a verification of the caller's whole organisation."""
-        kept = replace(found, faults=found.faults[:MOST_FAULTS], quarantined={})
-        made = Verified(kept, len(found.faults) - len(kept.faults), context.principal.actor, context.now)
-        self._known.put(context.organisation_id, made)
-
-    def last(self, organisation_id: str) -> Verified | None:
-        """Get the latest verification; None: none by this process."""
-        return self._known.get(organisation_id)

@@ -7,10 +7,11 @@ from numpy.typing import ArrayLike
 
 from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
+from app.ledger.verifications import Discrepancy
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import StoredCost
 from app.persistence.tolerant import DAMAGED
-from app.service.verification.report import Discrepancy, VerificationContext
+from app.service.verification.report import VerificationContext
 
 TOLERANCE = 1e-9
 """Relative tolerance of costs between processors and library versions."""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.ledger.account_records import Attestation, Block
 from app.ledger.accounts import Account, zero_curve
+from app.ledger.verifications import Discrepancy
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell
@@ -18,6 +19,9 @@ from app.service.verification.audit_replay import AuditState, Terms
 
 PRICES_AT_ONCE = 500
 """Costs per statement; a population may have as many events as steps."""
+
+CHECKED: Final = ("accounts", "runs", "decisions", "reservations", "charges", "steps", "audit_events")
+"""Kinds of objects that a verification counts."""
 
 STOPPING: Final = {
     "accounts": "id",
@@ -27,22 +31,6 @@ STOPPING: Final = {
     **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "decision_events"), "run_id"),
 }
 """By table, the column with the account that is unproven if the row cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Discrepancy:
-    """A discrepancy between the ledger's records.
-
-    Args:
-        organisation_id: None: an event's description, found while all ledgers are verified.
-        account_id: the account whose balance it leaves unproven; None: no account.
-        position: the first bad decision of the run's chain; None: not about a decision.
-    """
-
-    organisation_id: str | None
-    account_id: str | None
-    position: int | None
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +49,15 @@ class VerificationReport:
     reservations: int
     charges: int
     steps: int
-    acts: int
+    audit_events: int
     faults: tuple[Discrepancy, ...]
     quarantined: Mapping[Key, str]
     organisation_id: str | None = None
+
+    @property
+    def checked(self) -> dict[str, int]:
+        """The number of checked objects, by kind."""
+        return {name: getattr(self, name) for name in CHECKED}
 
     @property
     def sound(self) -> bool:
@@ -106,9 +99,8 @@ class VerificationReport:
 
 def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
     """Merge the reports of several databases, which have different organisations."""
-    counted = ("accounts", "runs", "decisions", "reservations", "charges", "steps", "acts")
     return VerificationReport(
-        **{name: sum(getattr(one, name) for one in found) for name in counted},
+        **{name: sum(getattr(one, name) for one in found) for name in CHECKED},
         faults=tuple(fault for one in found for fault in one.faults),
         quarantined={key: why for one in found for key, why in one.quarantined.items()},
     )
