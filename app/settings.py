@@ -1,7 +1,5 @@
 """Settings from environment variables, frozen."""
 
-import json
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -12,26 +10,25 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.persistence.database import POOL_SIZE
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.oidc.authorization_code import OidcClient, OidcClientConfig, secret_in
-from app.service.auth.oidc.config import OidcConfig, RoleMapping, check_issuer, check_origin, check_url, read_roles
+from app.service.auth.oidc.config import (
+    OidcConfig,
+    RoleMapping,
+    check_issuer,
+    check_origin,
+    check_url,
+    read_roles,
+    read_setting,
+)
 
 
 def _placements(given: object) -> object:
     """Parse a JSON object of placements; refuse duplicates and the default's name."""
     if not isinstance(given, str):
         return given
-    right = 'write {"eu-2": "postgresql://USER@HOST/DATABASE"}'
-    try:
-        pairs = json.loads(given, object_pairs_hook=list)
-    except ValueError:
-        raise ValueError(f"it is no JSON; {right}") from None
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise ValueError(f"it is no JSON object of placements and database URLs; {right}")
-    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
-    if twice:
-        raise ValueError(f"the placement {twice[0]!a} is given twice")
-    if DEFAULT_PLACEMENT in dict(pairs):
+    found = read_setting(given, "placements and database URLs", 'write {"eu-2": "postgresql://USER@HOST/DATABASE"}')
+    if DEFAULT_PLACEMENT in found:
         raise ValueError(f"the placement {DEFAULT_PLACEMENT!r} is EPSILON_LEDGER_DATABASE_URL itself; name others")
-    return dict(pairs)
+    return found
 
 
 PREFIX: Final = "EPSILON_LEDGER_"

@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from typing import Any, Final, NoReturn
 
 from app.ledger.errors import InvalidInputError
-from app.service.foreign_json import require_characters
+from app.service.json_values import require_characters
 
 MAX_BODY_BYTES = 1 << 20
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -68,7 +68,7 @@ def _shown(account_id: str, request: Request, page: PageContext, after: str | No
         following=encode_cursor(seen.runs.next),
         record=record,
         account=record.account,
-        status=seen.status,
+        status=seen.tree.status,
         chart=account_chart(seen.history, record.alert_settings.thresholds),
         shares=share_chart(seen.history),
         signed=state.signer is not None,

@@ -32,16 +32,18 @@ SEVERITIES: Final = {
 
 def spent(epsilon: float | None) -> str:
     """Format a spent epsilon, rounded up to a thousandth."""
-    if epsilon is None or math.isinf(epsilon):
-        return "∞"
-    return f"{math.ceil(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
+    return _thousandths(epsilon, math.ceil)
 
 
 def free(epsilon: float | None) -> str:
     """Format a remaining epsilon, rounded down to a thousandth."""
+    return _thousandths(epsilon, math.floor)
+
+
+def _thousandths(epsilon: float | None, rounded: Callable[[float], int]) -> str:
     if epsilon is None or math.isinf(epsilon):
         return "∞"
-    return f"{math.floor(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
+    return f"{rounded(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
 
 
 def limit(epsilon: float) -> str:
@@ -113,17 +115,7 @@ def width(part: float) -> str:
 
 
 FILTERS: Final[Mapping[str, Callable[..., object]]] = {
-    "spent": spent,
-    "free": free,
-    "limit": limit,
-    "percent": percent,
-    "count": count,
-    "moment": moment,
-    "day": day,
-    "lasting": lasting,
-    "short": short,
-    "marked": marked,
-    "severity_label": severity_label,
-    "width": width,
+    each.__name__: each
+    for each in (spent, free, limit, percent, count, moment, day, lasting, short, marked, severity_label, width)
 }
 """Jinja filters by name."""

@@ -99,11 +99,9 @@ async def sign_out(request: Request) -> Response:
             require_token(cookie, fields.get("csrf", ""))
             caller = request.state.principal = await authenticate_request(request, credential)
             db = placement_of(request).database
-            if "everywhere" in fields:
-                end = partial(sessions.end_every_session, db, caller)
-            else:
-                end = partial(sessions.end_session, db, cookie, caller)
-            await run_in_threadpool(end, db.clock.moment(wait=False).latest, request_id_of(request.scope))
+            now = db.clock.moment(wait=False).latest
+            end = partial(sessions.end_sessions, cookie=None if "everywhere" in fields else cookie)
+            await run_in_threadpool(end, db, caller, now, request_id_of(request.scope))
             request.app.state.keys.evict(credential)
     except AuthenticationError:
         pass  # it has ended already

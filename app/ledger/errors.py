@@ -3,7 +3,9 @@
 A refused step is not an error: refusals are values that are returned and recorded (ADR 0002).
 """
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 class LedgerError(Exception):
@@ -21,6 +23,13 @@ class NotFoundError(LedgerError):
     """The caller's organisation has no such object."""
 
     code = "not_found"
+
+
+def require_found(found: T | None, kind: str, reference: str) -> T:
+    """Return what was found; NotFoundError: None was."""
+    if found is None:
+        raise NotFoundError(f"There is no {kind} {reference!r} in your organisation.")
+    return found
 
 
 class AuthenticationError(LedgerError):

@@ -43,7 +43,7 @@ CASES = (
     ),
     Mutation(
         "half a surrogate pair in a cookie or a token is taken for text",
-        "app/service/foreign_json.py",
+        "app/service/json_values.py",
         "        require_characters(told)\n",
         "",
         ("tests/dashboard/test_hostile_strings.py", "tests/api/test_openid.py"),

@@ -171,7 +171,7 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
     for cookie in (ended, kept):
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
     for _ in range(2):  # twice is as good as once, and noted once
-        sessions.end_session(ledger.database, ended, caller, datetime.now(UTC), "req-2")
+        sessions.end_sessions(ledger.database, caller, datetime.now(UTC), "req-2", cookie=ended)
     ring.refresh("default")
     assert ring.find(f"{sessions.SCHEME} {ended}") is None
     assert ring.find(f"{sessions.SCHEME} {kept}") is not None
@@ -190,7 +190,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
     ]
     for credential in (*own, *others):
         ring.authenticate(credential)
-    sessions.end_every_session(ledger.database, caller, datetime.now(UTC), "req-3")
+    sessions.end_sessions(ledger.database, caller, datetime.now(UTC), "req-3")
     ring.refresh("default")
     assert [ring.find(credential) for credential in own] == [None] * 3
     assert all(ring.find(credential) for credential in others)
@@ -201,7 +201,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
 def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None:
     cookie = _opened(ledger)
     stranger = _caller(ledger, "admin", "clinic")
-    sessions.end_session(ledger.database, cookie, stranger, datetime.now(UTC))
+    sessions.end_sessions(ledger.database, stranger, datetime.now(UTC), cookie=cookie)
     assert _seen(ledger, cookie).organisation_id == _caller(ledger).organisation_id
 
 

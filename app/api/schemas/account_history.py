@@ -8,7 +8,7 @@ from app.api.schemas.common import ExtendedNumber, Limit, Output
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit as DomainLimit
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.queries.account_history import AccountHistory as DomainAccountHistory
 
 

@@ -18,7 +18,7 @@ from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.accounts import StepEvent
 from app.service.accounts.partitions import AccountView
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {

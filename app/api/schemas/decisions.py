@@ -9,7 +9,7 @@ from app.api.schemas.common import ExtendedNumber, Output, Page
 from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
 from app.ledger.decisions import DecisionOutcome, DecisionWithPath
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 
 _FACTS = (
     *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),

@@ -37,7 +37,7 @@ from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord, Sweep
 from app.service.idempotency import StoredResponse
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 
 _TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {

@@ -18,7 +18,7 @@ from app.api.schemas.planning_examples import (
     SAMPLING_PROBABILITY_EXAMPLE,
     TRAJECTORY_EXAMPLE,
 )
-from app.service.json_numbers import json_finite, json_number
+from app.service.json_values import json_finite, json_number
 from app.service.planning.calibration import Solution, Steps
 from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
 from app.service.planning.costs import LaplaceCost as DomainLaplaceCost

@@ -23,7 +23,7 @@ from app.ledger.reservations import Reservation as DomainReservation
 from app.ledger.reservations import ReservationStatus
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.reservations.create import (
     CreatedReservation as DomainCreatedReservation,
 )

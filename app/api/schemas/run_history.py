@@ -16,7 +16,7 @@ from app.api.schemas.examples import (
     EXAMPLE_RUN_ID,
 )
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.queries.runs import History
 
 

@@ -33,7 +33,7 @@ from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.planning.assumptions import about_limit, about_loss
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RegisteredRun, RunDeclaration

@@ -9,7 +9,7 @@ from app.ledger.alerts import Alert, AlertType
 from app.ledger.forecast import Forecast
 from app.ledger.reservations import Reservation
 from app.service.ids import new_id
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 
 
 def threshold_alerts(account: Account, thresholds: Sequence[float], now: datetime) -> list[Alert]:

@@ -19,7 +19,7 @@ from app.persistence.repositories import accounts, audit_entries, charge_statist
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 from app.service.queries.runs import find_path, find_paths
 from app.service.signatures import Signer
 from app.version import VERSION

@@ -49,26 +49,17 @@ class CircuitBreaker:
                 self._knocking.release()
 
 
-class CircuitBreakers:
+class CircuitBreakers(dict[str, CircuitBreaker]):
     """Circuit breakers of all databases, by placement, the default one first."""
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
-        self._doors = {placement: CircuitBreaker(db) for placement, db in databases.items()}
+        super().__init__({placement: CircuitBreaker(db) for placement, db in databases.items()})
 
     def now(self) -> datetime:
         """Get the time by which tokens are checked: of the first database whose clock is known."""
-        doors = list(self)
-        return next((door for door in doors if door.db.clock.known), doors[0]).db.clock.now()
-
-    def __getitem__(self, placement: str) -> CircuitBreaker:
-        """Get the circuit breaker of a placement."""
-        return self._doors[placement]
-
-    def __iter__(self) -> Iterator[CircuitBreaker]:
-        """Iterate over the circuit breakers, the default one first."""
-        return iter(self._doors.values())
+        breakers = list(self.values())
+        return next((each for each in breakers if each.db.clock.known), breakers[0]).db.clock.now()
 
     def in_order(self, last: str | None = None) -> list[str]:
         """List the placements to search: `last` first, those that do not answer at the end."""
-        doors = self._doors
-        return sorted(doors, key=lambda placement: (placement != last, doors[placement].shut))
+        return sorted(self, key=lambda placement: (placement != last, self[placement].shut))

@@ -164,26 +164,32 @@ class Authenticator:
     def refresh(self, placement: str) -> None:
         """Look up a placement's cached callers again, and write the use of keys."""
         asked = monotonic()
-        here = [(header, known) for header, known in list(self._known.items()) if known.caller.placement == placement]
-        for header, known in here:
+        here = {header: known for header, known in list(self._known.items()) if known.caller.placement == placement}
+        for header, known in here.items():
             if asked - known.used_at > IDLE_SECONDS and (not known.of_key or known.written_at >= known.used_at):
                 self._known.pop(header, None)
-        here = self._refresh_people(here, asked)
+        for header, known in list(here.items()):
+            if known.person is not None and self._people is not None:  # needs no network and no database
+                self._renew(header, known, known.caller if self._people.still_known(known.person) else None, asked)
+                del here[header]
         db = self._doors[placement].db
         self._failures.flush(db)
         if not here:
             return
         now = db.clock.now()
         with db.read(ALL_TENANTS) as tx:
-            found = api_keys.find_many(tx, {known.caller.actor for _, known in here if known.session is None})
-            signed_in = sessions.look_up(tx, [known.session.id for _, known in here if known.session], placement, now)
-        for header, known in self._refresh_sessions(here, signed_in, asked):
-            record = found.get(known.caller.actor)
-            if record is None or record.invalid_reason(now) is not None:
-                self._forget(header)
+            keys = api_keys.find_many(tx, {known.caller.actor for known in here.values() if known.session is None})
+            ids = [known.session.id for known in here.values() if known.session]
+            signed_in = sessions.look_up(tx, ids, placement, now)
+        for header, known in here.items():
+            if known.session is not None:
+                caller = self._caller_of_session(known, signed_in.get(known.session.id))
             else:
-                known.caller, known.seen_at = principal_of(record, placement), asked
-        self._write_use(db, [known for _, known in here if known.of_key], asked, now)
+                record = keys.get(known.caller.actor)
+                valid = record if record is not None and record.invalid_reason(now) is None else None
+                caller = None if valid is None else principal_of(valid, placement)
+            self._renew(header, known, caller, asked)
+        self._write_use(db, [known for known in here.values() if known.of_key], asked, now)
 
     def evict(self, authorization: str) -> None:
         """Remove a credential from the cache of this process."""
@@ -191,7 +197,7 @@ class Authenticator:
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
-        for door in self._doors:
+        for door in self._doors.values():
             self._failures.flush(door.db, all_of_them=True)
 
     def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Principal:
@@ -206,29 +212,18 @@ class Authenticator:
         self._remember(header, _Known(person.caller, asked, asked, person=person))
         return person.caller
 
-    def _refresh_people(self, here: list[tuple[bytes, _Known]], asked: float) -> list[tuple[bytes, _Known]]:
-        """Recheck cached tokens without network or database; return the entries of keys and sessions."""
-        for header, known in here:
-            if known.person is not None and self._people is not None:
-                if self._people.still_known(known.person):
-                    known.seen_at = asked
-                else:
-                    self._forget(header)
-        return [(header, known) for header, known in here if known.person is None]
+    def _renew(self, header: bytes, known: _Known, caller: Principal | None, asked: float) -> None:
+        """Keep a caller who is still valid, and forget another one."""
+        if caller is None:
+            self._forget(header)
+        else:
+            known.caller, known.seen_at = caller, asked
 
-    def _refresh_sessions(
-        self, here: list[tuple[bytes, _Known]], signed_in: Mapping[str, sessions.SignedInSession], asked: float
-    ) -> list[tuple[bytes, _Known]]:
-        """Update the entries of sessions; return those of keys."""
-        for header, known in here:
-            if known.session is not None:
-                found = signed_in.get(known.session.id)
-                # The secret is not at hand here, so the row must be identical to the one that it matched.
-                if found is None or found.session != known.session or not self._vouched_for(known.thumbprint):
-                    self._forget(header)
-                else:
-                    known.caller, known.seen_at = found.caller, asked
-        return [(header, known) for header, known in here if known.session is None]
+    def _caller_of_session(self, known: _Known, found: sessions.SignedInSession | None) -> Principal | None:
+        # The secret is not at hand here, so the row must be identical to the one that it matched.
+        if found is None or found.session != known.session or not self._vouched_for(known.thumbprint):
+            return None
+        return found.caller
 
     def _look_up(self, db: Database, credential: str | None, placement: str, asked: float) -> _Known:
         """Authenticate a key or session in a database."""

@@ -86,18 +86,15 @@ def open_session(
     return f"{session.id}.{secret}"
 
 
-def end_session(db: Database, cookie: str, caller: Principal, now: datetime, request_id: str | None = None) -> None:
-    """End a session; other replicas notice within a second."""
-    session_id, _, _ = cookie.partition(".")
-    db.transact(caller.organisation_id, lambda tx: _end(tx, session_id, caller, now, request_id))
-
-
-def end_every_session(db: Database, caller: Principal, now: datetime, request_id: str | None = None) -> None:
-    """End all sessions of a key or person; other replicas notice within a second."""
+def end_sessions(
+    db: Database, caller: Principal, now: datetime, request_id: str | None = None, *, cookie: str | None = None
+) -> None:
+    """End the session of a cookie, or all of a key or person; other replicas notice within a second."""
 
     def write(tx: Connection) -> None:
-        for session_id in sessions.of_actor(tx, caller.organisation_id, caller.actor):
-            _end(tx, session_id, caller, now, request_id)
+        every = sessions.of_actor(tx, caller.organisation_id, caller.actor) if cookie is None else [cookie]
+        for each in every:
+            _end(tx, each.partition(".")[0], caller, now, request_id)
 
     db.transact(caller.organisation_id, write)
 

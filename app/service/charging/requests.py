@@ -21,7 +21,7 @@ from app.ledger.runs import Run
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
-from app.service.json_numbers import json_finite
+from app.service.json_values import json_finite
 
 
 class Mode(StrEnum):

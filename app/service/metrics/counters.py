@@ -3,7 +3,7 @@
 Labels have few, predefined values: no request can create a new one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -20,49 +20,48 @@ SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 REPLAYED: Final = "replayed"
 
-_DECISIONS = Counter("epsilon_ledger_decisions", "Decided step requests, by outcome.", ["outcome"], registry=REGISTRY)
-_STEPS = Counter(
-    "epsilon_ledger_steps", "Requested steps, by outcome; replays count none.", ["outcome"], registry=REGISTRY
-)
-_STEP_AUTHORIZATION = Histogram(
+
+def counter(name: str, help_text: str, *labels: str) -> Counter:
+    """Define a counter of this process."""
+    return Counter(name, help_text, labels, registry=REGISTRY)
+
+
+def gauge(name: str, help_text: str, mode: str, *labels: str) -> Gauge:
+    """Define a gauge of this process, and the mode in which those of several workers are merged."""
+    return Gauge(name, help_text, labels, registry=REGISTRY, multiprocess_mode=mode)  # type: ignore[arg-type]
+
+
+def _histogram(name: str, help_text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+    return Histogram(name, help_text, labels, buckets=buckets, registry=REGISTRY)
+
+
+_DECISIONS = counter("epsilon_ledger_decisions", "Decided step requests, by outcome.", "outcome")
+_STEPS = counter("epsilon_ledger_steps", "Requested steps, by outcome; replays count none.", "outcome")
+_STEP_AUTHORIZATION = _histogram(
     "epsilon_ledger_step_authorization_duration_seconds",
     "Duration from a step request to its durable answer, including the queue.",
-    buckets=SECONDS,
-    registry=REGISTRY,
+    SECONDS,
 )
-_COMMIT = Histogram(
-    "epsilon_ledger_commit_duration_seconds",
-    "Duration of one batch's transaction, including its commit.",
-    buckets=SECONDS,
-    registry=REGISTRY,
+_COMMIT = _histogram(
+    "epsilon_ledger_commit_duration_seconds", "Duration of one batch's transaction, including its commit.", SECONDS
 )
-_GROUP = Histogram(
-    "epsilon_ledger_commit_batch_size", "Step requests written in one transaction.", buckets=SIZES, registry=REGISTRY
-)
-_FAILURES = Counter(
-    "epsilon_ledger_commit_failures", "Batches that could not be written, by cause.", ["cause"], registry=REGISTRY
-)
-_HTTP = Histogram(
+_GROUP = _histogram("epsilon_ledger_commit_batch_size", "Step requests written in one transaction.", SIZES)
+_FAILURES = counter("epsilon_ledger_commit_failures", "Batches that could not be written, by cause.", "cause")
+_HTTP = _histogram(
     "epsilon_ledger_http_request_duration_seconds",
     "Duration of HTTP requests, by path template.",
-    ["method", "route", "status"],
-    buckets=SECONDS,
-    registry=REGISTRY,
+    SECONDS,
+    *("method", "route", "status"),
 )
-_PROBLEMS = Counter("epsilon_ledger_problems", "Problem responses, by code.", ["code"], registry=REGISTRY)
-_DELIVERIES = Counter(
-    "epsilon_ledger_webhook_deliveries", "Delivery attempts of webhooks, by result.", ["result"], registry=REGISTRY
-)
-_BACKGROUND = Gauge(
+_PROBLEMS = counter("epsilon_ledger_problems", "Problem responses, by code.", "code")
+_DELIVERIES = counter("epsilon_ledger_webhook_deliveries", "Delivery attempts of webhooks, by result.", "result")
+_BACKGROUND = gauge(
     "epsilon_ledger_background_task_last_success_timestamp_seconds",
     "Time of the last success of a background task.",
-    ["task"],
-    registry=REGISTRY,
-    multiprocess_mode="max",
+    *("max", "task"),
 )
-
-_VERIFICATIONS = Counter(
-    "epsilon_ledger_verifications", "Verifications by POST /v1/verifications, by result.", ["result"], registry=REGISTRY
+_VERIFICATIONS = counter(
+    "epsilon_ledger_verifications", "Verifications by POST /v1/verifications, by result.", "result"
 )
 
 _decided = {

@@ -5,45 +5,27 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
-from prometheus_client import Counter, Gauge
 from prometheus_client.process_collector import ProcessCollector
 
-from app.service.metrics.counters import REGISTRY
+from app.service.metrics.counters import counter, gauge
 from app.service.placements import Placement
 
 LOOK_SECONDS: Final = 1.0
 
-_WAITING = Gauge(
-    "epsilon_ledger_commit_queue_length",
-    "Step requests in the commit queue.",
-    ["placement"],
-    registry=REGISTRY,
-    multiprocess_mode="livesum",
+_WAITING = gauge("epsilon_ledger_commit_queue_length", "Step requests in the commit queue.", "livesum", "placement")
+_CONNECTIONS = gauge(
+    "epsilon_ledger_database_connections", "Database connections, by state.", "livesum", "placement", "state"
 )
-_CONNECTIONS = Gauge(
-    "epsilon_ledger_database_connections",
-    "Database connections, by state.",
-    ["placement", "state"],
-    registry=REGISTRY,
-    multiprocess_mode="livesum",
-)
-_CLOCK = Gauge(
+_CLOCK = gauge(
     "epsilon_ledger_clock_offset_seconds",
     "Clock of this machine minus that of the database.",
-    ["placement"],
-    registry=REGISTRY,
-    multiprocess_mode="livemostrecent",
+    *("livemostrecent", "placement"),
 )
-_LAG = Gauge(
-    "epsilon_ledger_event_loop_lag_seconds",
-    "Largest delay of a worker's event loop.",
-    registry=REGISTRY,
-    multiprocess_mode="livemax",
-)
-_WORKERS = Gauge("epsilon_ledger_workers", "Worker processes.", registry=REGISTRY, multiprocess_mode="livesum")
-_CPU = Counter("process_cpu_seconds", "Processor time of all workers.", registry=REGISTRY)
+_LAG = gauge("epsilon_ledger_event_loop_lag_seconds", "Largest delay of a worker's event loop.", "livemax")
+_WORKERS = gauge("epsilon_ledger_workers", "Worker processes.", "livesum")
+_CPU = counter("process_cpu_seconds", "Processor time of all workers.")
 _OF_PROCESS = {
-    name: Gauge(name, f"{what}, by worker.", registry=REGISTRY, multiprocess_mode="liveall")
+    name: gauge(name, f"{what}, by worker.", "liveall")
     for name, what in {
         "process_resident_memory_bytes": "Resident memory",
         "process_virtual_memory_bytes": "Virtual memory",

@@ -60,7 +60,6 @@ class AccountDetail:
 
     view: AccountView
     above: tuple[AccountRecord, ...]
-    status: AccountStatus
     tree: AccountTree
     history: AccountHistory
     spenders: tuple[Spender, ...]
@@ -103,7 +102,6 @@ def get_account_detail(
         return AccountDetail(
             view=view,
             above=tuple(path[:-1]),
-            status=tree.status,
             tree=tree,
             history=history,
             spenders=_spenders(tx, context, record.account, history),

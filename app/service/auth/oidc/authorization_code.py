@@ -20,7 +20,7 @@ from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnav
 from app.service.auth.oidc.config import OidcConfig, check_url
 from app.service.auth.oidc.http_json import FAILURES, fetch_json, said
 from app.service.auth.oidc.jwks import configuration_of
-from app.service.foreign_json import read_object
+from app.service.json_values import read_object
 
 CONFIGURED_SECONDS: Final = 3600.0
 """Lifetime of the provider's cached configuration."""

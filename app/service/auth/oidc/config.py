@@ -102,22 +102,30 @@ def check_origin(url: str) -> str:
 
 
 def read_roles(given: object) -> object:
-    """Parse role mappings from JSON text with unique names; other values are returned unchanged.
+    """Parse role mappings from JSON text with unique names; other values are returned unchanged."""
+    if not isinstance(given, str):
+        return given
+    groups = read_setting(given, "groups", RIGHT)
+    if not groups:
+        raise ValueError(f"it is no JSON object of groups; {RIGHT}")
+    return {group: _grant(group, terms) for group, terms in groups.items()}
+
+
+def read_setting(given: str, of: str, right: str) -> dict[str, object]:
+    """Parse a JSON object with unique names from a setting; `right` is an example of one.
 
     Raises:
         ValueError: the text is no such object.
     """
-    if not isinstance(given, str):
-        return given
     try:
-        groups = json.loads(given, object_pairs_hook=_once)
+        found = json.loads(given, object_pairs_hook=_once)
     except RecursionError:
-        raise ValueError(f"it is too deep; {RIGHT}") from None
+        raise ValueError(f"it is too deep; {right}") from None
     except json.JSONDecodeError:
-        raise ValueError(f"it is no JSON; {RIGHT}") from None
-    if not isinstance(groups, dict) or not groups:
-        raise ValueError(f"it is no JSON object of groups; {RIGHT}")
-    return {group: _grant(group, terms) for group, terms in groups.items()}
+        raise ValueError(f"it is no JSON; {right}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it is no JSON object of {of}; {right}")  # noqa: TRY004 - pydantic expects it
+    return found
 
 
 def _grant(group: str, terms: object) -> RoleMapping:

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from app.service.foreign_json import read_object
+from app.service.json_values import read_object
 
 FETCH_SECONDS: Final = 10.0
 """Time limit of a request, from name resolution to the last byte."""

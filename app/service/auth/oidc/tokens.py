@@ -15,7 +15,7 @@ from app.ledger.errors import AuthenticationError
 from app.ledger.names import ACTOR_LENGTH
 from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.oidc.jwks import JwksCache, SigningKey
-from app.service.foreign_json import read_object
+from app.service.json_values import read_object
 
 ACTOR_PREFIX: Final = "oidc:"
 

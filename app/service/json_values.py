@@ -1,6 +1,7 @@
-"""Validation of JSON from outside."""
+"""JSON from outside, and unbounded numbers in JSON."""
 
 import json
+from math import inf
 
 
 def require_characters(value: object) -> None:
@@ -27,3 +28,13 @@ def read_object(content: bytes) -> dict[str, object]:
     if not isinstance(told, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - of what was sent, not of this program
     return told
+
+
+def json_finite(**numbers: float) -> dict[str, float | str]:
+    """Represent each number as itself, or as "Infinity"."""
+    return {name: json_number(number) for name, number in numbers.items()}
+
+
+def json_number(number: float) -> float | str:
+    """Represent a number as itself, or as "Infinity"."""
+    return "Infinity" if number == inf else number
