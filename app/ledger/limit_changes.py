@@ -40,11 +40,7 @@ def with_limit(account: Account, limit: Limit) -> Account:
     if weights is not None:
         weights = None if untouched else rescale_weights(weights, account.limit, limit)
     return replace(
-        account,
-        limit=limit,
-        limit_revision=account.limit_revision + 1,
-        weights=weights,
-        version=account.version + 1,
+        account, limit=limit, limit_revision=account.limit_revision + 1, weights=weights, version=account.version + 1
     )
 
 

@@ -55,7 +55,7 @@ PERMISSIONS: Final[Mapping[Role, frozenset[Permission]]] = {
             Permission.ACCOUNT_MANAGE,
             Permission.RUN_MANAGE,
             Permission.KEY_MANAGE,
-        },
+        }
     ),
     Role.PRIVACY_OFFICER: frozenset(set(Permission) - {Permission.STEP_AUTHORIZE}),
     Role.AUDITOR: frozenset({Permission.LEDGER_READ, Permission.AUDIT_READ, Permission.LEDGER_VERIFY}),

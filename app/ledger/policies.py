@@ -1,6 +1,6 @@
 """Policies: rules for runs that only get stricter down the tree."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache, reduce
@@ -202,8 +202,3 @@ def policy_of(facts: Mapping[str, Any]) -> Policy:
         "deviations": Deviations,
     }
     return Policy(**{name: kinds[name](value) if name in kinds else value for name, value in facts.items()})
-
-
-def policy_at(sources: Sequence[PolicySource], path: str) -> Policy:
-    """Find the policy that was set at a path, or the empty policy."""
-    return next((source.policy for source in sources if source.path == path), EMPTY_POLICY)

@@ -4,7 +4,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from app.ledger.runs import RunStatus
 
 
 class ProposalKind(StrEnum):
@@ -69,3 +71,30 @@ class ProposalFilter:
     account_id: str | None = None
     status: ProposalStatus | None = None
     kinds: frozenset[ProposalKind] | None = None
+
+
+_GOING: Final = frozenset({RunStatus.ACTIVE, RunStatus.PAUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Unapproved:
+    """A run without a second person's approval.
+
+    Epsilon and delta are of its own limit, or the largest and smallest of its budgets. `spent` is the epsilon of its
+    last decision, possibly infinite, if it has its own unchanged limit; None: computable from the balance only.
+    """
+
+    id: str
+    status: RunStatus
+    epsilon: float
+    delta: float
+    spent: float | None
+
+    @property
+    def going(self) -> bool:
+        """Whether it may still spend."""
+        return self.status in _GOING
+
+    def counted(self, spent: float) -> float:
+        """Compute the epsilon that it counts for: at least a live run's limit."""
+        return max(spent, self.epsilon) if self.going else spent

@@ -224,8 +224,7 @@ def void(reservation: Reservation) -> ReservationClose:
             steps_authorized=reservation.steps_used,
         )
     return ReservationClose(
-        replace(reservation, status=ReservationStatus.VOIDED),
-        returned=remaining_items(reservation),
+        replace(reservation, status=ReservationStatus.VOIDED), returned=remaining_items(reservation)
     )
 
 

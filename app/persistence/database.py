@@ -9,13 +9,12 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
 
-from app.ledger.errors import InvalidInputError, LedgerUnavailableError
-from app.persistence import postgresql, sqlite
+from app.ledger.errors import LedgerUnavailableError
+from app.persistence import engines, postgresql, sqlite
 from app.persistence.clock import Clock, Reading
 
 T = TypeVar("T")
@@ -29,20 +28,18 @@ URL_SETTING = "EPSILON_LEDGER_DATABASE_URL"
 MAX_TRIES = 5
 
 
-class Rows(Enum):
+class TenantScope(Enum):
     """The rows visible to a transaction, if not those of one organisation."""
 
-    EVERYONES = auto()
-    NOBODYS = auto()
+    ALL = auto()
+    """Those of every organisation: for maintenance of the whole ledger, and for authentication."""
+    NONE = auto()
+    """No organisation's: for queries about the database itself."""
 
 
-ALL_TENANTS: Final = Rows.EVERYONES
-"""The rows of every organisation: for maintenance of the whole ledger, and for authentication."""
-
-NO_TENANT: Final = Rows.NOBODYS
-"""No organisation's rows: for queries about the database itself."""
-
-Whose = str | Rows
+ALL_TENANTS: Final = TenantScope.ALL
+NO_TENANT: Final = TenantScope.NONE
+Tenant = str | TenantScope
 """The id of a transaction's organisation, or ALL_TENANTS, or NO_TENANT."""
 
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
@@ -69,14 +66,13 @@ class Database:
     def __init__(
         self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING, *, read_only: bool = False
     ) -> None:
-        self.engine = _engine(url, pool_size, called, read_only=read_only)
-        self.dialect: Literal["sqlite", "postgresql"] = (
-            "sqlite" if self.engine.dialect.name == "sqlite" else "postgresql"
-        )
+        self.engine = engines.open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
+        name = self.engine.dialect.name
+        self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if name == "sqlite" else "postgresql"
         self._trials = self.engine
         if self.dialect == "sqlite":
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
-            event.listen(self._trials, "begin", _begin)
+            engines.begin_explicitly(self._trials)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = threading.Lock()
 
@@ -89,14 +85,14 @@ class Database:
             postgresql.take_password_from(self.engine, file)
 
     @contextmanager
-    def read(self, whose: Whose, *, patient: bool = False) -> Iterator[Connection]:
-        """Open a read-only transaction with a consistent snapshot of `whose` rows (ADR 0019).
+    def read(self, tenant: Tenant, *, patient: bool = False) -> Iterator[Connection]:
+        """Open a read-only transaction with a consistent snapshot of a tenant's rows (ADR 0019).
 
         A `patient` one has no time limit, for reading the whole ledger, and escapes invalid UTF-8.
         """
         begin = sqlite.READ
         if self.dialect == "postgresql":
-            begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, whose)
+            begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, tenant)
         with closing(self._begun(begin, writes=False)) as connection:
             if patient and self.dialect == "sqlite":
                 with sqlite.any_text(connection):
@@ -105,10 +101,10 @@ class Database:
                 yield connection
 
     @contextmanager
-    def write(self, whose: Whose, *, wait: bool = True) -> Iterator[Connection]:
+    def write(self, tenant: Tenant, *, wait: bool = True) -> Iterator[Connection]:
         """Open a transaction that is committed on a clean exit.
 
-        It sees and changes `whose` rows only (ADR 0019). SQLite has one writer at a time. Threads of this process wait
+        It changes a tenant's rows only (ADR 0019). SQLite has one writer at a time. Threads of this process wait
         for a lock, which is fair and wakes immediately; other processes wait at BEGIN IMMEDIATE. Without `wait` the
         caller is never blocked by one. PostgreSQL has many: a caller that decides by what it reads locks the rows first
         (`FOR UPDATE`, root to leaf) and runs under `retried`.
@@ -118,15 +114,15 @@ class Database:
             LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
                 broke during the commit.
         """
-        with self._turn(wait=wait), closing(self._begun_write(whose, wait=wait)) as connection:
+        with self._turn(wait=wait), closing(self._begun_write(tenant, wait=wait)) as connection:
             yield connection
             _commit(connection)
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
-        """Open a transaction for schema changes, committed on a clean exit.
+        """Open a transaction for schema changes on all rows, committed on a clean exit.
 
-        It sees all rows. On SQLite foreign keys are off, since tables are rebuilt, and checked at the end. On
+        On SQLite foreign keys are off, since tables are rebuilt, and checked at the end. On
         PostgreSQL migrations wait for each other.
 
         Raises:
@@ -173,11 +169,11 @@ class Database:
                     raise LedgerUnavailableError(_BUSY) from error
             time.sleep(secrets.randbelow(10_000) * 1e-6 * tries)
 
-    def transact(self, whose: Whose, work: Callable[[Connection], T]) -> T:
+    def transact(self, tenant: Tenant, work: Callable[[Connection], T]) -> T:
         """Run a unit of work in a write transaction of its own, again after losing a race (see `retried`)."""
 
         def attempt() -> T:
-            with self.write(whose) as tx:
+            with self.write(tenant) as tx:
                 return work(tx)
 
         return self.retried(attempt)
@@ -225,7 +221,7 @@ class Database:
 
     def dispose(self) -> None:
         """Close every connection; one in use is closed on return to the pool."""
-        event.listen(self.engine, "checkin", _close)
+        engines.close_on_return(self.engine)
         self.engine.dispose()
 
     @contextmanager
@@ -247,19 +243,18 @@ class Database:
     def _connection(self, begin: str, *, writes: bool) -> Connection:
         return self.engine.execution_options(begin=begin, writes=writes).connect()
 
-    def _begun_write(self, whose: Whose, *, wait: bool) -> Connection:
-        begin = _write_statement(self.dialect, whose)
+    def _begun_write(self, tenant: Tenant, *, wait: bool) -> Connection:
+        begin = _write_statement(self.dialect, tenant)
         if wait or self.dialect == "postgresql":
             return self._begun(begin, writes=True)
         connection = self._connection(begin, writes=True)
         try:
-            if sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS):
-                return connection
+            if not sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS):
+                raise WriteLockBusyError
         except BaseException:
             connection.close()
             raise
-        connection.close()
-        raise WriteLockBusyError
+        return connection
 
     def _begun(self, begin: str, *, writes: bool) -> Connection:
         """Get a connection in a transaction, replacing one that died in the pool."""
@@ -287,14 +282,14 @@ def writes(connection: Connection) -> bool:
     return bool(connection.get_execution_options().get("writes", False))
 
 
-def _write_statement(dialect: str, whose: Whose) -> str:
-    return sqlite.WRITE if dialect == "sqlite" else _narrowed(postgresql.WRITE, whose)
+def _write_statement(dialect: str, tenant: Tenant) -> str:
+    return sqlite.WRITE if dialect == "sqlite" else _narrowed(postgresql.WRITE, tenant)
 
 
-def _narrowed(begin: str, whose: Whose) -> str:
-    if whose is NO_TENANT:
+def _narrowed(begin: str, tenant: Tenant) -> str:
+    if tenant is NO_TENANT:
         return begin
-    return postgresql.for_everyone(begin) if whose is ALL_TENANTS else postgresql.for_organisation(begin, str(whose))
+    return postgresql.for_everyone(begin) if tenant is ALL_TENANTS else postgresql.for_organisation(begin, str(tenant))
 
 
 def _commit(connection: Connection) -> None:
@@ -308,29 +303,3 @@ def _commit(connection: Connection) -> None:
         if broken:
             raise LedgerUnavailableError(_IN_DOUBT) from error
         raise
-
-
-def _engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine:
-    right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):  # its message may contain a part of a password
-        raise InvalidInputError(f"{called} is not a database URL; {right}") from None
-    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
-        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
-    elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
-        engine = postgresql.open_engine(parsed, pool_size, LOCK_TIMEOUT_SECONDS, called)
-    else:
-        raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _close(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    del connection  # the record closes it and drops its reference
-    record.close()
-
-
-def _begin(connection: Connection) -> None:
-    # Neither driver begins by itself: the statement determines the kind of transaction.
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))

@@ -15,7 +15,7 @@ from app.ledger.composition import budgets_of
 from app.ledger.lookalikes import name_skeleton
 from app.persistence.repositories import balances
 from app.persistence.repositories.account_values import planned_text, policy_text, weights_text
-from app.persistence.repositories.expressions import values_of
+from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 
 # Fields of an account with a column of the same name.
@@ -136,5 +136,5 @@ def set_alert_settings(
 
 def _changed(organisation_id: str, account: Account, now: datetime) -> Update:
     """Build an update of a changed account, with its version and the time."""
-    this = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == account.id)
+    this = owned_by(accounts, organisation_id, id=account.id)
     return update(accounts).where(this).values(version=account.version, updated_at=now)

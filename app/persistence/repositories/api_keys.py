@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from app.ledger.api_keys import KeyRecord
 from app.ledger.pages import Page, PageRequest
-from app.persistence.repositories.expressions import columns_of, read_page, values_of
+from app.persistence.repositories.expressions import columns_of, owned_by, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import api_keys
 
@@ -42,11 +42,7 @@ def page(tx: Connection, organisation_id: str, scope: str | None, request: PageR
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
     """Write when a key expires or was revoked."""
-    tx.execute(
-        update(api_keys)
-        .where(api_keys.c.organisation_id == key.organisation_id, api_keys.c.id == key.id)
-        .values(**values)
-    )
+    tx.execute(update(api_keys).where(owned_by(api_keys, key.organisation_id, id=key.id)).values(**values))
 
 
 def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:

@@ -35,12 +35,7 @@ def add(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
 
 
 def page(
-    tx: Connection,
-    organisation_id: str,
-    wanted: AuditFilter,
-    request: PageRequest,
-    *,
-    oldest_first: bool = False,
+    tx: Connection, organisation_id: str, wanted: AuditFilter, request: PageRequest, *, oldest_first: bool = False
 ) -> Page[AuditEntry]:
     """List entries, from the end of the chain unless `oldest_first`."""
     found = _filtered(organisation_id, wanted)

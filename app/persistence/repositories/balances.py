@@ -21,6 +21,7 @@ from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_values import weights_text
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.tables import accounts, balances
+from app.persistence.tolerant import json_object
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
@@ -101,10 +102,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
 
 def read_uncompacted(text: str) -> UncompactedCharges:
     """Parse recent charges."""
-    read = json.loads(text)
-    if not isinstance(read, dict):
-        raise ValueError("The uncompacted charges are no JSON object.")  # noqa: TRY004 - a row's value, not a type
-    return {key: (times, taken) for key, (times, taken) in read.items()}
+    return {key: (times, taken) for key, (times, taken) in json_object(text).items()}
 
 
 def _values(account: Account) -> dict[str, bytes | int]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, select
 
 from app.ledger.decisions import DecisionOutcome
-from app.persistence.repositories.expressions import join_on
+from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events, event_costs, runs
 
@@ -50,8 +50,7 @@ def charged_runs(tx: Connection, organisation_id: str, account_id: str) -> list[
         .join(up, join_on(up, down, account_id="account_id"))
         .join(accounts, join_on(accounts, up, id="ancestor_id"))
         .where(
-            down.c.organisation_id == organisation_id,
-            down.c.ancestor_id == account_id,
+            owned_by(down, organisation_id, ancestor_id=account_id),
             accounts.c.parent_id == account_id,
             runs.c.decision_count > 0,
         )
@@ -96,7 +95,7 @@ def _spread(
         .join(runs, join_on(runs, account_ancestors, account_id="account_id"))
         .join(numbers, numbers.c.i < runs.c.decision_count)
         .join(of, join_on(of, runs, run_id="account_id") & (of.c.position == place))
-        .where(account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id)
+        .where(owned_by(account_ancestors, organisation_id, ancestor_id=account_id))
     )
 
 
@@ -133,21 +132,14 @@ def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int)
     counted = (
         select(decision_events.c.event_fingerprint, times)
         .join(decisions, join_on(decisions, decision_events, run_id="run_id", position="position"))
-        .where(
-            decision_events.c.organisation_id == organisation_id,
-            decision_events.c.run_id == run_id,
-            decisions.c.outcome.in_(map(str, CHARGED)),
-        )
+        .where(owned_by(decision_events, organisation_id, run_id=run_id), decisions.c.outcome.in_(map(str, CHARGED)))
         .group_by(decision_events.c.event_fingerprint)
         .subquery()
     )
     kinds, steps = tx.execute(select(func.count(), func.coalesce(func.sum(counted.c.times), 0))).one()
     named = (
         select(counted.c.event_fingerprint, dp_events.c.canonical_json, counted.c.times)
-        .join(
-            dp_events,
-            (dp_events.c.organisation_id == organisation_id) & (dp_events.c.fingerprint == counted.c.event_fingerprint),
-        )
+        .join(dp_events, owned_by(dp_events, organisation_id, fingerprint=counted.c.event_fingerprint))
         .order_by(counted.c.times.desc(), counted.c.event_fingerprint)
         .limit(most)
     )
@@ -159,7 +151,7 @@ def outcomes(tx: Connection, organisation_id: str, run_id: str) -> dict[str, int
     """Count a run's decisions by outcome."""
     found = (
         select(decisions.c.outcome, func.count())
-        .where(decisions.c.organisation_id == organisation_id, decisions.c.run_id == run_id)
+        .where(owned_by(decisions, organisation_id, run_id=run_id))
         .group_by(decisions.c.outcome)
     )
     return dict(sorted(tuple(row) for row in tx.execute(found)))

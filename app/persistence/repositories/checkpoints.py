@@ -6,13 +6,7 @@ from sqlalchemy import Connection, delete, insert, or_, select
 
 from app.ledger.audit import Checkpoint
 from app.ledger.pages import Page, PageRequest
-from app.persistence.repositories.expressions import (
-    columns_of,
-    join_on,
-    owned_by,
-    read_page,
-    values_of,
-)
+from app.persistence.repositories.expressions import columns_of, join_on, owned_by, read_page, values_of
 from app.persistence.tables import checkpoints, run_anchors, runs
 from app.persistence.tolerant import Report, TolerantQuery, json_object, refuse
 

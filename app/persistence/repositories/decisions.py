@@ -13,7 +13,7 @@ from app.ledger.hash_chain import Actor
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, join_on
+from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events
 
 EVENT_BYTES: Final = 400
@@ -121,7 +121,7 @@ def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: 
 
 
 def _of(organisation_id: str, run_id: str) -> Select[Any]:
-    return _DECISIONS.where(decisions.c.organisation_id == organisation_id, decisions.c.run_id == run_id)
+    return _DECISIONS.where(owned_by(decisions, organisation_id, run_id=run_id))
 
 
 def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
@@ -156,11 +156,7 @@ def _items(organisation_id: str, run_id: str, positions: Sequence[int], *columns
     """Select the items of some of a run's decisions in order."""
     return (
         select(decision_events.c.position, decision_events.c.count.label("times"), *columns)
-        .where(
-            decision_events.c.organisation_id == organisation_id,
-            decision_events.c.run_id == run_id,
-            decision_events.c.position.in_(positions),
-        )
+        .where(owned_by(decision_events, organisation_id, run_id=run_id), decision_events.c.position.in_(positions))
         .order_by(decision_events.c.position, decision_events.c.item)
     )
 

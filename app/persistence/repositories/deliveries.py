@@ -11,7 +11,7 @@ from app.ledger.alerts import Alert, Delivery, DeliveryStatus, Webhook
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories.alerts import COLUMNS as ALERT_COLUMNS
 from app.persistence.repositories.alerts import read_alert
-from app.persistence.repositories.expressions import PENDING, join_on, read_page
+from app.persistence.repositories.expressions import PENDING, join_on, owned_by, read_page
 from app.persistence.repositories.webhooks import COLUMNS as WEBHOOK_COLUMNS
 from app.persistence.repositories.webhooks import read_webhook
 from app.persistence.tables import alerts, deliveries, webhooks
@@ -156,12 +156,12 @@ def _joined(
 
 
 def _this(organisation_id: str, delivery_id: str) -> ColumnElement[bool]:
-    return (deliveries.c.organisation_id == organisation_id) & (deliveries.c.id == delivery_id)
+    return owned_by(deliveries, organisation_id, id=delivery_id)
 
 
 def _pending(organisation_id: str, webhook_id: str) -> Update:
     """Build an update of a webhook's pending deliveries."""
-    mine = (deliveries.c.organisation_id == organisation_id) & (deliveries.c.webhook_id == webhook_id)
+    mine = owned_by(deliveries, organisation_id, webhook_id=webhook_id)
     return update(deliveries).where(mine, PENDING)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, insert, select
 from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import columns_of, read_page, values_of
+from app.persistence.repositories.expressions import columns_of, owned_by, read_page, values_of
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.tables import account_ancestors, experiments, run_budgets
 
@@ -22,7 +22,7 @@ def add(tx: Connection, organisation_id: str, experiment: Experiment) -> None:
 
 def find(tx: Connection, organisation_id: str, experiment_id: str) -> Experiment | None:
     """Find an experiment by id."""
-    here = (experiments.c.organisation_id == organisation_id) & (experiments.c.id == experiment_id)
+    here = owned_by(experiments, organisation_id, id=experiment_id)
     row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
     return None if row is None else _experiment(row)
 
@@ -43,7 +43,7 @@ def page(tx: Connection, organisation_id: str, within: list[str], request: PageR
 def above(tx: Connection, organisation_id: str, account_id: str) -> list[Experiment]:
     """List the experiments of an account or its ancestors."""
     on_path = select(account_ancestors.c.ancestor_id).where(
-        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
+        owned_by(account_ancestors, organisation_id, account_id=account_id)
     )
     mine = experiments.c.organisation_id == organisation_id
     found = select(*_COLUMNS).where(mine, experiments.c.account_id.in_(on_path))

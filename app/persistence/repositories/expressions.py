@@ -44,9 +44,10 @@ def join_on(table: FromClause, other: FromClause, **columns: str) -> ColumnEleme
     return and_(table.c.organisation_id == other.c.organisation_id, *equal)
 
 
-def owned_by(table: Table, organisation_id: str | None) -> ColumnElement[bool]:
-    """Build the condition that rows belong to an organisation; None: any."""
-    return true() if organisation_id is None else table.c.organisation_id == organisation_id
+def owned_by(table: FromClause, organisation_id: str | None, **values: object) -> ColumnElement[bool]:
+    """Build the condition that rows belong to an organisation, None: any, and have these values."""
+    owner = true() if organisation_id is None else table.c.organisation_id == organisation_id
+    return and_(owner, *(table.c[name] == value for name, value in values.items()))
 
 
 def read_page(

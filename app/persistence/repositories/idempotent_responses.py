@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, insert, select, text
 
 from app.persistence.database import writes
+from app.persistence.repositories.expressions import owned_by
 from app.persistence.tables import idempotent_responses
 
 
@@ -22,8 +23,7 @@ class Reply:
 def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:
     """Find the response stored for a key."""
     found = select(idempotent_responses).where(
-        idempotent_responses.c.organisation_id == organisation_id,
-        idempotent_responses.c.idempotency_key == idempotency_key,
+        owned_by(idempotent_responses, organisation_id, idempotency_key=idempotency_key)
     )
     row = tx.execute(found).one_or_none()
     return None if row is None else Reply(row.request_fingerprint, row.body, row.status)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
 from app.persistence.database import writes
-from app.persistence.repositories.expressions import join_on
+from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts
 
 # Hot-path statements are built once: building one costs as much as executing it.
@@ -79,7 +79,7 @@ def read_states(tx: Connection, organisation_id: str, account_ids: Iterable[str]
 def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
     """List the ids of an account and its ancestors, by depth and id."""
     found = select(account_ancestors.c.ancestor_id).where(
-        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id
+        owned_by(account_ancestors, organisation_id, account_id=account_id)
     )
     return list(tx.execute(found.order_by(account_ancestors.c.depth, account_ancestors.c.ancestor_id)).scalars())
 
@@ -87,5 +87,5 @@ def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[
 def descendant_ids(organisation_id: str, account_id: str) -> Select[tuple[str]]:
     """Build a subquery for the ids of an account and its descendants."""
     return select(account_ancestors.c.account_id).where(
-        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.ancestor_id == account_id
+        owned_by(account_ancestors, organisation_id, ancestor_id=account_id)
     )

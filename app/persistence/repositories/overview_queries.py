@@ -93,10 +93,10 @@ def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> 
         )
         .select_from(account_ancestors)
         .join(accounts, join_on(accounts, account_ancestors, id="ancestor_id"))
-        .where(account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id == account_id)
+        .where(owned_by(account_ancestors, organisation_id, account_id=account_id))
     )
     own = select(runs.c.status, runs.c.decision_count, runs.c.attempt, runs.c.reservation_id).where(
-        runs.c.organisation_id == organisation_id, runs.c.account_id == account_id
+        owned_by(runs, organisation_id, account_id=account_id)
     )
     row, run = tx.execute(above).one(), tx.execute(own).one_or_none()
     return row[0], int(row[1] or 0), row[2], int(row[3] or 0), row[4], *(run or ())
@@ -113,7 +113,7 @@ class Attempt:
 
 def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Attempt]:
     """List a run's attempts, newest first."""
-    mine = (attempts.c.organisation_id == organisation_id) & (attempts.c.run_id == run_id)
+    mine = owned_by(attempts, organisation_id, run_id=run_id)
     found = select(*columns_of(attempts, Attempt)).where(mine)
     return [Attempt(*row) for row in tx.execute(found.order_by(attempts.c.attempt.desc()).limit(limit))]
 

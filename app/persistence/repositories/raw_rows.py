@@ -108,10 +108,7 @@ _ENTRIES = TolerantQuery(
         decision_events.c.count.label("times"),
     )
     .outerjoin(decision_events, join_on(decision_events, decisions, run_id="run_id", position="position"))
-    .where(
-        decisions.c.organisation_id == bindparam("of_organisation"),
-        decisions.c.run_id == bindparam("of_run"),
-    )
+    .where(decisions.c.organisation_id == bindparam("of_organisation"), decisions.c.run_id == bindparam("of_run"))
     .order_by(decisions.c.position, decision_events.c.item)
     .execution_options(yield_per=PAGE),
     optional=[decision_events],
@@ -158,9 +155,7 @@ def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> StoredEntry
 
 def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
     """List the fingerprints of all events in a run's decisions."""
-    found = select(decision_events.c.event_fingerprint).where(
-        decision_events.c.organisation_id == organisation_id, decision_events.c.run_id == run_id
-    )
+    found = select(decision_events.c.event_fingerprint).where(owned_by(decision_events, organisation_id, run_id=run_id))
     return set(tx.execute(found.distinct()).scalars())
 
 

@@ -12,7 +12,7 @@ from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, ReservationStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.expressions import ACTIVE, join_on, values_of
+from app.persistence.repositories.expressions import ACTIVE, join_on, owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
 # Steps under a reservation read its row often; only verification reads the curve, which follows from the plan.
@@ -72,7 +72,7 @@ def find(tx: Connection, organisation_id: str, reservation_id: str) -> Reservati
 
 def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> list[Reservation]:
     """List a run's reservations, newest first."""
-    mine = _RESERVATIONS.where(reservations.c.organisation_id == organisation_id, reservations.c.run_id == run_id)
+    mine = _RESERVATIONS.where(owned_by(reservations, organisation_id, run_id=run_id))
     rows = tx.execute(mine.order_by(reservations.c.created_at.desc(), reservations.c.id.desc()).limit(limit)).all()
     plans = _plans(tx, organisation_id, [row.id for row in rows])
     return [_reservation(row, plans[row.id]) for row in rows]
@@ -81,9 +81,7 @@ def newest_of(tx: Connection, organisation_id: str, run_id: str, limit: int) -> 
 def last_attested(tx: Connection, organisation_id: str, run_id: str) -> int | None:
     """Get the last attested number of executed steps of a run."""
     found = select(reservations.c.steps_executed).where(
-        reservations.c.organisation_id == organisation_id,
-        reservations.c.run_id == run_id,
-        reservations.c.steps_executed.is_not(None),
+        owned_by(reservations, organisation_id, run_id=run_id), reservations.c.steps_executed.is_not(None)
     )
     return tx.execute(found.order_by(reservations.c.closed_at.desc(), reservations.c.id.desc()).limit(1)).scalar()
 
@@ -133,8 +131,7 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
         .join(accounts, join_on(accounts, above_run, id="ancestor_id"))
         .join(above_parts, join_on(above_parts, above_run, account_id="ancestor_id"))
         .where(
-            above_run.c.organisation_id == organisation_id,
-            above_run.c.account_id == reservations.c.run_id,
+            owned_by(above_run, organisation_id, account_id=reservations.c.run_id),
             above_parts.c.ancestor_id == account_id,
             accounts.c.max_partitions_per_unit.is_not(None),
         )
@@ -192,9 +189,7 @@ def close(tx: Connection, organisation_id: str, closed: Reservation, now: dateti
 
 
 def _this(organisation_id: str, reservation: Reservation) -> Update:
-    return update(reservations).where(
-        reservations.c.organisation_id == organisation_id, reservations.c.id == reservation.id
-    )
+    return update(reservations).where(owned_by(reservations, organisation_id, id=reservation.id))
 
 
 def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str]) -> dict[str, tuple[PlannedItem, ...]]:

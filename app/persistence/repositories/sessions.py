@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
-from app.persistence.repositories.expressions import columns_of, values_of
+from app.persistence.repositories.expressions import columns_of, owned_by, values_of
 from app.persistence.tables import sessions
 
 
@@ -52,11 +52,11 @@ def find_many(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRe
 
 def remove(tx: Connection, organisation_id: str, session_id: str) -> bool:
     """Delete a session; return whether it existed."""
-    found = delete(sessions).where(sessions.c.organisation_id == organisation_id, sessions.c.id == session_id)
+    found = delete(sessions).where(owned_by(sessions, organisation_id, id=session_id))
     return tx.execute(found).rowcount > 0
 
 
 def of_actor(tx: Connection, organisation_id: str, actor: str) -> list[str]:
     """List the ids of an actor's sessions."""
-    mine = (sessions.c.organisation_id == organisation_id) & (sessions.c.actor == actor)
+    mine = owned_by(sessions, organisation_id, actor=actor)
     return list(tx.execute(select(sessions.c.id).where(mine).order_by(sessions.c.id)).scalars())

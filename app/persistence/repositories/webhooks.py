@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, Select, Update, func, insert, select, up
 from app.ledger.alerts import Webhook
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import columns_of, read_page, values_of
+from app.persistence.repositories.expressions import columns_of, owned_by, read_page, values_of
 from app.persistence.tables import webhooks
 
 COLUMNS = columns_of(webhooks, Webhook)
@@ -84,4 +84,4 @@ def _of(organisation_id: str) -> Select[Any]:
 
 
 def _this(organisation_id: str, webhook_id: str) -> Update:
-    return update(webhooks).where(webhooks.c.organisation_id == organisation_id, webhooks.c.id == webhook_id)
+    return update(webhooks).where(owned_by(webhooks, organisation_id, id=webhook_id))

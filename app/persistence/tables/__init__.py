@@ -16,15 +16,18 @@ from app.persistence.tables.accounts import (
     populations,
     run_budgets,
 )
-from app.persistence.tables.alerts import account_usage_snapshots, alerts, deliveries, webhooks
 from app.persistence.tables.base import metadata
 from app.persistence.tables.governance import (
+    account_usage_snapshots,
+    alerts,
     audit_entries,
     checkpoints,
+    deliveries,
     proposals,
     run_anchors,
     sessions,
     verifications,
+    webhooks,
 )
 from app.persistence.tables.runs import (
     attempts,

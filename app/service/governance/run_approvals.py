@@ -18,10 +18,10 @@ from app.ledger.composition import budgets_of, require_bounded_on_removal
 from app.ledger.errors import PreconditionFailedError
 from app.ledger.policies import Policy, effective
 from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
-from app.ledger.proposals import Proposal, ProposalKind
+from app.ledger.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import accounts
-from app.persistence.repositories.unapproved import Unapproved, find_unapproved
+from app.persistence.repositories.proposals import find_unapproved
 from app.service.accounts.spec import require_dates
 from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
