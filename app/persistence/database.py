@@ -122,16 +122,14 @@ class Database:
     def migration(self) -> Iterator[Connection]:
         """Open a transaction for schema changes on all rows, committed on a clean exit.
 
-        On SQLite foreign keys are off, since tables are rebuilt, and checked at the end. On
-        PostgreSQL migrations wait for each other.
+        On SQLite foreign keys are off, since tables are rebuilt, and checked at the end. On PostgreSQL migrations wait
+        for each other.
 
         Raises:
             LedgerUnavailableError: as for `write`, or a foreign key is broken.
         """
-        with (
-            self._turn(wait=True),
-            closing(self._connection(_write_statement(self.dialect, ALL_TENANTS), writes=True)) as opened,
-        ):
+        begin = _write_statement(self.dialect, ALL_TENANTS)
+        with self._turn(wait=True), closing(self._connection(begin, writes=True)) as opened:
             if self.dialect == "sqlite":
                 sqlite.keep_foreign_keys(opened, on=False)
             try:
@@ -232,9 +230,7 @@ class Database:
             return
         patience = LOCK_TIMEOUT_SECONDS if seconds is None else seconds
         if not self._writer.acquire(blocking=wait, timeout=patience if wait else -1):
-            if wait and seconds is None:
-                raise LedgerUnavailableError(_BUSY)
-            raise WriteLockBusyError
+            raise LedgerUnavailableError(_BUSY) if wait and seconds is None else WriteLockBusyError
         try:
             yield
         finally:
@@ -249,11 +245,13 @@ class Database:
             return self._begun(begin, writes=True)
         connection = self._connection(begin, writes=True)
         try:
-            if not sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS):
-                raise WriteLockBusyError
+            began = sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
         except BaseException:
             connection.close()
             raise
+        if not began:
+            connection.close()
+            raise WriteLockBusyError
         return connection
 
     def _begun(self, begin: str, *, writes: bool) -> Connection:

@@ -56,7 +56,7 @@ CASES = (
     ),
     Mutation(
         "ended runs count for nothing",
-        "app/persistence/repositories/proposals.py",
+        "app/ledger/proposals.py",
         "return max(spent, self.epsilon) if self.going else spent",
         "return self.epsilon if self.going else 0.0",
         ("tests/api/test_unapproved.py",),

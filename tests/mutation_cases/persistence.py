@@ -98,7 +98,7 @@ CASES = (
     Mutation(
         "a proposal of another organisation is found",
         "app/persistence/repositories/proposals.py",
-        "    here = (proposals.c.organisation_id == organisation_id) & (proposals.c.id == proposal_id)\n",
+        "    here = owned_by(proposals, organisation_id, id=proposal_id)\n",
         "    here = proposals.c.id == proposal_id\n",
         ("tests/api/test_matrix.py",),
     ),
