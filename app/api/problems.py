@@ -73,7 +73,8 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
 AUTH_ERRORS: Final = ("unauthenticated", "rate_limited", "ledger_unavailable")
 """Problems of every authenticated operation."""
 
-READ_ERRORS: Final = (*AUTH_ERRORS, "insufficient_scope", "not_found", "invalid_request")
+LIST_ERRORS: Final = (*AUTH_ERRORS, "insufficient_scope", "invalid_request")
+READ_ERRORS: Final = (*LIST_ERRORS, "not_found")
 SENDING: Final = (*AUTH_ERRORS, "csrf_failed", "request_too_large", "unsupported_media_type", "invalid_request")
 WRITE_ERRORS: Final = (*SENDING, "insufficient_scope")
 COSTING_ERRORS: Final = ("invalid_event", "computation_limit_exceeded", "unsupported_event")

@@ -3,7 +3,8 @@
 import email.message
 import hashlib
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
 from fastapi.dependencies.utils import get_flat_params
@@ -14,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
 from app.api.middleware import request_id_of
-from app.api.problems import problem_response
+from app.api.problems import cacheable_responses, problem_response, responses
 from app.api.session_cookies import credential_of
 from app.api.strict_json import MAX_BODY_BYTES, strict_loads
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
@@ -61,6 +62,7 @@ BEARER: Final = "ApiKey"
 """Name of the security scheme in the OpenAPI document."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class AuthenticatedRoute(APIRoute):
@@ -186,14 +188,45 @@ def operation_id(route: APIRoute) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def router(tag: str | None = None, route: type[AuthenticatedRoute] = AuthenticatedRoute) -> APIRouter:
+class LedgerRouter(APIRouter):
+    """Router of authenticated routes with documented problems; `tag` is needed if the router has none."""
+
+    def read(
+        self, path: str, summary: str, schema: type[BaseModel], *problems: str, tag: str | None = None
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Add a GET route with an entity tag."""
+        described = cacheable_responses(*problems)
+        return self.get(path, summary=summary, tags=_tags(tag), response_model=schema, responses=described)
+
+    def create(
+        self, path: str, summary: str, schema: type[BaseModel], *problems: str, tag: str | None = None
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Add a POST route that answers 201."""
+        described = responses(*problems)
+        return self.post(
+            path, summary=summary, tags=_tags(tag), status_code=201, response_model=schema, responses=described
+        )
+
+    def change(
+        self, path: str, summary: str, *problems: str, tag: str | None = None, method: str = "POST"
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Add a route that changes something; its endpoint's annotation is the response."""
+        described = responses(*problems)
+        return self.api_route(path, methods=[method], summary=summary, tags=_tags(tag), responses=described)
+
+
+def _tags(tag: str | None) -> list[str | Enum] | None:
+    return None if tag is None else [tag]
+
+
+def router(tag: str | None = None, route: type[AuthenticatedRoute] = AuthenticatedRoute) -> LedgerRouter:
     """Create a router of authenticated routes under /v1; `tag` is that of all its operations."""
     described = (
         "A key from `epsilon-ledger keys create`; where the service knows an OpenID Connect provider, also one of its "
         "tokens."
     )
     bearer = HTTPBearer(scheme_name=BEARER, description=described, auto_error=False)
-    return APIRouter(
+    return LedgerRouter(
         prefix="/v1",
         tags=[tag] if tag else None,
         route_class=route,
@@ -251,6 +284,10 @@ IdempotencyKey = Annotated[
     ),
 ]
 
+
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=500, description="Required: the ETag that was read.")
+]
 
 IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 

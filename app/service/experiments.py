@@ -14,7 +14,7 @@ from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.errors import InvalidInputError, NotFoundError, RunStateConflictError
+from app.ledger.errors import InvalidInputError, RunStateConflictError, require_found
 from app.ledger.experiments import ChargingMode, Experiment, sweep_event
 from app.ledger.filters import FilterKind
 from app.ledger.pages import Page, PageRequest
@@ -206,9 +206,7 @@ def _add(tx: Connection, context: RequestContext, account_id: str, charged: Char
 
 
 def _found(tx: Connection, context: RequestContext, experiment_id: str) -> Experiment:
-    found = experiments.find(tx, context.organisation_id, experiment_id)
-    if found is None:
-        raise NotFoundError(f"There is no experiment {experiment_id!r} in your organisation.")
+    found = require_found(experiments.find(tx, context.organisation_id, experiment_id), "experiment", experiment_id)
     require_reach(tx, context, found.account_id)
     return found
 

@@ -8,7 +8,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, OPENING, READ_ERRORS, cacheable_responses, responses
+from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
 from app.api.schemas.account_history import AccountHistory
@@ -54,12 +54,12 @@ def _created_or_proposed(result: AccountView | DomainProposal) -> Population | S
     return Population.of(result)
 
 
-@routes.get(
+@routes.read(
     "/populations",
-    summary="List populations",
-    tags=["populations"],
-    response_model=PopulationPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
+    "List populations",
+    PopulationPage,
+    *LIST_ERRORS,
+    tag="populations",
 )
 def list_populations(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the organisation's populations, newest first."""
@@ -67,26 +67,13 @@ def list_populations(request: Request, context: ContextDep, page: PageRequestDep
     return page_response(request, found, PopulationPage, Population.of)
 
 
-@routes.get(
-    "/populations/{population_id}",
-    summary="Get a population",
-    tags=["populations"],
-    response_model=Population,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/populations/{population_id}", "Get a population", Population, *READ_ERRORS, tag="populations")
 def get_population(population_id: str, request: Request, context: ContextDep) -> Response:
     """Get a population, its limit, and the total spent on it."""
     return etag_response(request, Population.of(create.get_account(context, AccountKind.POPULATION, population_id)))
 
 
-@routes.post(
-    "/budgets",
-    summary="Create a budget",
-    tags=["budgets"],
-    status_code=201,
-    response_model=Budget,
-    responses=responses(*OPENING, "name_taken", "not_found"),
-)
+@routes.create("/budgets", "Create a budget", Budget, *OPENING, "name_taken", "not_found", tag="budgets")
 def create_budget(body: CreateBudget, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget. Its limit may exceed its parent's: every ancestor decides about every charge.
 
@@ -96,13 +83,7 @@ def create_budget(body: CreateBudget, context: ContextDep, idempotency: Idempote
     return idempotency.respond(create.create_budget(context, body.parent, body.terms()), Budget.of, body)
 
 
-@routes.get(
-    "/budgets",
-    summary="List budgets",
-    tags=["budgets"],
-    response_model=BudgetPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/budgets", "List budgets", BudgetPage, *READ_ERRORS, tag="budgets")
 def list_budgets(
     request: Request,
     context: ContextDep,
@@ -118,24 +99,18 @@ def list_budgets(
     return page_response(request, found, BudgetPage, Budget.of)
 
 
-@routes.get(
-    "/budgets/{budget_id}",
-    summary="Get a budget",
-    tags=["budgets"],
-    response_model=Budget,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/budgets/{budget_id}", "Get a budget", Budget, *READ_ERRORS, tag="budgets")
 def get_budget(budget_id: str, request: Request, context: ContextDep) -> Response:
     """Get a budget, its limit, and the total spent by all runs under it."""
     return etag_response(request, Budget.of(create.get_account(context, AccountKind.BUDGET, budget_id)))
 
 
-@routes.get(
+@routes.read(
     "/accounts/{account_id}/history",
-    summary="Get the epsilon history of an account",
-    tags=["accounts"],
-    response_model=AccountHistory,
-    responses=cacheable_responses(*READ_ERRORS),
+    "Get the epsilon history of an account",
+    AccountHistory,
+    *READ_ERRORS,
+    tag="accounts",
 )
 async def get_account_history(
     account_id: str,

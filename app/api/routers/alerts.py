@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
 from app.ledger.alerts import AlertType
@@ -14,12 +14,7 @@ from app.service.alerts import settings
 routes = router("alerts")
 
 
-@routes.get(
-    "/alerts",
-    summary="List alerts",
-    response_model=AlertPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/alerts", "List alerts", AlertPage, *READ_ERRORS)
 def list_alerts(
     request: Request,
     context: ContextDep,
@@ -39,21 +34,20 @@ def list_alerts(
     return page_response(request, found, AlertPage, Alert.of)
 
 
-@routes.get(
-    "/accounts/{account_id}/alert-settings",
-    summary="Get the alert settings of an account",
-    response_model=AlertSettings,
-    responses=cacheable_responses(*READ_ERRORS),
+@routes.read(
+    "/accounts/{account_id}/alert-settings", "Get the alert settings of an account", AlertSettings, *READ_ERRORS
 )
 def get_alert_settings(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the thresholds and the forecast period of a population, a budget or a run."""
     return etag_response(request, AlertSettings.of(settings.get_alert_settings(context, account_id)))
 
 
-@routes.put(
+@routes.change(
     "/accounts/{account_id}/alert-settings",
-    summary="Replace the alert settings of an account",
-    responses=responses(*WRITE_ERRORS, "not_found"),
+    "Replace the alert settings of an account",
+    *WRITE_ERRORS,
+    "not_found",
+    method="PUT",
 )
 def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, context: ContextDep) -> AlertSettings:
     """Replace the settings. Each threshold alerts once for a limit; those already reached alert now."""

@@ -4,7 +4,7 @@ from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.api_keys import ApiKey, ApiKeyPage, CreateApiKey, CreatedApiKey, RevokeApiKey, RotateApiKey
 from app.service.governance import api_keys
@@ -14,47 +14,25 @@ routes = router("api-keys")
 _IF_LOST = "revoke the lost key and retry"
 
 
-@routes.post(
-    "/api-keys",
-    summary="Create an API key",
-    status_code=201,
-    response_model=CreatedApiKey,
-    responses=responses(*WRITE_ERRORS, "not_found"),
-)
+@routes.create("/api-keys", "Create an API key", CreatedApiKey, *WRITE_ERRORS, "not_found")
 def create_api_key(body: CreateApiKey, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a key. Only this response contains its secret; the request therefore takes no Idempotency-Key."""
     return idempotency.respond_with_secret(api_keys.issue_key(context, body.terms()), CreatedApiKey.issued, _IF_LOST)
 
 
-@routes.get(
-    "/api-keys",
-    summary="List API keys",
-    response_model=ApiKeyPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
-)
+@routes.read("/api-keys", "List API keys", ApiKeyPage, *LIST_ERRORS)
 def list_api_keys(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the keys in the caller's scope, newest first, ended ones included."""
     return page_response(request, api_keys.list_keys(context, page), ApiKeyPage, ApiKey.of)
 
 
-@routes.get(
-    "/api-keys/{key_id}",
-    summary="Get an API key",
-    response_model=ApiKey,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/api-keys/{key_id}", "Get an API key", ApiKey, *READ_ERRORS)
 def get_api_key(key_id: str, request: Request, context: ContextDep) -> Response:
     """Get a key's role, scope, expiry and last use. Every key can get itself."""
     return etag_response(request, ApiKey.of(api_keys.get_key(context, key_id)))
 
 
-@routes.post(
-    "/api-keys/{key_id}/rotate",
-    summary="Rotate an API key",
-    status_code=201,
-    response_model=CreatedApiKey,
-    responses=responses(*WRITE_ERRORS, "not_found"),
-)
+@routes.create("/api-keys/{key_id}/rotate", "Rotate an API key", CreatedApiKey, *WRITE_ERRORS, "not_found")
 def rotate_api_key(
     key_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateApiKey | None = None
 ) -> Response:
@@ -63,11 +41,7 @@ def rotate_api_key(
     return idempotency.respond_with_secret(effect, CreatedApiKey.issued, _IF_LOST)
 
 
-@routes.post(
-    "/api-keys/{key_id}/revoke",
-    summary="Revoke an API key",
-    responses=responses(*WRITE_ERRORS, "not_found"),
-)
+@routes.change("/api-keys/{key_id}/revoke", "Revoke an API key", *WRITE_ERRORS, "not_found")
 def revoke_api_key(key_id: str, context: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Revoke a key; every replica rejects it within a second. Every key can revoke itself."""
     told = body or RevokeApiKey()

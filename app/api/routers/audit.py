@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request, Response
 
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, cacheable_responses
+from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage
 from app.api.schemas.common import Timestamp
@@ -32,12 +32,12 @@ def _wanted(
     return AuditFilter(action, actor, subject, since, until)
 
 
-@routes.get(
+@routes.read(
     "/audit-events",
-    summary="List audit events",
-    tags=["audit"],
-    response_model=AuditEventPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
+    "List audit events",
+    AuditEventPage,
+    *LIST_ERRORS,
+    tag="audit",
 )
 def list_audit_events(
     request: Request,
@@ -73,13 +73,7 @@ def _query(
     return DecisionQuery(run, account, decision, actor, since, until)
 
 
-@routes.get(
-    "/decisions",
-    summary="List step decisions",
-    tags=["decisions"],
-    response_model=DecisionPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/decisions", "List step decisions", DecisionPage, *READ_ERRORS, tag="decisions")
 def list_decisions(
     request: Request,
     context: ContextDep,

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import AUTH_ERRORS, LIST_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, SignerDep, etag_response, router
 from app.api.schemas.checkpoints import Checkpoint, CheckpointPage, SigningKey
 from app.service.audit import checkpoints
@@ -16,11 +16,8 @@ from app.service.signatures import require_signer
 routes = router("checkpoints")
 
 
-@routes.get(
-    "/signing-key",
-    summary="Get the public signing key",
-    response_model=SigningKey,
-    responses=cacheable_responses(*AUTH_ERRORS, "invalid_request", "signing_not_configured"),
+@routes.read(
+    "/signing-key", "Get the public signing key", SigningKey, *AUTH_ERRORS, "invalid_request", "signing_not_configured"
 )
 def get_signing_key(request: Request, context: ContextDep, signer: SignerDep) -> Response:
     """Get the public key. Auditors should also get it directly from the operator."""
@@ -28,12 +25,8 @@ def get_signing_key(request: Request, context: ContextDep, signer: SignerDep) ->
     return etag_response(request, SigningKey.of(require_signer(signer)))
 
 
-@routes.post(
-    "/checkpoints",
-    summary="Create a checkpoint",
-    status_code=201,
-    response_model=Checkpoint,
-    responses=responses(*WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"),
+@routes.create(
+    "/checkpoints", "Create a checkpoint", Checkpoint, *WRITE_ERRORS, "idempotency_key_reused", "signing_not_configured"
 )
 def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: IdempotencyDep) -> Response:
     """Anchor every run's chain in the audit log, and sign its head. Without changes, return the latest checkpoint."""
@@ -41,12 +34,7 @@ def create_checkpoint(context: ContextDep, signer: SignerDep, idempotency: Idemp
     return idempotency.respond(effect, lambda made: StoredResponse(made.document, HTTPStatus.CREATED))
 
 
-@routes.get(
-    "/checkpoints",
-    summary="List checkpoints",
-    response_model=CheckpointPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
-)
+@routes.read("/checkpoints", "List checkpoints", CheckpointPage, *LIST_ERRORS)
 def list_checkpoints(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List checkpoints, newest first. Keep copies elsewhere: write access to the ledger includes them."""
     return page_response(request, checkpoints.list_checkpoints(context, page), CheckpointPage, Checkpoint.of)

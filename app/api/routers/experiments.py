@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
 from app.ledger.decisions import Decision
@@ -17,16 +17,13 @@ from app.service.idempotency import StoredResponse
 routes = router("experiments")
 
 
-@routes.post(
+@routes.create(
     "/experiments",
-    summary="Create an experiment",
-    status_code=201,
-    response_model=CreatedExperiment,
-    responses=responses(
-        *OPENING,
-        *("account_quarantined", "budget_exceeded", "budget_closed", "name_taken", "not_found"),
-        *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
-    ),
+    "Create an experiment",
+    CreatedExperiment,
+    *OPENING,
+    *("account_quarantined", "budget_exceeded", "budget_closed", "name_taken", "not_found"),
+    *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
 )
 def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
@@ -36,28 +33,20 @@ def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: 
     return idempotency.respond(experiments.create_experiment(context, body.budget, body.terms()), _created, body)
 
 
-@routes.post(
+@routes.create(
     "/experiments/{experiment_id}/charge",
-    summary="Charge an approved experiment",
-    status_code=201,
-    response_model=CreatedExperiment,
-    responses=responses(
-        *WRITE_ERRORS,
-        *("account_quarantined", "budget_exceeded", "budget_closed", "idempotency_key_reused", "not_found"),
-        *("policy_violation", "run_state_conflict"),
-    ),
+    "Charge an approved experiment",
+    CreatedExperiment,
+    *WRITE_ERRORS,
+    *("account_quarantined", "budget_exceeded", "budget_closed", "idempotency_key_reused", "not_found"),
+    *("policy_violation", "run_state_conflict"),
 )
 def charge_experiment(experiment_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""
     return idempotency.respond(experiments.charge_sweep(context, experiment_id), _created, private=True)
 
 
-@routes.get(
-    "/experiments",
-    summary="List experiments",
-    response_model=ExperimentPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/experiments", "List experiments", ExperimentPage, *READ_ERRORS)
 def list_experiments(
     request: Request,
     context: ContextDep,
@@ -72,12 +61,7 @@ def list_experiments(
     return page_response(request, found, ExperimentPage, Experiment.of)
 
 
-@routes.get(
-    "/experiments/{experiment_id}",
-    summary="Get an experiment",
-    response_model=Experiment,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/experiments/{experiment_id}", "Get an experiment", Experiment, *READ_ERRORS)
 def get_experiment(experiment_id: str, request: Request, context: ContextDep) -> Response:
     """Get a sweep and its total cost; its runs are those that charge its account."""
     return etag_response(request, Experiment.of(experiments.get_experiment(context, experiment_id)))

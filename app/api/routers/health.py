@@ -4,11 +4,12 @@ import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.problems import responses
 from app.api.route import PlacementsDep, operation_id
 from app.api.schemas.common import Output
+from app.api.schemas.examples import example
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.integrity import IntegrityMonitor
@@ -20,7 +21,7 @@ routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)
 class Health(Output):
     """The process is alive."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    model_config = example({"status": "ok"})
 
     status: Literal["ok"] = "ok"
 
@@ -28,17 +29,13 @@ class Health(Output):
 class Readiness(Output):
     """Placements whose organisations are served."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "status": "degraded",
-                    "unavailable": {"eu-2": "The database does not answer."},
-                    "integrity_warnings": {"default": "Runs whose chain does not end with their last decision: 1."},
-                    "clock_skew": {"default": "This machine's clock is 3600 s ahead of the database's."},
-                    "stopped_tasks": ["maintenance:default"],
-                }
-            ]
+    model_config = example(
+        {
+            "status": "degraded",
+            "unavailable": {"eu-2": "The database does not answer."},
+            "integrity_warnings": {"default": "Runs whose chain does not end with their last decision: 1."},
+            "clock_skew": {"default": "This machine's clock is 3600 s ahead of the database's."},
+            "stopped_tasks": ["maintenance:default"],
         }
     )
 

@@ -1,12 +1,12 @@
 """Policies: rules for runs."""
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Header, Request, Response
+from fastapi import Request, Response
 
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, etag_response, router
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.policies import AccountPolicy, ReplacePolicy
 from app.api.schemas.proposals import Proposal
 from app.ledger.proposals import Proposal as DomainProposal
@@ -16,22 +16,13 @@ from app.service.governance.policies import PolicyRequest
 
 routes = router("policies")
 
-IfMatch = Annotated[
-    str | None,
-    Header(alias="If-Match", max_length=500, description="Required: the current ETag of the policy."),
-]
 _CHANGING: dict[int | str, dict[str, Any]] = {
     201: {"model": Proposal, "description": "It loosens a rule: it takes effect when another person approves it"},
     **responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
 }
 
 
-@routes.get(
-    "/policy",
-    summary="Get the policy of the organisation",
-    response_model=AccountPolicy,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/policy", "Get the policy of the organisation", AccountPolicy, *READ_ERRORS)
 def get_organisation_policy(request: Request, context: ContextDep) -> Response:
     """Get the policy of every run of the organisation."""
     record = policies.read_policy(context, None)
@@ -52,12 +43,7 @@ def replace_organisation_policy(body: ReplacePolicy, context: ContextDep, if_mat
     return _changed(context, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
 
 
-@routes.get(
-    "/accounts/{account_id}/policy",
-    summary="Get the policy of an account",
-    response_model=AccountPolicy,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/accounts/{account_id}/policy", "Get the policy of an account", AccountPolicy, *READ_ERRORS)
 def get_account_policy(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the policy of an account.
 

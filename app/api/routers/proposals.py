@@ -3,12 +3,12 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
-from app.api.route import ContextDep, etag_response, router
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import (
     AccountLimit,
     ChangeLimit,
@@ -26,19 +26,8 @@ from app.service.idempotency import StoredResponse
 
 routes = router()
 
-IfMatch = Annotated[
-    str | None,
-    Header(alias="If-Match", max_length=500, description="Required: the current ETag of the limit."),
-]
 
-
-@routes.get(
-    "/accounts/{account_id}/limit",
-    summary="Get the limit of an account",
-    tags=["limits"],
-    response_model=AccountLimit,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/accounts/{account_id}/limit", "Get the limit of an account", AccountLimit, *READ_ERRORS, tag="limits")
 def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
     record = limit_changes.read_limit(context, account_id)
@@ -80,13 +69,14 @@ def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | S
     return as_response(AccountLimit.of(result), HTTPStatus.OK)
 
 
-@routes.post(
+@routes.create(
     "/accounts/{account_id}/quarantine/lift",
-    summary="Propose to lift a quarantine",
-    tags=["quarantines"],
-    status_code=201,
-    response_model=Proposal,
-    responses=responses(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
+    "Propose to lift a quarantine",
+    Proposal,
+    *WRITE_ERRORS,
+    "not_found",
+    "idempotency_key_reused",
+    tag="quarantines",
 )
 def lift_quarantine(
     account_id: str, body: LiftQuarantine, context: ContextDep, idempotency: IdempotencyDep
@@ -98,13 +88,7 @@ def lift_quarantine(
     return idempotency.respond(quarantines.propose_lift(context, account_id, body.reason), Proposal.of, body)
 
 
-@routes.get(
-    "/proposals",
-    summary="List proposals",
-    tags=["proposals"],
-    response_model=ProposalPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/proposals", "List proposals", ProposalPage, *READ_ERRORS, tag="proposals")
 def list_proposals(
     request: Request,
     context: ContextDep,
@@ -124,46 +108,40 @@ def list_proposals(
     return page_response(request, found, ProposalPage, Proposal.of)
 
 
-@routes.get(
-    "/proposals/{proposal_id}",
-    summary="Get a proposal",
-    tags=["proposals"],
-    response_model=Proposal,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/proposals/{proposal_id}", "Get a proposal", Proposal, *READ_ERRORS, tag="proposals")
 def get_proposal(proposal_id: str, request: Request, context: ContextDep) -> Response:
     """Get a proposal, its author and reason, and its outcome."""
     return etag_response(request, Proposal.of(proposals.get_proposal(context, proposal_id)))
 
 
-@routes.post(
+@routes.change(
     "/proposals/{proposal_id}/approve",
-    summary="Approve a proposal",
-    tags=["proposals"],
-    responses=responses(
-        *WRITE_ERRORS,
-        *(
-            "not_found",
-            "name_taken",
-            "proposal_closed",
-            "precondition_failed",
-            "delta_too_large",
-            "limit_too_small",
-            "policy_violation",
-            "account_quarantined",
-        ),
+    "Approve a proposal",
+    *WRITE_ERRORS,
+    *(
+        "not_found",
+        "name_taken",
+        "proposal_closed",
+        "precondition_failed",
+        "delta_too_large",
+        "limit_too_small",
+        "policy_violation",
+        "account_quarantined",
     ),
+    tag="proposals",
 )
 def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """Approve another person's proposal; keys that one issued for the other count as one person's."""
     return Proposal.of(proposals.approve(context, proposal_id, body.reason if body else None))
 
 
-@routes.post(
+@routes.change(
     "/proposals/{proposal_id}/reject",
-    summary="Reject or withdraw a proposal",
-    tags=["proposals"],
-    responses=responses(*WRITE_ERRORS, "not_found", "proposal_closed"),
+    "Reject or withdraw a proposal",
+    *WRITE_ERRORS,
+    "not_found",
+    "proposal_closed",
+    tag="proposals",
 )
 def reject_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
     """Reject a proposal; its own author thereby retracts it."""

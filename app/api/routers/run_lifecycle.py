@@ -3,7 +3,7 @@
 from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import (
     CommitReservation,
@@ -31,45 +31,25 @@ _ENDING = (*_CHANGING, "reservation_state_conflict", "account_quarantined")
 _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quarantined")
 
 
-@routes.post(
-    "/runs/{run_id}/pause",
-    summary="Pause a run",
-    tags=["runs"],
-    responses=responses(*_CHANGING),
-)
+@routes.change("/runs/{run_id}/pause", "Pause a run", *_CHANGING, tag="runs")
 def pause_run(run_id: str, context: ContextDep) -> Run:
     """Pause a run: it takes no steps until it is resumed."""
     return Run.of(lifecycle.transition_run(context, run_id, RunAction.PAUSE))
 
 
-@routes.post(
-    "/runs/{run_id}/resume",
-    summary="Resume a run",
-    tags=["runs"],
-    responses=responses(*_CHANGING),
-)
+@routes.change("/runs/{run_id}/resume", "Resume a run", *_CHANGING, tag="runs")
 def resume_run(run_id: str, context: ContextDep) -> Run:
     """Resume a paused run."""
     return Run.of(lifecycle.transition_run(context, run_id, RunAction.RESUME))
 
 
-@routes.post(
-    "/runs/{run_id}/complete",
-    summary="Complete a run",
-    tags=["runs"],
-    responses=responses(*_ENDING, "attempt_superseded"),
-)
+@routes.change("/runs/{run_id}/complete", "Complete a run", *_ENDING, "attempt_superseded", tag="runs")
 def complete_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> Run:
     """Complete a run, which takes no more steps. An active reservation is committed with `steps_executed`."""
     return Run.of(_ended(context, run_id, RunAction.COMPLETE, body or EndRun()))
 
 
-@routes.post(
-    "/runs/{run_id}/abort",
-    summary="Abort a run",
-    tags=["runs"],
-    responses=responses(*_ENDING, "attempt_superseded"),
-)
+@routes.change("/runs/{run_id}/abort", "Abort a run", *_ENDING, "attempt_superseded", tag="runs")
 def abort_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> Run:
     """Abort a run after a failure: its spending is final, and it takes no more steps.
 
@@ -78,14 +58,7 @@ def abort_run(run_id: str, context: ContextDep, body: EndRun | None = None) -> R
     return Run.of(_ended(context, run_id, RunAction.ABORT, body or EndRun()))
 
 
-@routes.post(
-    "/runs/{run_id}/attempts",
-    summary="Create an attempt",
-    tags=["runs"],
-    status_code=201,
-    response_model=Run,
-    responses=responses(*_ENDING, "idempotency_key_reused"),
-)
+@routes.create("/runs/{run_id}/attempts", "Create an attempt", Run, *_ENDING, "idempotency_key_reused", tag="runs")
 def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create an attempt, which fences off the previous trainer (412); send its `attempt` with the steps.
 
@@ -96,16 +69,13 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
     )
 
 
-@routes.post(
+@routes.create(
     "/runs/{run_id}/reservations",
-    summary="Create a reservation",
-    tags=["reservations"],
-    status_code=201,
-    response_model=CreatedReservation,
-    responses=responses(
-        *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
-        *("idempotency_key_reused", "policy_violation", "reservation_closed"),
-    ),
+    "Create a reservation",
+    CreatedReservation,
+    *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
+    *("idempotency_key_reused", "policy_violation", "reservation_closed"),
+    tag="reservations",
 )
 def create_reservation(
     run_id: str, body: CreateReservation, context: ContextDep, idempotency: IdempotencyDep
@@ -124,45 +94,36 @@ def create_reservation(
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
 
 
-@routes.get(
-    "/reservations/{reservation_id}",
-    summary="Get a reservation",
-    tags=["reservations"],
-    response_model=Reservation,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/reservations/{reservation_id}", "Get a reservation", Reservation, *READ_ERRORS, tag="reservations")
 def get_reservation(reservation_id: str, request: Request, context: ContextDep) -> Response:
     """Get a reservation: its plan, its use, and the end of its lease."""
     return etag_response(request, Reservation.of(close.get_reservation(context, reservation_id)))
 
 
-@routes.post(
-    "/reservations/{reservation_id}/commit",
-    summary="Commit a reservation",
-    tags=["reservations"],
-    responses=responses(*_SETTLING),
-)
+@routes.change("/reservations/{reservation_id}/commit", "Commit a reservation", *_SETTLING, tag="reservations")
 def commit_reservation(reservation_id: str, body: CommitReservation, context: ContextDep) -> Reservation:
     """Commit a reservation: executed steps are spent, individually authorized or not, and the rest is returned."""
     return Reservation.of(close.commit_reservation(context, reservation_id, body.steps_executed))
 
 
-@routes.post(
+@routes.change(
     "/reservations/{reservation_id}/void",
-    summary="Void a reservation",
-    tags=["reservations"],
-    responses=responses(*_SETTLING, "reservation_state_conflict"),
+    "Void a reservation",
+    *_SETTLING,
+    "reservation_state_conflict",
+    tag="reservations",
 )
 def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Void a reservation: the whole plan is returned."""
     return Reservation.of(close.void_reservation(context, reservation_id))
 
 
-@routes.post(
+@routes.change(
     "/reservations/{reservation_id}/renew",
-    summary="Renew a reservation",
-    tags=["reservations"],
-    responses=responses(*_SETTLING, "reservation_state_conflict"),
+    "Renew a reservation",
+    *_SETTLING,
+    "reservation_state_conflict",
+    tag="reservations",
 )
 def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Renew the lease of a reservation.

@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, PageRequestDep, decode_cursor, page_response
-from app.api.problems import OPENING, READ_ERRORS, cacheable_responses, responses
+from app.api.problems import OPENING, READ_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import plan_refused
 from app.api.schemas.run_history import RunHistory
@@ -22,16 +22,13 @@ from app.service.runs import register
 routes = router("runs")
 
 
-@routes.post(
+@routes.create(
     "/runs",
-    summary="Create a run",
-    status_code=201,
-    response_model=Run,
-    responses=responses(
-        *OPENING,
-        *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
-        *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
-    ),
+    "Create a run",
+    Run,
+    *OPENING,
+    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
+    *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
 )
 def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
@@ -42,12 +39,7 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
     return idempotency.respond(register.register_run(context, body.registration()), render, body)
 
 
-@routes.get(
-    "/runs",
-    summary="List runs",
-    response_model=RunPage,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/runs", "List runs", RunPage, *READ_ERRORS)
 def list_runs(
     request: Request,
     context: ContextDep,
@@ -62,23 +54,13 @@ def list_runs(
     return page_response(request, runs.list_runs(context, page, budget=budget, status=status), RunPage, Run.of)
 
 
-@routes.get(
-    "/runs/{run_id}",
-    summary="Get a run",
-    response_model=Run,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/runs/{run_id}", "Get a run", Run, *READ_ERRORS)
 def get_run(run_id: str, request: Request, context: ContextDep) -> Response:
     """Get a run: its status, its epsilon, and the number of further steps that fit."""
     return etag_response(request, Run.of(runs.get_run(context, run_id)))
 
 
-@routes.get(
-    "/runs/{run_id}/history",
-    summary="Get the epsilon history of a run",
-    response_model=RunHistory,
-    responses=cacheable_responses(*READ_ERRORS),
-)
+@routes.read("/runs/{run_id}/history", "Get the epsilon history of a run", RunHistory, *READ_ERRORS)
 def get_run_history(
     run_id: str,
     request: Request,

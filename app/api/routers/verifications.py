@@ -5,7 +5,7 @@ from fastapi import Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.verifications import Verification, VerificationPage
 from app.service.auth.request_context import RequestContext
@@ -18,13 +18,7 @@ VERIFIERS = CapacityLimiter(1)
 """Runs one verification at a time, which reads everything, so that steps get threads."""
 
 
-@routes.post(
-    "/verifications",
-    summary="Verify the ledger",
-    status_code=201,
-    response_model=Verification,
-    responses=responses(*WRITE_ERRORS, "idempotency_key_reused"),
-)
+@routes.create("/verifications", "Verify the ledger", Verification, *WRITE_ERRORS, "idempotency_key_reused")
 async def create_verification(context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Recompute every account of the organisation from its charges; the time grows with their number.
 
@@ -47,23 +41,13 @@ async def verify_now(context: RequestContext) -> None:
     await to_thread.run_sync(verify, limiter=VERIFIERS)
 
 
-@routes.get(
-    "/verifications",
-    summary="List verifications",
-    response_model=VerificationPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
-)
+@routes.read("/verifications", "List verifications", VerificationPage, *LIST_ERRORS)
 def list_verifications(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the organisation's verifications through this API, newest first; the newest 1,000 are kept."""
     return page_response(request, results.list_verifications(context, page), VerificationPage, Verification.of)
 
 
-@routes.get(
-    "/verifications/{verification_id}",
-    summary="Get a verification",
-    response_model=Verification,
-    responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
-)
+@routes.read("/verifications/{verification_id}", "Get a verification", Verification, *READ_ERRORS, "insufficient_scope")
 def get_verification(verification_id: str, request: Request, context: ContextDep) -> Response:
     """Get the stored result of a verification."""
     return etag_response(request, Verification.of(results.get_verification(context, verification_id)))

@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import AUTH_ERRORS, READ_ERRORS, WRITE_ERRORS, cacheable_responses, responses
+from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import (
     CreatedWebhook,
@@ -26,13 +26,7 @@ _CHANGING = (*WRITE_ERRORS, "not_found")
 _MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
 
 
-@routes.post(
-    "/webhooks",
-    summary="Create a webhook",
-    status_code=201,
-    response_model=CreatedWebhook,
-    responses=responses(*_CHANGING, "webhook_state_conflict"),
-)
+@routes.create("/webhooks", "Create a webhook", CreatedWebhook, *_CHANGING, "webhook_state_conflict")
 def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a webhook, which posts alerts by the Standard Webhooks specification.
 
@@ -46,44 +40,30 @@ def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, i
     )
 
 
-@routes.get(
-    "/webhooks",
-    summary="List webhooks",
-    response_model=WebhookPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
-)
+@routes.read("/webhooks", "List webhooks", WebhookPage, *LIST_ERRORS)
 def list_webhooks(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the organisation's webhooks, newest first, disabled ones included."""
     return page_response(request, webhooks.list_webhooks(context, page), WebhookPage, Webhook.of)
 
 
-@routes.get(
-    "/webhooks/{webhook_id}",
-    summary="Get a webhook",
-    response_model=Webhook,
-    responses=cacheable_responses(*READ_ERRORS, "insufficient_scope"),
-)
+@routes.read("/webhooks/{webhook_id}", "Get a webhook", Webhook, *READ_ERRORS, "insufficient_scope")
 def get_webhook(webhook_id: str, request: Request, context: ContextDep) -> Response:
     """Get a webhook's URL, alert types and status."""
     return etag_response(request, Webhook.of(webhooks.get_webhook(context, webhook_id)))
 
 
-@routes.post(
-    "/webhooks/{webhook_id}/disable",
-    summary="Disable a webhook",
-    responses=responses(*_CHANGING),
-)
+@routes.change("/webhooks/{webhook_id}/disable", "Disable a webhook", *_CHANGING)
 def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
     """Disable a webhook for good, and cancel its pending deliveries. Create a new one to receive alerts again."""
     return Webhook.of(webhooks.disable_webhook(context, webhook_id))
 
 
-@routes.post(
+@routes.create(
     "/webhooks/{webhook_id}/rotate",
-    summary="Rotate the secret of a webhook",
-    status_code=201,
-    response_model=CreatedWebhook,
-    responses=responses(*_CHANGING, "webhook_state_conflict"),
+    "Rotate the secret of a webhook",
+    CreatedWebhook,
+    *_CHANGING,
+    "webhook_state_conflict",
 )
 def rotate_webhook_secret(
     webhook_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateWebhookSecret | None = None
@@ -96,24 +76,13 @@ def rotate_webhook_secret(
     return idempotency.respond_with_secret(effect, CreatedWebhook.of, "ask again, for another one still")
 
 
-@routes.post(
-    "/webhooks/{webhook_id}/test",
-    summary="Send a test event",
-    status_code=201,
-    response_model=Delivery,
-    responses=responses(*_MAKING),
-)
+@routes.create("/webhooks/{webhook_id}/test", "Send a test event", Delivery, *_MAKING)
 def send_test_event(webhook_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Send a `webhook.test` alert at once; the list of deliveries has its result."""
     return idempotency.respond(webhooks.send_test_event(context, webhook_id), Delivery.of)
 
 
-@routes.get(
-    "/deliveries",
-    summary="List deliveries",
-    response_model=DeliveryPage,
-    responses=cacheable_responses(*AUTH_ERRORS, "insufficient_scope", "invalid_request"),
-)
+@routes.read("/deliveries", "List deliveries", DeliveryPage, *LIST_ERRORS)
 def list_deliveries(
     request: Request,
     context: ContextDep,
@@ -128,11 +97,7 @@ def list_deliveries(
     return page_response(request, found, DeliveryPage, Delivery.of)
 
 
-@routes.post(
-    "/deliveries/{delivery_id}/retry",
-    summary="Retry a delivery",
-    responses=responses(*_CHANGING, "webhook_state_conflict"),
-)
+@routes.change("/deliveries/{delivery_id}/retry", "Retry a delivery", *_CHANGING, "webhook_state_conflict")
 def retry_delivery(delivery_id: str, context: ContextDep) -> Delivery:
     """Retry a delivery at once, whatever its status."""
     return Delivery.of(webhooks.retry_delivery(context, delivery_id))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
@@ -18,6 +18,7 @@ from app.api.schemas.common import (
     Timestamp,
 )
 from app.api.schemas.event_counts import EventCounts, step_events_of
+from app.api.schemas.examples import example
 from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import FilterKind
@@ -91,17 +92,13 @@ class CreateComposedAccount(CreateAccount):
 class CreatePopulation(CreateComposedAccount):
     """A new population."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "mimic",
-                    "privacy_unit": "patient",
-                    "neighboring_relation": "add_or_remove_one",
-                    "size": 46520,
-                    "limit": {"epsilon": 8.0, "delta": 1e-5},
-                }
-            ]
+    model_config = example(
+        {
+            "name": "mimic",
+            "privacy_unit": "patient",
+            "neighboring_relation": "add_or_remove_one",
+            "size": 46520,
+            "limit": {"epsilon": 8.0, "delta": 1e-5},
         }
     )
 
@@ -123,7 +120,7 @@ class CreatePopulation(CreateComposedAccount):
 class DataBlockInput(Input):
     """Data of a time range."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [BLOCK_EXAMPLE]})
+    model_config = example(BLOCK_EXAMPLE)
 
     data_from: Timestamp = Field(description="Start of the time range.")
     data_to: Timestamp = Field(description="End of the time range, exclusive.")
@@ -139,11 +136,7 @@ class DataBlockInput(Input):
 class CreateBudget(CreateComposedAccount):
     """A new budget under a population or another budget."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}}]
-        }
-    )
+    model_config = example({"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}})
 
     parent: Reference
     limit: LimitInput

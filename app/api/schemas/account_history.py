@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import ExtendedNumber, Limit, Output
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID, example
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit as DomainLimit
 from app.service.json_values import json_finite
@@ -42,31 +42,27 @@ class LimitChange(Output):
 class AccountHistory(Output):
     """An account's epsilon over time, evenly thinned out to `max_points`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = example(
+        {
+            "account": EXAMPLE_POPULATION_ID,
+            "limit": {"epsilon": 8.0, "delta": 1e-5},
+            "points": [
+                {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
+                {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
+            ],
+            "order": 9.5,
+            "children": [
                 {
-                    "account": EXAMPLE_POPULATION_ID,
-                    "limit": {"epsilon": 8.0, "delta": 1e-5},
-                    "points": [
-                        {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
-                        {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
-                    ],
-                    "order": 9.5,
-                    "children": [
-                        {
-                            "account": EXAMPLE_BUDGET_ID,
-                            "path": "mimic/icu-team",
-                            "kind": "budget",
-                            "shares": [0.0, 0.1312],
-                        }
-                    ],
-                    "limit_changes": [],
-                    "decisions": 420,
-                    "decisions_sampled": 420,
-                    "exact": True,
+                    "account": EXAMPLE_BUDGET_ID,
+                    "path": "mimic/icu-team",
+                    "kind": "budget",
+                    "shares": [0.0, 0.1312],
                 }
-            ]
+            ],
+            "limit_changes": [],
+            "decisions": 420,
+            "decisions_sampled": 420,
+            "exact": True,
         }
     )
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.common import (
@@ -14,7 +14,7 @@ from app.api.schemas.common import (
     Output,
     Page,
 )
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID, example
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.accounts import StepEvent
 from app.service.accounts.partitions import AccountView
@@ -122,7 +122,7 @@ class ComposedAccount(Account):
 class Population(ComposedAccount):
     """A population and its spending."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [POPULATION_EXAMPLE]})
+    model_config = example(POPULATION_EXAMPLE)
 
     privacy_unit: str
     neighboring_relation: NeighboringRelation
@@ -144,7 +144,7 @@ class Population(ComposedAccount):
 class Budget(ComposedAccount):
     """A budget and its spending."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [BUDGET_EXAMPLE]})
+    model_config = example(BUDGET_EXAMPLE)
 
     parent: str
     population: str

@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Output, Page, Reference
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, example
 from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
 from app.ledger.alerts import Alert as DomainAlert
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
@@ -80,11 +80,7 @@ SubscribedAlertType = TypeAliasType(
 class CreateWebhook(Body):
     """A new webhook."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"}]
-        }
-    )
+    model_config = example({"url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"})
 
     url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="URL of the receiver: https only.")
     types: list[SubscribedAlertType] = Field(
@@ -102,7 +98,7 @@ class CreateWebhook(Body):
 class RotateWebhookSecret(Body):
     """A rotation of a webhook's secret."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 86400}]})
+    model_config = example({"overlap_seconds": 86400})
 
     overlap_seconds: int = Field(
         default=86_400,
@@ -115,7 +111,7 @@ class RotateWebhookSecret(Body):
 class Webhook(Output):
     """A webhook, without its secret."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE]})
+    model_config = example(WEBHOOK_EXAMPLE)
 
     id: str
     url: str
@@ -135,7 +131,7 @@ class Webhook(Output):
 class CreatedWebhook(Webhook):
     """A webhook with its secret, which is shown once."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [WEBHOOK_EXAMPLE | {"secret": _SECRET}]})
+    model_config = example(WEBHOOK_EXAMPLE | {"secret": _SECRET})
 
     secret: str = Field(description="For a Standard Webhooks library at the receiver.")
 
@@ -152,7 +148,7 @@ class WebhookPage(Page[Webhook]):
 class Alert(Output):
     """An alert."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [ALERT_EXAMPLE]})
+    model_config = example(ALERT_EXAMPLE)
 
     id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
@@ -179,7 +175,7 @@ class AlertPage(Page[Alert]):
 class Delivery(Output):
     """A delivery of an alert to a webhook."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [DELIVERY_EXAMPLE]})
+    model_config = example(DELIVERY_EXAMPLE)
 
     id: str
     webhook: str
@@ -221,7 +217,7 @@ class DeliveryPage(Page[Delivery]):
 class ReplaceAlertSettings(Body):
     """New alert settings of an account."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.9], "forecast_days": 14}]})
+    model_config = example({"thresholds": [0.5, 0.9], "forecast_days": 14})
 
     thresholds: list[Annotated[float, Field(gt=0, le=LARGEST_THRESHOLD)]] = Field(
         max_length=MOST_THRESHOLDS,
@@ -242,7 +238,7 @@ class ReplaceAlertSettings(Body):
 class AlertSettings(Output):
     """Alert settings of an account."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30}]})
+    model_config = example({"thresholds": [0.5, 0.8, 1.0], "forecast_days": 30})
 
     thresholds: list[float]
     forecast_days: int
@@ -256,17 +252,13 @@ class AlertSettings(Output):
 class Forecast(Output):
     """Forecast of when an account's limit is exhausted."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "account": EXAMPLE_BUDGET_ID,
-                    "utilisation": 0.61,
-                    "utilisation_per_day": 0.0125,
-                    "exhaustion_at": "2026-12-22T14:24:00Z",
-                    "observed_since": "2026-11-14T09:00:00Z",
-                }
-            ]
+    model_config = example(
+        {
+            "account": EXAMPLE_BUDGET_ID,
+            "utilisation": 0.61,
+            "utilisation_per_day": 0.0125,
+            "exhaustion_at": "2026-12-22T14:24:00Z",
+            "observed_since": "2026-11-14T09:00:00Z",
         }
     )
 

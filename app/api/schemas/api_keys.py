@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import Body, Name, Output, Page, Reason, Reference, Timestamp
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, example
 from app.ledger.api_keys import KeyRecord
 from app.ledger.permissions import Role
 from app.service.governance.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
@@ -27,9 +27,7 @@ KEY_EXAMPLE: dict[str, Any] = {
 class CreateApiKey(Body):
     """A new key."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "icu-team trainer", "role": "trainer", "scope": "mimic/icu-team"}]}
-    )
+    model_config = example({"name": "icu-team trainer", "role": "trainer", "scope": "mimic/icu-team"})
 
     name: Name | None = None
     role: Annotated[Role, Field(strict=False, description="Permissions of the role.")]
@@ -48,7 +46,7 @@ class CreateApiKey(Body):
 class RotateApiKey(Body):
     """A rotation of a key."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap_seconds": 3600}]})
+    model_config = example({"overlap_seconds": 3600})
 
     overlap_seconds: int = Field(
         default=86_400, ge=0, le=MOST_OVERLAP_SECONDS, description="Seconds during which the old key remains valid."
@@ -58,9 +56,7 @@ class RotateApiKey(Body):
 class RevokeApiKey(Body):
     """A revocation of a key."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reason": "The laptop was lost.", "include_successors": True}]}
-    )
+    model_config = example({"reason": "The laptop was lost.", "include_successors": True})
 
     reason: Reason | None = None
     include_successors: bool = Field(
@@ -72,7 +68,7 @@ class RevokeApiKey(Body):
 class ApiKey(Output):
     """A key, without its secret, which is not stored."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE]})
+    model_config = example(KEY_EXAMPLE)
 
     id: str = Field(description="The part of the key before the dot, which is not secret.")
     name: str | None
@@ -93,8 +89,7 @@ class ApiKey(Output):
 class CreatedApiKey(ApiKey):
     """A new key with its secret, which is shown once."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"}]})
-
+    model_config = example(KEY_EXAMPLE | {"key": f"{EXAMPLE_KEY_ID}.…"})
     key: str = Field(description="The key for the header `Authorization: Bearer ...`.")
 
     @classmethod

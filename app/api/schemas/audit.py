@@ -4,10 +4,10 @@ import json
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, example
 from app.ledger.hash_chain import AuditEntry
 
 ACT_EXAMPLE: dict[str, Any] = {
@@ -27,7 +27,7 @@ ACT_EXAMPLE: dict[str, Any] = {
 class AuditEvent(Output):
     """An entry of the organisation's audit log."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [ACT_EXAMPLE]})
+    model_config = example(ACT_EXAMPLE)
 
     position: int = Field(description="Position in the chain, from 0.")
     actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")

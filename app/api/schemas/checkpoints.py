@@ -2,10 +2,10 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID
+from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID, example
 from app.ledger.audit import Checkpoint as DomainCheckpoint
 from app.service.signatures import Signer
 
@@ -47,7 +47,7 @@ class CheckpointPayload(Output):
 class Checkpoint(Output):
     """A signed checkpoint; keep copies outside of the ledger."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [CHECKPOINT_EXAMPLE]})
+    model_config = example(CHECKPOINT_EXAMPLE)
 
     payload: CheckpointPayload
     signature: Signature
@@ -65,15 +65,11 @@ class CheckpointPage(Page[Checkpoint]):
 class SigningKey(Output):
     """The public key of checkpoints and statements."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "algorithm": "Ed25519",
-                    "key_id": "6e1a0b2c3d4e5f60",
-                    "public_key": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA…\n-----END PUBLIC KEY-----\n",
-                }
-            ]
+    model_config = example(
+        {
+            "algorithm": "Ed25519",
+            "key_id": "6e1a0b2c3d4e5f60",
+            "public_key": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA…\n-----END PUBLIC KEY-----\n",
         }
     )
 

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation
-from app.api.schemas.examples import EXAMPLE_CURSOR
+from app.api.schemas.examples import EXAMPLE_CURSOR, example
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind
 from app.ledger.filters import Limit as DomainLimit
@@ -174,7 +174,7 @@ Composition = TypeAliasType("Composition", Literal["sequential", "parallel"])
 class LimitInput(Input):
     """A privacy limit."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"epsilon": 3.0, "delta": 1e-5}]})
+    model_config = example({"epsilon": 3.0, "delta": 1e-5})
 
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta

@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import ExtendedNumber, Output, Page
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, example
 from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
 from app.ledger.decisions import DecisionOutcome, DecisionWithPath
 from app.service.json_values import json_finite
@@ -40,7 +40,7 @@ DECISION_EXAMPLE: dict[str, Any] = {
 class Decision(Output):
     """A decision on requested or reported steps."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [DECISION_EXAMPLE]})
+    model_config = example(DECISION_EXAMPLE)
 
     run: str
     run_path: str

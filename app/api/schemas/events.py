@@ -18,6 +18,7 @@ from app.accounting.events import (
 )
 from app.accounting.work import require_affordable_events
 from app.api.schemas.common import Count
+from app.api.schemas.examples import example
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
     DiscreteGaussianEvent,
@@ -40,15 +41,11 @@ class PoissonSampledEvent(EventInput):
     reduces the amplification.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "poisson_sampled",
-                    "sampling_probability": 0.01,
-                    "event": {"type": "gaussian", "noise_multiplier": 1.1},
-                }
-            ]
+    model_config = example(
+        {
+            "type": "poisson_sampled",
+            "sampling_probability": 0.01,
+            "event": {"type": "gaussian", "noise_multiplier": 1.1},
         }
     )
 
@@ -104,21 +101,17 @@ class GroupPrivacyEvent(EventInput):
 class DecayEvent(EventInput):
     """A mechanism at each step of a decaying noise schedule."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "decay",
-                    "mode": "time",
-                    "decay_rate": 6e-4,
-                    "steps": 2344,
-                    "event": {
-                        "type": "poisson_sampled",
-                        "sampling_probability": 0.0042667,
-                        "event": {"type": "gaussian", "noise_multiplier": 1.5},
-                    },
-                }
-            ]
+    model_config = example(
+        {
+            "type": "decay",
+            "mode": "time",
+            "decay_rate": 6e-4,
+            "steps": 2344,
+            "event": {
+                "type": "poisson_sampled",
+                "sampling_probability": 0.0042667,
+                "event": {"type": "gaussian", "noise_multiplier": 1.5},
+            },
         }
     )
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import ConfigDict
+
 EXAMPLE_EVENT: dict[str, Any] = {
     "type": "poisson_sampled",
     "sampling_probability": 0.01,
@@ -17,3 +19,8 @@ EXAMPLE_PROPOSAL_ID = "prp_019aa5b3c4d9d2e1f30415263748"
 EXAMPLE_KEY_ID = "key_019aa5b3c4d4e5f607182930"
 EXAMPLE_EXPERIMENT_ID = "exp_019aa5b3c4dae3f20415263748596a"
 EXAMPLE_CURSOR = "cnVuXzAxOWFhNWIzYzRkN2IwYzFkMmUzZjQwNTE2Mjc"
+
+
+def example(*examples: dict[str, Any]) -> ConfigDict:
+    """Configure the examples of a schema."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})

@@ -4,7 +4,7 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
@@ -28,6 +28,7 @@ from app.api.schemas.examples import (
     EXAMPLE_KEY_ID,
     EXAMPLE_POPULATION_ID,
     EXAMPLE_RUN_ID,
+    example,
 )
 from app.api.schemas.reservations import not_made
 from app.ledger.composition import MAX_BUDGETS
@@ -68,7 +69,7 @@ EXPERIMENT_EXAMPLE: dict[str, Any] = {
 class Trials(Input):
     """The trials of a sweep that is charged as a whole."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_TRIALS]})
+    model_config = example(_TRIALS)
 
     events: EventCounts = Field(min_length=1, description="Events of one trial, for all hyper-parameters.")
     mean: float = Field(ge=1, le=MAX_MEAN, description="Expected number of trials.")
@@ -82,18 +83,14 @@ class Trials(Input):
 class CreateExperiment(CreateAccount):
     """A sweep: many trainings of which one is chosen."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"},
-                {
-                    "name": "learning-rates",
-                    "budget": "mimic/icu-team",
-                    "charging_mode": "repeat_and_select",
-                    "trials": _TRIALS,
-                },
-            ]
-        }
+    model_config = example(
+        {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"},
+        {
+            "name": "learning-rates",
+            "budget": "mimic/icu-team",
+            "charging_mode": "repeat_and_select",
+            "trials": _TRIALS,
+        },
     )
 
     charging_mode: Annotated[ChargingMode, Field(strict=False)] = Field(
@@ -155,7 +152,7 @@ class CreateExperiment(CreateAccount):
 class Experiment(Output):
     """A sweep and its total cost."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE]})
+    model_config = example(EXPERIMENT_EXAMPLE)
 
     id: str
     name: str
@@ -204,7 +201,7 @@ class Experiment(Output):
 class CreatedExperiment(Experiment):
     """A new sweep."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXPERIMENT_EXAMPLE | {"trials": 5}]})
+    model_config = example(EXPERIMENT_EXAMPLE | {"trials": 5})
 
     trials: int | None = Field(
         description="For a sweep that is charged as a whole: the random number of trials to run. It is returned "

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import MAX_COUNT
 from app.api.schemas.common import Input
+from app.api.schemas.examples import example
 
 NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
 Epsilon = Annotated[float, Field(gt=0, le=1e4)]
@@ -97,13 +98,9 @@ class TreeAggregationEvent(EventInput):
 class AdaptiveClippingEvent(EventInput):
     """Adaptive clipping: a clipped sum and the count that adapts its norm, with one noise multiplier or two."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"type": "adaptive_clipping", "noise_multiplier": 1.0},
-                {"type": "adaptive_clipping", "gradient_noise_multiplier": 1.02, "count_noise_stddev": 12.8},
-            ]
-        }
+    model_config = example(
+        {"type": "adaptive_clipping", "noise_multiplier": 1.0},
+        {"type": "adaptive_clipping", "gradient_noise_multiplier": 1.02, "count_noise_stddev": 12.8},
     )
 
     type: Literal["adaptive_clipping"]

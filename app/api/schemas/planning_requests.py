@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import Body, Delta, Filter, Relation
 from app.api.schemas.event_counts import EventCounts, step_events_of
 from app.api.schemas.events import SentEvent
-from app.api.schemas.examples import EXAMPLE_EVENT
+from app.api.schemas.examples import EXAMPLE_EVENT, example
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import Batches, PlanAssumptions
@@ -57,7 +57,7 @@ class PlanBody(PlanAssumptionsBody):
 class ComputeEpsilon(PlanBody):
     """A plan and a delta."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5}]})
+    model_config = example(EXAMPLE_PLAN | {"delta": 1e-5})
 
     delta: Delta
 
@@ -65,7 +65,7 @@ class ComputeEpsilon(PlanBody):
 class ComputeDelta(PlanBody):
     """A plan and an epsilon."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"epsilon": 4.0}]})
+    model_config = example(EXAMPLE_PLAN | {"epsilon": 4.0})
 
     epsilon: float = Field(ge=0, le=10_000)
 
@@ -73,7 +73,7 @@ class ComputeDelta(PlanBody):
 class ComputeEpsilonTrajectory(PlanBody):
     """A plan, its delta and a number of points."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_PLAN | {"delta": 1e-5, "max_points": 3}]})
+    model_config = example(EXAMPLE_PLAN | {"delta": 1e-5, "max_points": 3})
 
     delta: Delta
     max_points: int = Field(default=200, ge=1, le=2000)
@@ -102,7 +102,7 @@ class CalibrationTarget(PlanAssumptionsBody):
 class FindNoiseMultiplier(CalibrationTarget):
     """An event and its target; its own noise multiplier is ignored."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
+    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
 
     count: int = Field(ge=1, le=1_000_000_000)
 
@@ -115,7 +115,7 @@ class FindNoiseMultiplier(CalibrationTarget):
 class FindSamplingProbability(CalibrationTarget):
     """An event and its target; its own sampling probability is ignored."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"count": 10_000}]})
+    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
 
     count: int = Field(ge=1, le=1_000_000_000)
 
@@ -128,7 +128,7 @@ class FindSamplingProbability(CalibrationTarget):
 class FindMaxSteps(CalibrationTarget):
     """An event and its target."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TARGET | {"steps_per_epoch": 100}]})
+    model_config = example(EXAMPLE_TARGET | {"steps_per_epoch": 100})
 
     steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
 
@@ -140,11 +140,7 @@ class FindMaxSteps(CalibrationTarget):
 class ComputeLaplaceCost(Body):
     """Laplace noise in every coordinate, by its `scale`, or by a `bound` kept with a `probability`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"bound": 10.0, "probability": 0.9, "l1_sensitivity": 2, "releases": 100, "delta": 1e-5}]
-        }
-    )
+    model_config = example({"bound": 10.0, "probability": 0.9, "l1_sensitivity": 2, "releases": 100, "delta": 1e-5})
 
     scale: float | None = Field(default=None, ge=1e-12, le=1e12, description="b; instead of `bound`")
     bound: float | None = Field(

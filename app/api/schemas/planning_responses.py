@@ -3,12 +3,13 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import event_to_dict
 from app.accounting.orders import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
+from app.api.schemas.examples import example
 from app.api.schemas.planning_examples import (
     DELTA_EXAMPLE,
     EPSILON_EXAMPLE,
@@ -65,7 +66,7 @@ class AccountantDelta(Output):
 class EpsilonEstimate(Output):
     """The epsilon of a plan."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EPSILON_EXAMPLE]})
+    model_config = example(EPSILON_EXAMPLE)
 
     epsilon: ExtendedNumber
     delta: float
@@ -93,7 +94,7 @@ class EpsilonEstimate(Output):
 class DeltaEstimate(Output):
     """The delta of a plan."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [DELTA_EXAMPLE]})
+    model_config = example(DELTA_EXAMPLE)
 
     delta: float = Field(description="1 without a bound at this epsilon.")
     epsilon: float
@@ -128,7 +129,7 @@ class EpsilonTrajectoryPoint(Output):
 class EpsilonTrajectory(Output):
     """The epsilon of a plan at the first step, the last, and evenly spread ones between them."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [TRAJECTORY_EXAMPLE]})
+    model_config = example(TRAJECTORY_EXAMPLE)
 
     points: list[EpsilonTrajectoryPoint]
     steps: int = Field(description="Number of steps of the plan.")
@@ -158,7 +159,7 @@ class CalibrationEstimate(Output):
 class NoiseMultiplierEstimate(CalibrationEstimate):
     """The minimum noise with which the plan fits."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [NOISE_MULTIPLIER_EXAMPLE]})
+    model_config = example(NOISE_MULTIPLIER_EXAMPLE)
 
     noise_multiplier: float | None = Field(
         description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices."
@@ -173,7 +174,7 @@ class NoiseMultiplierEstimate(CalibrationEstimate):
 class SamplingProbabilityEstimate(CalibrationEstimate):
     """The maximum sampling with which the plan fits."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [SAMPLING_PROBABILITY_EXAMPLE]})
+    model_config = example(SAMPLING_PROBABILITY_EXAMPLE)
 
     sampling_probability: float | None = Field(
         description="Six digits, rounded down: the next larger number does not fit. Null if none suffices."
@@ -188,7 +189,7 @@ class SamplingProbabilityEstimate(CalibrationEstimate):
 class MaxStepsEstimate(Output):
     """The maximum number of steps."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [MOST_STEPS_EXAMPLE]})
+    model_config = example(MOST_STEPS_EXAMPLE)
 
     steps: int = Field(description="Maximum number that meets the target.")
     epochs: int | None = Field(description="Whole epochs in these steps; null without `steps_per_epoch`.")
@@ -209,7 +210,7 @@ class MaxStepsEstimate(Output):
 class LaplaceCost(Output):
     """Laplace noise and the cost of its releases."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [LAPLACE_EXAMPLE]})
+    model_config = example(LAPLACE_EXAMPLE)
 
     scale: float = Field(description="b: the noise's density falls like exp(-|x| / b).")
     bound: float = Field(description="Bound of the absolute noise in one coordinate, kept with `probability`.")

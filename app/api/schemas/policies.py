@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, example
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.service.governance.policies import PolicyRecord
 
@@ -60,7 +60,7 @@ DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"]
 class PolicyRules(Input):
     """Rules for runs; an omitted rule is not restricted by this policy."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_POLICY]})
+    model_config = example(_POLICY)
 
     max_epsilon: Epsilon | None = Field(
         default=None,
@@ -119,7 +119,7 @@ class PolicyRules(Input):
 class ReplacePolicy(Body):
     """A complete new policy and its reason."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"policy": _POLICY, "reason": _WHY}]})
+    model_config = example({"policy": _POLICY, "reason": _WHY})
 
     policy: PolicyRules
     reason: Reason
@@ -128,7 +128,7 @@ class ReplacePolicy(Body):
 class PolicyWarning(Output):
     """A rule without effect, or with less than it seems."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_WARNING]})
+    model_config = example(_WARNING)
 
     rule: str = Field(description="The field of the policy.")
     requires: str | None = Field(description="The rule that it needs; null: a stricter one applies above.")
@@ -138,18 +138,14 @@ class PolicyWarning(Output):
 class AccountPolicy(Output):
     """A policy; its ETag does not depend on the policies above."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "account": EXAMPLE_BUDGET_ID,
-                    "path": "mimic/icu-team",
-                    "policy": _POLICY,
-                    "effective": _SAID | _POLICY | _DEFAULTS,
-                    "revision": 1,
-                    "warnings": [_WARNING],
-                }
-            ]
+    model_config = example(
+        {
+            "account": EXAMPLE_BUDGET_ID,
+            "path": "mimic/icu-team",
+            "policy": _POLICY,
+            "effective": _SAID | _POLICY | _DEFAULTS,
+            "revision": 1,
+            "warnings": [_WARNING],
         }
     )
 

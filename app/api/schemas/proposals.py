@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import Body, Limit, LimitInput, Output, Page, Reason
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID
+from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID, example
 from app.ledger.account_records import AccountRecord
 from app.ledger.filters import FilterKind
 from app.ledger.proposals import Proposal as DomainProposal
@@ -31,9 +31,7 @@ PROPOSAL_EXAMPLE: dict[str, Any] = {
 class ChangeLimit(Body):
     """A new limit and its reason."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY}]}
-    )
+    model_config = example({"limit": {"epsilon": 3.0, "delta": 1e-5}, "reason": _WHY})
 
     limit: LimitInput
     reason: Reason
@@ -42,7 +40,7 @@ class ChangeLimit(Body):
 class LiftQuarantine(Body):
     """The reason for lifting a quarantine."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The rows were restored from the backup."}]})
+    model_config = example({"reason": "The rows were restored from the backup."})
 
     reason: Reason
 
@@ -50,7 +48,7 @@ class LiftQuarantine(Body):
 class ProposalReview(Body):
     """The reason for approving or rejecting a proposal."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The board's protocol is at hand."}]})
+    model_config = example({"reason": "The board's protocol is at hand."})
 
     reason: Reason | None = None
 
@@ -58,18 +56,14 @@ class ProposalReview(Body):
 class AccountLimit(Output):
     """The limit of an account; its ETag does not depend on the spending."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "account": EXAMPLE_BUDGET_ID,
-                    "path": "mimic/icu-team",
-                    "limit": {"epsilon": 3.0, "delta": 1e-5},
-                    "revision": 1,
-                    "filter": "adaptive",
-                    "weights_frozen": True,
-                }
-            ]
+    model_config = example(
+        {
+            "account": EXAMPLE_BUDGET_ID,
+            "path": "mimic/icu-team",
+            "limit": {"epsilon": 3.0, "delta": 1e-5},
+            "revision": 1,
+            "filter": "adaptive",
+            "weights_frozen": True,
         }
     )
 
@@ -98,7 +92,7 @@ class AccountLimit(Output):
 class Proposal(Output):
     """A proposal by one person, for approval by another."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [PROPOSAL_EXAMPLE]})
+    model_config = example(PROPOSAL_EXAMPLE)
 
     id: str
     kind: ProposalKind

@@ -5,7 +5,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
@@ -16,6 +16,7 @@ from app.api.schemas.examples import (
     EXAMPLE_EVENT,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    example,
 )
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
@@ -90,7 +91,7 @@ HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
 class CommitReservation(Body):
     """The trainer's report on the executed steps of a reservation."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"steps_executed": 812}]})
+    model_config = example({"steps_executed": 812})
 
     steps_executed: StepsExecuted
 
@@ -98,9 +99,7 @@ class CommitReservation(Body):
 class PrecedingReservation(CommitReservation):
     """The preceding reservation of a plan, with its executed steps."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reservation": EXAMPLE_RESERVATION_ID, "steps_executed": 812}]}
-    )
+    model_config = example({"reservation": EXAMPLE_RESERVATION_ID, "steps_executed": 812})
 
     reservation: str = Field(min_length=1, max_length=100, description="Its id.")
 
@@ -108,7 +107,7 @@ class PrecedingReservation(CommitReservation):
 class CreateReservation(Body):
     """A plan whose exact cost is reserved or refused."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]}]})
+    model_config = example({"plan": [{"event": EXAMPLE_EVENT, "count": 1000}]})
 
     plan: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
@@ -136,7 +135,7 @@ class CreateReservation(Body):
 class EndRun(Body):
     """The trainer's report at the end of a run."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"steps_executed": 812, "attempt": 1}]})
+    model_config = example({}, {"steps_executed": 812, "attempt": 1})
 
     steps_executed: StepsExecuted | None = Field(
         default=None,
@@ -152,7 +151,7 @@ class EndRun(Body):
 class CreateAttempt(Body):
     """A new attempt from a checkpoint."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"first_step": 400}]})
+    model_config = example({"first_step": 400})
 
     first_step: int | None = Field(
         default=None,
@@ -178,7 +177,7 @@ class PlannedEvent(Output):
 class Reservation(Output):
     """A reserved plan, or its end."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [RESERVATION_EXAMPLE]})
+    model_config = example(RESERVATION_EXAMPLE)
 
     id: str
     run: str
@@ -201,7 +200,7 @@ class Reservation(Output):
 class CreatedReservation(Reservation):
     """A new reservation and the state of its run."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [HELD_EXAMPLE]})
+    model_config = example(HELD_EXAMPLE)
 
     next_step: int = Field(description="Number of the first step of the plan.")
     epsilon: ExtendedNumber = Field(description="Of the run before the plan.")

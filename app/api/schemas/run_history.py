@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.pagination import encode_cursor
 from app.api.schemas.accounts import counted
@@ -14,6 +14,7 @@ from app.api.schemas.examples import (
     EXAMPLE_POPULATION_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    example,
 )
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.json_values import json_finite
@@ -49,37 +50,33 @@ class RunHistoryPoint(Output):
 class RunHistory(Output):
     """A run's decisions, evenly thinned out to `max_points`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = example(
+        {
+            "run": EXAMPLE_RUN_ID,
+            "decisions": 2,
+            "next": "MQ",
+            "points": [
                 {
-                    "run": EXAMPLE_RUN_ID,
-                    "decisions": 2,
-                    "next": "MQ",
-                    "points": [
-                        {
-                            "position": 1,
-                            "decision": "admitted",
-                            "attempt": 1,
-                            "first_step": 419,
-                            "count": 1,
-                            "next_step": 420,
-                            "epsilon": 1.6477,
-                            "delta": 1e-5,
-                            "epsilon_limit": 3.0,
-                            "events": [{"event": EXAMPLE_EVENT, "count": 1}],
-                            "events_truncated": False,
-                            "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
-                            "binding_account": EXAMPLE_BUDGET_ID,
-                            "reservation": EXAMPLE_RESERVATION_ID,
-                            "actor": EXAMPLE_KEY_ID,
-                            "request_id": "req_6f1c2d3e4f506172",
-                            "hash": "9f2c" * 16,
-                            "created_at": "2026-11-21T09:00:01Z",
-                        }
-                    ],
+                    "position": 1,
+                    "decision": "admitted",
+                    "attempt": 1,
+                    "first_step": 419,
+                    "count": 1,
+                    "next_step": 420,
+                    "epsilon": 1.6477,
+                    "delta": 1e-5,
+                    "epsilon_limit": 3.0,
+                    "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                    "events_truncated": False,
+                    "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
+                    "binding_account": EXAMPLE_BUDGET_ID,
+                    "reservation": EXAMPLE_RESERVATION_ID,
+                    "actor": EXAMPLE_KEY_ID,
+                    "request_id": "req_6f1c2d3e4f506172",
+                    "hash": "9f2c" * 16,
+                    "created_at": "2026-11-21T09:00:01Z",
                 }
-            ]
+            ],
         }
     )
 

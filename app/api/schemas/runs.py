@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from app.accounting.events import NeighboringRelation, event_to_dict
 from app.api.schemas.account_creation import CreateAccount
@@ -27,6 +27,7 @@ from app.api.schemas.examples import (
     EXAMPLE_POPULATION_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    example,
 )
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
@@ -77,11 +78,7 @@ RUN_EXAMPLE: dict[str, Any] = {
 class CreateRun(CreateAccount):
     """A new training run under a budget."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"name": "mortality-model", "budget": "mimic/icu-team", "event": EXAMPLE_EVENT}]
-        }
-    )
+    model_config = example({"name": "mortality-model", "budget": "mimic/icu-team", "event": EXAMPLE_EVENT})
 
     budget: Reference | None = None
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
@@ -146,7 +143,7 @@ class Deviation(Output):
 class Run(Account):
     """A run, its spending and its remaining budget."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [RUN_EXAMPLE]})
+    model_config = example(RUN_EXAMPLE)
 
     budget: str = Field(description="The first of `budgets`.")
     budget_path: str

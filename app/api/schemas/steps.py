@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import DpEvent
@@ -18,6 +18,7 @@ from app.api.schemas.examples import (
     EXAMPLE_REQUEST_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    example,
 )
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
@@ -74,13 +75,9 @@ StepMode = TypeAliasType("StepMode", Literal["authorize", "report"])
 class AuthorizeSteps(Body):
     """A request for steps: either `count` of one event, or a list of `events`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"count": 1, "first_step": 419},
-                {"events": [{"event": EXAMPLE_EVENT, "count": 10}, {"event": EXAMPLE_EVENT["event"], "count": 1}]},
-            ]
-        }
+    model_config = example(
+        {"count": 1, "first_step": 419},
+        {"events": [{"event": EXAMPLE_EVENT, "count": 10}, {"event": EXAMPLE_EVENT["event"], "count": 1}]},
     )
 
     first_step: int | None = Field(
@@ -138,7 +135,7 @@ class AuthorizeSteps(Body):
 class StepAuthorization(Output):
     """Charged steps, admitted or reported."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [ADMITTED_EXAMPLE]})
+    model_config = example(ADMITTED_EXAMPLE)
 
     decision: Literal["admitted", "reported"]
     run: str

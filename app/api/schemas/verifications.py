@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID
+from app.api.schemas.examples import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, example
 from app.ledger.verifications import Verification as DomainVerification
 
 _DETAIL = (
@@ -55,7 +55,7 @@ class Quarantine(Output):
 class Verification(Output):
     """The result of a verification, as of its time."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = example(_EXAMPLE)
 
     id: str
     actor: str

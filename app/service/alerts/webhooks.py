@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Webhook
 from app.ledger.audit import AuditAction
-from app.ledger.errors import NotFoundError, WebhookStateConflictError
+from app.ledger.errors import WebhookStateConflictError, require_found
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
@@ -188,17 +188,11 @@ def facts(webhook: Webhook) -> dict[str, object]:
 
 
 def _delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:
-    found = deliveries.find(tx, context.organisation_id, delivery_id)
-    if found is None:
-        raise NotFoundError(f"There is no delivery {delivery_id!r} in your organisation.")
-    return found
+    return require_found(deliveries.find(tx, context.organisation_id, delivery_id), "delivery", delivery_id)
 
 
 def _found(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
-    found = webhooks.find(tx, context.organisation_id, webhook_id)
-    if found is None:
-        raise NotFoundError(f"There is no webhook {webhook_id!r} in your organisation.")
-    return found
+    return require_found(webhooks.find(tx, context.organisation_id, webhook_id), "webhook", webhook_id)
 
 
 def _enabled(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InsufficientScopeError, NotFoundError, ProposalClosedError
+from app.ledger.errors import InsufficientScopeError, ProposalClosedError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
@@ -147,9 +147,7 @@ def _decide(context: RequestContext, proposal_id: str, change: _Change, reason: 
 
 
 def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
-    found = proposals.find(tx, context.organisation_id, proposal_id)
-    if found is None:
-        raise NotFoundError(f"There is no proposal {proposal_id!r} in your organisation.")
+    found = require_found(proposals.find(tx, context.organisation_id, proposal_id), "proposal", proposal_id)
     _require_reach(tx, context, found)
     return found
 

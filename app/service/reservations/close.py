@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import NotFoundError, ReservationStateConflictError
+from app.ledger.errors import ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
 from app.ledger.reservations import Reservation, ReservationClose, commit, extend, forfeit, has_lapsed, void
 from app.persistence.repositories import reservations
@@ -128,10 +128,7 @@ def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservat
 
 
 def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:
-    found = reservations.find(tx, organisation_id, reservation_id)
-    if found is None:
-        raise NotFoundError(f"There is no reservation {reservation_id!r} in your organisation.")
-    return found
+    return require_found(reservations.find(tx, organisation_id, reservation_id), "reservation", reservation_id)
 
 
 def _as_it_stands(tx: Connection, work: UnitOfWork, found: Reservation) -> Reservation:
