@@ -40,8 +40,7 @@ from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import request_limits
 from app.service.background import TaskRegistry
-from app.service.monitoring.database_collector import DatabaseCollector
-from app.service.monitoring.integrity import IntegrityMonitor
+from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
 from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from app.service import placements
-from app.service.monitoring import integrity
+from app.service.monitoring import database_collector
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,7 +16,7 @@ BEGIN_SECONDS = 10.0
 Tests that wait for such work set this to 0.
 """
 
-WORK = ((placements, "deliver"), (placements, "run_maintenance"), (integrity, "attempt"))
+WORK = ((placements, "deliver"), (placements, "run_maintenance"), (database_collector, "attempt"))
 
 
 def begin_late() -> None:

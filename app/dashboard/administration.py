@@ -13,6 +13,7 @@ from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.policies import LEAVES
 from app.service.alerts.settings import get_alert_settings, list_alerts
+from app.service.alerts.webhooks import list_webhook_statuses
 from app.service.governance.api_keys import list_keys
 from app.service.queries.governance import (
     CurrentLimit,
@@ -22,7 +23,6 @@ from app.service.queries.governance import (
     read_open_proposals,
 )
 from app.service.queries.overview import account_paths_of, read_change_token
-from app.service.queries.webhook_status import read_webhooks
 
 DECIDED: Final = 20
 KEYS: Final = 50
@@ -142,7 +142,7 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
 @routes.get("/webhooks")
 def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
     """Show webhooks, the latest alerts, and the alert settings of one account."""
-    found = read_webhooks(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
+    found = list_webhook_statuses(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
     alerts = list_alerts(page.context, PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
     tag = page.check_etag(page.minute, read_change_token(page.context), found, alerts)

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +25,7 @@ from app.ledger.permissions import PERMISSIONS, Permission
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
+from app.version import VERSION
 
 API: Final = "/v1"
 """Path prefix of the API, where errors are always JSON."""
@@ -64,7 +64,10 @@ TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(FILTERS)
-TEMPLATES.globals.update(asset=asset_url, version=version("epsilon-ledger"), Permission=Permission)
+TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission)
+
+_PUBLIC: Final = {"page": None, "csrf": "", "tag": "", "part": False}
+"""Variables of a page without a signed-in principal."""
 
 
 class PageContext:
@@ -99,8 +102,7 @@ class PageContext:
     @property
     def path(self) -> str:
         """Path and query of the page."""
-        query = self._request.url.query
-        return self._request.url.path + (f"?{query}" if query else "")
+        return _path_of(self._request)
 
     def has_permission(self, needed: Permission) -> bool:
         """Check whether the principal's role has a permission."""
@@ -109,7 +111,7 @@ class PageContext:
     def etag(self, *facts: object) -> str:
         """Compute an entity tag from the principal, the version and what the page depends on."""
         caller = self.context.principal
-        known = [version("epsilon-ledger"), caller.actor, caller.role, caller.scope, self.path, *facts]
+        known = [VERSION, caller.actor, caller.role, caller.scope, self.path, *facts]
         return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
 
     def check_etag(self, *facts: object) -> str:
@@ -199,10 +201,9 @@ async def error_page(request: Request, error: Exception) -> Response:
     told = json.loads(bytes(reply.body))
     signed_in = hasattr(request.state, "principal")
     content = TEMPLATES.get_template("error.html").render(
+        _PUBLIC,
         page=PageContext(request) if signed_in else None,
         csrf=sessions.csrf_token(cookie_of(request) or "") if signed_in else "",
-        tag="",
-        part=False,
         problem=told,
         request_id=request_id_of(request.scope),
     )
@@ -213,15 +214,8 @@ async def error_page(request: Request, error: Exception) -> Response:
 def login_page(request: Request, target: str, fault: str = "") -> Response:
     """Build the sign-in page, which leads to the path `target`; with an error, its status is 401."""
     client: OidcClient | None = request.app.state.oidc_client
-    content = TEMPLATES.get_template("login.html").render(
-        page=None,
-        csrf="",
-        tag="",
-        part=False,
-        next=target,
-        fault=fault,
-        provider=None if client is None else urlsplit(client.issuer).netloc,
-    )
+    provider = None if client is None else urlsplit(client.issuer).netloc
+    content = TEMPLATES.get_template("login.html").render(_PUBLIC, next=target, fault=fault, provider=provider)
     return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 
@@ -244,6 +238,10 @@ def router() -> APIRouter:
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
+def _path_of(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
 def _validators(tag: str) -> dict[str, str]:
     return {"ETag": tag, "Cache-Control": "private, no-cache"}
 
@@ -251,7 +249,7 @@ def _validators(tag: str) -> dict[str, str]:
 def _redirect_to_login(request: Request) -> Response:
     if PART_HEADER in request.headers or request.method != "GET":
         return Response(status_code=HTTPStatus.UNAUTHORIZED)
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = _path_of(request)
     if request.app.state.oidc_client is not None and cookie_of(request, RENEWED_COOKIE) is not None:
         target = f"/sign-in/openid?silent=true&next={quote(wanted, safe='')}"
     else:

@@ -12,7 +12,7 @@ from app.api.schemas.common import Output
 from app.api.schemas.examples import example
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
-from app.service.monitoring.integrity import IntegrityMonitor
+from app.service.monitoring.database_collector import IntegrityMonitor
 from app.service.timekeeping import wrong_clock
 
 routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)

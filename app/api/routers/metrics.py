@@ -10,9 +10,8 @@ from fastapi.responses import PlainTextResponse
 from app.api.problems import responses
 from app.api.route import PlacementsDep, anonymous_limiter, operation_id
 from app.ledger.errors import AuthenticationError
-from app.service.monitoring.database_collector import DatabaseCollector
+from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.exposition import exposition
-from app.service.monitoring.integrity import IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
 
 _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.

@@ -6,6 +6,7 @@ exist; WebhookStateConflictError: the webhook is disabled.
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
@@ -30,33 +31,33 @@ from app.service.ids import new_id
 MOST_WEBHOOKS = 20
 """Maximum number of active webhooks of an organisation."""
 
+LAST: Final = 5
+"""Deliveries listed with the status of a webhook."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Subscription of a webhook.
-
-    Args:
-        url: of the receiver.
-        types: of alerts; empty for all.
-        account: id or path; only alerts about it or accounts under it; None for all.
-    """
+    """Receiver of alerts of some types or all, about an account (id or path) and those under it or all."""
 
     url: str
     types: tuple[AlertType, ...]
     account: str | None
 
 
-def create_webhook(context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Effect[Webhook]:
-    """Create a webhook.
+@dataclass(frozen=True, slots=True)
+class WebhookStatus:
+    """A webhook with its number of pending deliveries, and its newest deliveries."""
 
-    Args:
-        context: of the request.
-        wanted: subscription.
-        allow_private: whether the URL may have a private address or use http.
+    webhook: Webhook
+    waiting: int
+    last: tuple[Delivery, ...]
+
+
+def create_webhook(context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Effect[Webhook]:
+    """Create a webhook; `allow_private` accepts http, and addresses that are not public.
 
     Raises:
         InvalidInputError: the URL is invalid.
-        NotFoundError: the account does not exist.
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
@@ -92,6 +93,18 @@ def list_webhooks(context: RequestContext, page: PageRequest) -> Page[Webhook]:
     """List webhooks."""
     with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
         return webhooks.page(tx, context.organisation_id, page)
+
+
+def list_webhook_statuses(context: RequestContext, page: PageRequest) -> Page[WebhookStatus]:
+    """List webhooks with their deliveries."""
+    with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
+        waiting = deliveries.waiting(tx, context.organisation_id)
+
+        def status(webhook: Webhook) -> WebhookStatus:
+            last = deliveries.page(tx, context.organisation_id, PageRequest(LAST), webhook_id=webhook.id)
+            return WebhookStatus(webhook, waiting.get(webhook.id, 0), tuple(last.items))
+
+        return webhooks.page(tx, context.organisation_id, page).map(lambda found: [status(each) for each in found])
 
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:

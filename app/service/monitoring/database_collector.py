@@ -1,8 +1,8 @@
-"""Metrics read from the ledgers' databases, cached for some seconds."""
+"""Metrics read from the ledgers' databases, and periodic checks of their integrity."""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -20,8 +20,9 @@ from app.ledger.forecast import share_used
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import monitoring_queries, overview_queries
-from app.persistence.repositories.monitoring_queries import Backlog, Signing
+from app.persistence.repositories.monitoring_queries import Backlog, Heads, Signing
 from app.persistence.repositories.overview_queries import AccountSummary
+from app.service.background import attempt
 from app.service.placements import Placement
 from app.service.queries.account_status import read_tolerating_damage
 
@@ -33,6 +34,9 @@ MOST_READ: Final = 500
 
 PAGE: Final = 50
 """Accounts read in one statement; each has 22 KB."""
+
+CHECK_SECONDS: Final = 60.0
+"""Interval of the checks of integrity."""
 
 _logger = logging.getLogger(__name__)
 
@@ -66,6 +70,23 @@ class PlacementSnapshot:
 
     trouble: str | None
     found: LedgerStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityWarnings:
+    """Number of quarantined accounts, and broken heads of chains, at the last check."""
+
+    quarantined: int
+    heads: Heads
+
+    def told(self) -> Iterator[str]:
+        """Yield a sentence for each warning, without names of organisations."""
+        if self.quarantined:
+            yield f"Accounts that `verify` has stopped, until two persons lift their quarantine: {self.quarantined}."
+        if self.heads.wrong_runs:
+            yield f"Runs whose chain does not end with their last decision: {self.heads.wrong_runs}."
+        if self.heads.wrong_checkpoints:
+            yield f"Organisations whose history is not the one that was signed last: {self.heads.wrong_checkpoints}."
 
 
 class DatabaseCollector:
@@ -138,6 +159,31 @@ class _PlacementCollector:
         )
         for account_id, use in (uses | dict.fromkeys(damaged)).items():
             self._uses[organisation_id, account_id] = (marks[account_id], use)
+
+
+class IntegrityMonitor:
+    """Latest warnings by placement; a placement not checked yet has no entry.
+
+    This is no proof; `epsilon-ledger verify` recomputes everything. It reads the last link of each growing chain. That
+    detects a changed or removed last decision, partially restored rows, and a history that was forked after a
+    checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, IntegrityWarnings] = {}
+
+    def look(self, placement: Placement) -> None:
+        """Check one placement's ledger."""
+        with placement.database.read(ALL_TENANTS) as tx:
+            self.found[placement.name] = IntegrityWarnings(
+                monitoring_queries.quarantined(tx), monitoring_queries.heads(tx)
+            )
+
+    async def keep_looking(self, placement: Placement) -> None:
+        """Check periodically, until cancelled."""
+        while True:
+            await attempt("integrity", "The ends of the chains could not be looked at", lambda: self.look(placement))
+            await asyncio.sleep(CHECK_SECONDS)
 
 
 def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:

@@ -14,8 +14,7 @@ from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
 from app.service.metrics.counters import REGISTRY
-from app.service.monitoring.database_collector import LedgerStats, PlacementSnapshot, Utilisation
-from app.service.monitoring.integrity import IntegrityWarnings
+from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
 from app.service.verification import VerificationReport
 
 T = TypeVar("T")
