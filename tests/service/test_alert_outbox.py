@@ -13,10 +13,10 @@ from sqlalchemy import event as sql_event
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
+from app.ledger import account_records
 from app.ledger.accounts import Account
 from app.ledger.alert_thresholds import ThresholdWatermark, watermark_of
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts as kept_accounts
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
 from app.service.charging.commit_queue import commit_group
@@ -149,7 +149,7 @@ def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
         looked.append(account.path)
         return watermark_of(account, shares)
 
-    for module in (kept_accounts, saving):
+    for module in (account_records, saving):
         monkeypatch.setattr(module, "watermark_of", look)
     run, offices = opened(ledger), [Office(ledger) for _ in range(2)]
     for _ in range(2):
