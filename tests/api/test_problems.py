@@ -124,7 +124,6 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("what", WRITES)
 def test_a_database_that_fails_at_any_statement_keeps_nothing(home: House, what: str) -> None:
     path, body = WRITES[what]
@@ -143,7 +142,6 @@ def test_a_database_that_fails_at_any_statement_keeps_nothing(home: House, what:
     assert home.rows() != before
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("what", WRITES)
 def test_a_commit_that_fails_keeps_nothing(home: House, what: str) -> None:
     path, body = WRITES[what]

@@ -43,20 +43,19 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 def urls(way: tuple[str, str], tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Two new databases; a SQLite file is not there yet."""
+    """Two databases: one with every kind of row, and a new one, of which a SQLite file is not there yet."""
     with ExitStack() as opened:
         folders = [tmp_path / name for name in ("from", "to")]
         for folder in folders:
             folder.mkdir()
-        first, second = (opened.enter_context(new_database(*pair)) for pair in zip(way, folders, strict=True))
-        yield first, second
+        first = opened.enter_context(new_database(way[0], folders[0], furnish=fill))
+        yield first, opened.enter_context(new_database(way[1], folders[1]))
 
 
 @pytest.fixture
 def source(urls: tuple[str, str], tmp_path: Path) -> Iterator[Ledger]:
     """A ledger with every kind of row."""
     with open_ledger(tmp_path, urls[0]) as opened:
-        fill(opened)
         yield opened
 
 
