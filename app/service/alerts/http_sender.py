@@ -53,12 +53,9 @@ class WebhookSender:
     """HTTP client without redirects, proxies of the environment, and kept connections."""
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=_ssl_context(),
-            max_connections=MOST_AT_ONCE,
-            max_keepalive_connections=0,
-            network_backend=GuardedBackend(allow_private=allow_private, resolver=resolver),
-        )
+        self._backend = GuardedBackend(allow_private=allow_private, resolver=resolver)
+        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._opening = asyncio.Lock()
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
@@ -70,7 +67,7 @@ class WebhookSender:
             **signed_headers(due.webhook.secrets(now), due.alert.id, int(now.timestamp()), body),
         }
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), self._posted(due.webhook.url, headers, body) as response:
+            async with asyncio.timeout(TIMEOUT_SECONDS), await self._posted(due.webhook.url, headers, body) as response:
                 status = response.status
         except (TimeoutError, httpcore.TimeoutException):
             return DeliveryResult(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
@@ -82,11 +79,21 @@ class WebhookSender:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pool.aclose()
+        if self._pool is not None:
+            await self._pool.aclose()
 
-    def _posted(
+    async def _posted(
         self, url: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[httpcore.Response]:
+        async with self._opening:
+            if self._pool is None:
+                # Only now: certificates take 0.04 s to read, and many services have no webhook.
+                self._pool = httpcore.AsyncConnectionPool(
+                    ssl_context=await asyncio.to_thread(_ssl_context),
+                    max_connections=MOST_AT_ONCE,
+                    max_keepalive_connections=0,
+                    network_backend=self._backend,
+                )
         return self._pool.stream("POST", url, headers=list(headers.items()), content=body)
 
 
