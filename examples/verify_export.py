@@ -82,7 +82,7 @@ class Export:
         self.limits: dict[str, list[Any]] = {}
         self.opened: dict[str, Line] = {}
         self.withdrawn: dict[str, Counter[str]] = defaultdict(Counter)
-        self.acts = 0
+        self.audit_events = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
             "header": self._header,
@@ -91,7 +91,7 @@ class Export:
             "account": lambda line: self.accounts.update({line["id"]: line}),
             "run": self._run,
             "reservation": lambda line: self.reservations.update({line["id"]: line}),
-            "act": self._act,
+            "audit_event": self._audit_event,
             "decision": self._decision,
             "end": self._end,
         }
@@ -197,7 +197,7 @@ class Export:
         if line["format"] != FORMAT:
             raise BadRowError(f"the export has format {line['format']}; this script reads format {FORMAT}")
         self.organisation: str = line["organisation"]
-        self.acts_head = hashlib.sha256(_canonical({"acts_of": self.organisation})).digest()
+        self.audit_head = hashlib.sha256(_canonical({"audit_log_of": self.organisation})).digest()
         self.exhausted: int = line["exhausted"]
 
     def _event(self, line: Line) -> None:
@@ -231,18 +231,18 @@ class Export:
                 f"delta {named['delta']}, which decision {entry['position']} of run {entry['run_id']} names"
             )
 
-    def _act(self, line: Line) -> None:
+    def _audit_event(self, line: Line) -> None:
         """Check an entry of the organisation's chain, which has all limits."""
         entry = line["entry"]
-        head = hashlib.sha256(self.acts_head + _canonical(entry)).digest()
+        head = hashlib.sha256(self.audit_head + _canonical(entry)).digest()
         if (
-            entry["position"] != self.acts
+            entry["position"] != self.audit_events
             or entry["organisation_id"] != self.organisation
             or head.hex() != line["hash"]
         ):
-            raise BadRowError(f"act {self.acts} is missing, or is not the one that was done")
-        self.acts, self.acts_head = self.acts + 1, head
-        self.hashes[line["hash"]] = (entry["position"], "the organisation's acts")
+            raise BadRowError(f"audit event {self.audit_events} is missing, or is not the one that was recorded")
+        self.audit_events, self.audit_head = self.audit_events + 1, head
+        self.hashes[line["hash"]] = (entry["position"], "the organisation's audit events")
         after = json.loads(entry["after"] or "{}")
         if entry["action"] in OPENINGS:
             self.limits[entry["subject"]] = [after["limit"]]
@@ -254,10 +254,10 @@ class Export:
 
     def _check_acts(self) -> None:
         """Compare the accounts' limits and parents with the audit events."""
-        for account in self.accounts.values() if self.acts else ():
+        for account in self.accounts.values() if self.audit_events else ():
             name = f"account {account['path']} ({account['id']})"
             if self.limits.get(account["id"]) != account["limits"]:
-                raise BadRowError(f"{name}: its limits are not those that the organisation's acts gave it")
+                raise BadRowError(f"{name}: its limits are not those that the organisation's audit events gave it")
             opened = self.opened[account["id"]]
             beneath = opened.get("budgets") or [opened["parent"]]
             if (account["parents"] or [None], account["max_partitions_per_unit"]) != (
@@ -282,7 +282,7 @@ class Export:
         if Counter(used) != chain.used[reservation["id"]]:
             raise BadRowError(f"{name}: what it says to be used is not what was charged under it")
         withdrawn = Counter({item["fingerprint"]: item["withdrawn"] for item in reservation["items"]})
-        if self.acts and withdrawn != self.withdrawn[reservation["id"]]:
+        if self.audit_events and withdrawn != self.withdrawn[reservation["id"]]:
             raise BadRowError(f"{name}: what it says to be withdrawn is not what lowered limits have withdrawn")
         asked = Counter(used) - chain.unasked[reservation["id"]]
         if any(asked[event] + withdrawn[event] > planned[event] for event in planned if withdrawn[event]):

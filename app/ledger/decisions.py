@@ -32,7 +32,7 @@ class Decision:
         refusal_details: JSON of a refusal; None if admitted.
         reservation_id: the source of the steps; None: the accounts.
         opens_attempt: whether these are the attempt's first steps.
-        asker: the author and id of the request.
+        actor: the author and id of the request.
         entry_hash: link of the run's chain; empty until the decision is recorded.
     """
 
@@ -53,7 +53,7 @@ class Decision:
     idempotency_key: str | None
     reservation_id: str | None
     created_at: datetime
-    asker: Actor
+    actor: Actor
     opens_attempt: bool = False
     entry_hash: bytes = b""
 
@@ -90,8 +90,8 @@ def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:
         binding_account_id=decision.binding_account_id,
         refusal_details=decision.refusal_details,
         created_at=decision.created_at,
-        actor=decision.asker.actor,
-        request_id=decision.asker.request_id,
+        actor=decision.actor.id,
+        request_id=decision.actor.request_id,
     )
     return replace(decision, entry_hash=entry_hash(head, entry))
 

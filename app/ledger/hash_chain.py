@@ -25,7 +25,7 @@ class Actor:
     `actor` is a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.
     """
 
-    actor: str
+    id: str
     request_id: str | None = None
 
 
@@ -134,7 +134,7 @@ class AuditEntry:
 
 def audit_genesis(organisation_id: str) -> bytes:
     """Compute the hash before an organisation's first audit event."""
-    text = json.dumps({"acts_of": organisation_id}, separators=(",", ":"))
+    text = json.dumps({"audit_log_of": organisation_id}, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
 
 

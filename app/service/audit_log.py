@@ -22,7 +22,7 @@ class AuditEvent:
     reason: str | None = None
 
 
-def record_event(tx: Connection, organisation_id: str, asker: Actor, act: AuditEvent, now: datetime) -> None:
+def record_event(tx: Connection, organisation_id: str, actor: Actor, act: AuditEvent, now: datetime) -> None:
     """Append an event to an organisation's audit log, in the transaction of the change.
 
     Organisations are locked first: `tx` must not have locked an account before, unless it holds the organisation's
@@ -33,13 +33,13 @@ def record_event(tx: Connection, organisation_id: str, asker: Actor, act: AuditE
     entry = AuditEntry(
         organisation_id=organisation_id,
         position=position,
-        actor=asker.actor,
+        actor=actor.id,
         action=str(act.action),
         subject=act.subject,
         before=None if act.before is None else canonical(act.before),
         after=None if act.after is None else canonical(act.after),
         reason=act.reason,
-        request_id=asker.request_id,
+        request_id=actor.request_id,
         created_at=now,
     )
     audit_entries.add(tx, entry, head)

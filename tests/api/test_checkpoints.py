@@ -146,7 +146,7 @@ def test_a_chain_that_was_cut_off_is_found_by_a_checkpoint_that_was_kept(home: H
     key = home.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"]
     witness = _witness(_made(home))
     with tampering(home.ledger.database) as tx:
-        tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.acts - 2))
+        tx.execute(delete(audit_entries).where(audit_entries.c.position >= witness.audit_length - 2))
         tx.execute(delete(api_keys).where(api_keys.c.id == key))
         tx.execute(delete(checkpoints))
         tx.execute(delete(run_anchors))

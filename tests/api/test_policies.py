@@ -313,4 +313,4 @@ def test_a_policy_that_nobody_has_set_is_found(home: House, column: str) -> None
     with home.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).where(accounts.c.id == home.population).values({column: "{}"}))
     (problem,) = verify(home.ledger.database).problems
-    assert problem.endswith("its policy is not the one that its organisation's acts gave it.")
+    assert problem.endswith("its policy is not the one that its organisation's audit events gave it.")

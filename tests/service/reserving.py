@@ -168,7 +168,7 @@ class Reserver:
             idempotency_key=None,
             reservation_id=reservation_id,
             created_at=NOW,
-            asker=SERVICE,
+            actor=SERVICE,
             opens_attempt=run.next_step == run.attempt_first_step,
         )
         whole = sealed(self.organisation_id, decision, run.chain_head)

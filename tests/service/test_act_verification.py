@@ -50,17 +50,17 @@ def _insert(tx: Connection, owner: str) -> None:
 
 
 CHANGED: dict[str, tuple[Callable[[Connection, str], object], str]] = {
-    "the actor": (_values(actor="key_other"), "act 9 (budget.created) is not the one"),
-    "the reason": (_values(reason="None."), "act 9 (budget.created) is not the one"),
-    "what is there now": (_values(after="{}"), "act 9 (budget.created) is not the one"),
-    "the request": (_values(request_id=None), "act 9 (budget.created) is not the one"),
-    "a hash": (_values(entry_hash=bytes(32)), "act 9 (budget.created) is not the one"),
+    "the actor": (_values(actor="key_other"), "audit event 9 (budget.created) is not the recorded one"),
+    "the reason": (_values(reason="None."), "audit event 9 (budget.created) is not the recorded one"),
+    "what is there now": (_values(after="{}"), "audit event 9 (budget.created) is not the recorded one"),
+    "the request": (_values(request_id=None), "audit event 9 (budget.created) is not the recorded one"),
+    "a hash": (_values(entry_hash=bytes(32)), "audit event 9 (budget.created) is not the recorded one"),
     "one left out": (
         lambda tx, owner: tx.execute(delete(audit_entries).where(_at(owner, 9))),
-        "act 9 is missing",
+        "audit event 9 is missing",
     ),
-    "two swapped": (_swap, "act 8 (budget.created) is not the one"),
-    "one put in": (_insert, "act 11 (run.created) is not the one"),
+    "two swapped": (_swap, "audit event 8 (budget.created) is not the recorded one"),
+    "one put in": (_insert, "audit event 11 (run.created) is not the recorded one"),
 }
 
 
@@ -92,7 +92,7 @@ def test_a_chain_cut_off_is_found_by_the_accounts_that_nothing_opened(lived_in: 
     problems = verify(lived_in.database).problems
     assert "/1 of attempts is one that no entry of the audit log has made" in problems[0]
     assert len(problems[1:]) == 2
-    assert all("no act of its organisation says that it was opened" in problem for problem in problems[1:])
+    assert all("no audit event of its organisation says that it was opened" in problem for problem in problems[1:])
 
 
 FORGED: dict[str, tuple[Callable[[Connection], object], str]] = {
@@ -105,7 +105,7 @@ FORGED: dict[str, tuple[Callable[[Connection], object], str]] = {
         lambda tx: tx.exec_driver_sql("UPDATE populations SET privacy_unit = 'visit'"),
         "it is not as it was opened: privacy_unit",
     ),
-    "a run's status": (lambda tx: tx.execute(update(runs).values(status="completed")), "acts leave it active"),
+    "a run's status": (lambda tx: tx.execute(update(runs).values(status="completed")), "audit events leave it active"),
     "a run's default": (
         lambda tx: tx.execute(update(runs).values(event_fingerprint=None)),
         "it is not as it was opened: event",

@@ -61,7 +61,7 @@ CHANGES: dict[str, tuple[int, dict[str, object]]] = {
 
 
 def _first_bad(ledger: Ledger) -> int | None:
-    return next(fault.position for fault in verify(ledger.database).faults if fault.position is not None)
+    return next(fault.position for fault in verify(ledger.database).discrepancies if fault.position is not None)
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -111,7 +111,7 @@ def test_a_removed_last_decision_is_missed_even_if_the_run_says_nothing_of_it(ch
     with tampering(chained.database) as tx:
         forget(tx, 4)
         set_run(tx, decision_count=4, next_step=10)
-    first = verify(chained.database).faults[0]
+    first = verify(chained.database).discrepancies[0]
     assert (first.position, first.account_id) == (4, _run(chained))
     assert "decisions are missing" in first.detail
 
@@ -119,7 +119,7 @@ def test_a_removed_last_decision_is_missed_even_if_the_run_says_nothing_of_it(ch
 def test_a_forged_head_is_found(chained: Ledger) -> None:
     with tampering(chained.database) as tx:
         set_run(tx, chain_head=b"x" * 32)
-    [fault] = verify(chained.database).faults
+    [fault] = verify(chained.database).discrepancies
     assert (fault.position, fault.account_id) == (5, _run(chained))
 
 
@@ -140,7 +140,7 @@ def test_a_chain_is_not_another_runs(chained: Ledger) -> None:
         whole = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
         names = ("next_step", "decision_count", "chain_head")
         tx.execute(update(runs).where(runs.c.account_id == other).values({name: whole[name] for name in names}))
-    named = {fault.account_id: fault.position for fault in reversed(verify(chained.database).faults)}
+    named = {fault.account_id: fault.position for fault in reversed(verify(chained.database).discrepancies)}
     assert named[other] == 0
 
 

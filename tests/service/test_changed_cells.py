@@ -148,7 +148,7 @@ def test_damaged_cells_are_not_compared_with_each_other(copies: Copies) -> None:
         for place in [*range(100), 0]:
             row = {"organisation_id": Counted("org_1"), "run_id": "run_1", "position": place}
             audit.report(DamagedCell("decisions", "created_at", row, "it is no moment"))
-    assert (len(audit.faults), compared) == (100, 0)  # of a million, every pair would be
+    assert (len(audit.discrepancies), compared) == (100, 0)  # of a million, every pair would be
 
 
 @dataclass(frozen=True)

@@ -173,13 +173,13 @@ def _plan(**values: object) -> Callable[[list[Line]], None]:
 
 def _act(index: int, **values: object) -> Callable[[list[Line]], None]:
     def change(lines: list[Line]) -> None:
-        [line for line in lines if line["type"] == "act"][index]["entry"].update(values)
+        [line for line in lines if line["type"] == "audit_event"][index]["entry"].update(values)
 
     return change
 
 
 def _first_act_alone(lines: list[Line]) -> None:
-    for line in [line for line in lines if line["type"] == "act"][1:]:
+    for line in [line for line in lines if line["type"] == "audit_event"][1:]:
         lines.remove(line)
         lines[-1]["lines"] -= 1
 
@@ -220,13 +220,16 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     ),
     "an attestation": (_change("reservation", 0, steps_executed=3), "what was executed is not what was charged"),
     "a reservation's end": (_change("reservation", 2, status="committed", steps_executed=2), "curve is not the sum"),
-    "an act left out": (_drop("act", 3), "act 3 is missing"),
-    "an act's reason": (_act(2, reason="x"), "act 2 is missing, or is not the one that was done"),
-    "every act left out but the first": (_first_act_alone, "its limits are not those that the organisation's acts"),
+    "an act left out": (_drop("audit_event", 3), "audit event 3 is missing"),
+    "an act's reason": (_act(2, reason="x"), "audit event 2 is missing, or is not the one that was recorded"),
+    "every act left out but the first": (
+        _first_act_alone,
+        "its limits are not those that the organisation's audit events",
+    ),
     "the end left out": (lambda lines: lines.remove(lines[-1]), "before its end"),
     "lines left out": (lambda lines: lines.remove(lines[1]), " lines; "),
     "another format": (_change("header", 0, format=2), "this script reads format 1"),
-    "another organisation": (_change("header", 0, organisation="org_x"), "act 0 is missing, or is not the one"),
+    "another organisation": (_change("header", 0, organisation="org_x"), "audit event 0 is missing, or is not the one"),
 }
 
 
@@ -292,7 +295,7 @@ def test_two_populations_of_a_name_are_told_apart_by_their_organisation(charged:
     with pytest.raises(InvalidInputError, match="Several organisations have a population 'mimic'"):
         _export(charged, population="mimic")
     lines = _export(charged, population="mimic", organisation="clinic")
-    assert {line["type"] for line in lines} == {"header", "account", "act", "end"}
+    assert {line["type"] for line in lines} == {"header", "account", "audit_event", "end"}
     assert _verified(lines, tmp_path).returncode == 0
 
 

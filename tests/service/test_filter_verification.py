@@ -33,7 +33,7 @@ def test_a_declared_limit_is_that_under_which_decisions_were_made(ledger: Ledger
         LIMITS[what](tx)
     problems = [problem for problem in verify(ledger.database).problems if problem.startswith(f"{TEAM} (bud_")]
     by_acts, by_decisions = problems
-    assert "its limit is not the one that its organisation's acts gave it" in by_acts
+    assert "its limit is not the one that its organisation's audit events gave it" in by_acts
     assert "its limit is not the one under which decisions were made: epsilon 1.0 at delta 1e-05" in by_decisions
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_went_over_its_limit_stays_overdrawn(ledger: Ledger) -> None:
         assert found.sound == (status == "overdrawn")
         yet = [problem for problem in found.problems if f"and yet it is {status}" in problem]
         assert bool(yet) == (status in {"active", "paused"})
-        acts = [problem for problem in found.problems if "acts leave it active" in problem]
+        acts = [problem for problem in found.problems if "audit events leave it active" in problem]
         assert bool(acts) == (status in {"paused", "completed", "aborted"})
 
 

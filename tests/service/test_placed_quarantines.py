@@ -72,7 +72,7 @@ def test_whoever_restores_the_cell_and_clears_the_quarantine_is_found(trainer: T
     set_quarantine(ledger, None)
     assert trainer.steps().status_code == 200  # nobody has looked yet
     found = verified(ledger)
-    assert "no act of its organisation has lifted it" in found["discrepancies"][0]["detail"]
+    assert "no audit event of its organisation has lifted it" in found["discrepancies"][0]["detail"]
     is_refused(trainer.steps(), 409, "account_quarantined")
     again = verified(ledger)
     assert (again["sound"], again["quarantined"][0]["liftable"]) == (True, True)
@@ -133,7 +133,7 @@ def test_an_account_is_stopped_although_the_end_of_the_chain_cannot_be_read(trai
     shift(ledger, 1)
     with tampering(ledger.database) as tx:
         tx.exec_driver_sql("UPDATE audit_entries SET position = ? WHERE position = 'last'", (position,))
-    assert "no act of its organisation does" in verified(ledger)["discrepancies"][0]["detail"]
+    assert "no audit event of its organisation does" in verified(ledger)["discrepancies"][0]["detail"]
     lift(ledger, TEAM)
     assert trainer.steps().status_code == 200
 

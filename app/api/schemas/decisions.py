@@ -82,8 +82,8 @@ class Decision(Output):
             binding_account_path=decision.binding_account_path,
             refusal=_refusal(decided),
             reservation=decision.reservation_id,
-            actor=decision.asker.actor,
-            request_id=decision.asker.request_id,
+            actor=decision.actor.id,
+            request_id=decision.actor.request_id,
             hash=decision.entry_hash.hex(),
             created_at=decision.created_at,
         )

@@ -109,8 +109,8 @@ def _point(decision: Decision, accounts: list[str]) -> RunHistoryPoint:
         accounts=accounts,
         binding_account=decision.binding_account_id,
         reservation=decision.reservation_id,
-        actor=decision.asker.actor,
-        request_id=decision.asker.request_id,
+        actor=decision.actor.id,
+        request_id=decision.actor.request_id,
         hash=decision.entry_hash.hex(),
         created_at=decision.created_at,
     )

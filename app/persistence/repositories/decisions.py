@@ -213,8 +213,8 @@ def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
         "epsilon": reading.epsilon,
         "delta": reading.delta,
         "epsilon_limit": reading.epsilon_limit,
-        "actor": decision.asker.actor,
-        "request_id": decision.asker.request_id,
+        "actor": decision.actor.id,
+        "request_id": decision.actor.request_id,
     }
 
 
@@ -227,5 +227,5 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         reading=Reading(row.epsilon, row.delta, row.epsilon_limit),
         binding_account_path=row.binding_account_path,
         opens_attempt=row.opens_step is not None,
-        asker=Actor(row.actor, row.request_id),
+        actor=Actor(row.actor, row.request_id),
     )

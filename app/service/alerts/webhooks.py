@@ -178,7 +178,7 @@ def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
     return context.transact(write)
 
 
-def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor, why: str, now: datetime) -> None:
+def disable(tx: Connection, organisation_id: str, webhook: Webhook, actor: Actor, why: str, now: datetime) -> None:
     """Disable an active webhook, cancel its deliveries and record the audit event.
 
     The transaction holds the organisation's lock.
@@ -186,7 +186,7 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, asker: Actor
     webhooks.disable(tx, organisation_id, webhook.id, why, now)
     deliveries.give_up(tx, organisation_id, webhook.id)
     event = AuditEvent(AuditAction.WEBHOOK_DISABLED, webhook.id, before=facts(webhook), reason=why)
-    record_event(tx, organisation_id, asker, event, now)
+    record_event(tx, organisation_id, actor, event, now)
 
 
 def facts(webhook: Webhook) -> dict[str, object]:

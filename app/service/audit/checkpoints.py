@@ -45,7 +45,7 @@ def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpo
         return checkpoints.page(tx, context.organisation_id, page)
 
 
-def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now: datetime) -> Checkpoint:
+def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now: datetime) -> Checkpoint:
     """Anchor the decision chains in the audit log, and sign its head.
 
     Returns:
@@ -57,7 +57,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
         record_event(
             tx,
             organisation_id,
-            asker,
+            actor,
             AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads}),
             now,
         )
@@ -71,7 +71,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, asker: Actor, now
         changed = AuditEvent(
             AuditAction.SIGNING_KEY_CHANGED, organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id}
         )
-        record_event(tx, organisation_id, asker, changed, now)
+        record_event(tx, organisation_id, actor, changed, now)
         count, head = audit_entries.head(tx, organisation_id)
     payload = {
         "type": "checkpoint",

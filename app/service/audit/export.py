@@ -159,7 +159,7 @@ def _lines(
         yield _reservation(reservation, reserved)
     if whole:  # the audit log is the organisation's: a run's part of it proves nothing
         for act in audit_entries.list_all(tx, owner):
-            yield f'{{"type":"act","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act)}}}'
+            yield f'{{"type":"audit_event","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act)}}}'
     for run in runs:
         for entry in raw_rows.entries(tx, owner, run.id):
             # Write the hashed text itself, so that no other number format can change it.

@@ -100,4 +100,4 @@ class RequestContext:
 
 def cli_context(db: Database, organisation_id: str, now: datetime) -> RequestContext:
     """Build the context of a command, which has all permissions."""
-    return RequestContext(db, Principal(organisation_id, CLI_ACTOR.actor, Role.ADMIN), now)
+    return RequestContext(db, Principal(organisation_id, CLI_ACTOR.id, Role.ADMIN), now)

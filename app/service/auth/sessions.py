@@ -159,8 +159,8 @@ def _facts(session: SessionRecord) -> dict[str, object]:
 
 def _end(tx: Connection, session_id: str, caller: Principal, now: datetime, request_id: str | None) -> None:
     if sessions.remove(tx, caller.organisation_id, session_id):
-        asker = Actor(caller.actor, request_id)
-        record_event(tx, caller.organisation_id, asker, AuditEvent(AuditAction.SESSION_ENDED, session_id), now)
+        actor = Actor(caller.actor, request_id)
+        record_event(tx, caller.organisation_id, actor, AuditEvent(AuditAction.SESSION_ENDED, session_id), now)
 
 
 def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:

@@ -42,7 +42,7 @@ class _Ended:
 
 
 def close_reservation(
-    tx: Connection, work: UnitOfWork, before: Reservation, closing: ReservationClose, asker: Actor, now: datetime
+    tx: Connection, work: UnitOfWork, before: Reservation, closing: ReservationClose, actor: Actor, now: datetime
 ) -> None:
     """Settle a reservation's hold on its locked path, and close it; the caller saves the work."""
     path = work.path(before.run_id)
@@ -63,7 +63,7 @@ def close_reservation(
     }
     for outcome, steps in outcomes.items():
         if steps:
-            run = _append(work, run, _Ended(before.id, asker, now), outcome, steps)
+            run = _append(work, run, _Ended(before.id, actor, now), outcome, steps)
     if closing.forfeited:
         lost = sum(step.count for step in closing.forfeited)
         work.alerts.append(forfeited_alert(own, before, lost, now, lapsed=has_lapsed(before, now)))
@@ -219,6 +219,6 @@ def _decision(
         idempotency_key=None,
         reservation_id=ended.id,
         created_at=ended.at,
-        asker=ended.by,
+        actor=ended.by,
         opens_attempt=outcome is not DecisionOutcome.FORFEITED and run.next_step == run.attempt_first_step,
     )

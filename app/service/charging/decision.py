@@ -295,6 +295,6 @@ def _decision(
         idempotency_key=request.idempotency_key,
         reservation_id=None,
         created_at=command.context.now,
-        asker=command.context.actor,
+        actor=command.context.actor,
         opens_attempt=run.next_step == run.attempt_first_step,
     )

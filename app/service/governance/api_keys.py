@@ -77,11 +77,11 @@ def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: dateti
     return IssuedKey(record, f"{record.id}.{secret}")
 
 
-def add_key(tx: Connection, issued: IssuedKey, asker: Actor, now: datetime) -> None:
+def add_key(tx: Connection, issued: IssuedKey, actor: Actor, now: datetime) -> None:
     """Store a new key and record it in the audit log."""
     api_keys.add(tx, issued.record)
     act = AuditEvent(AuditAction.API_KEY_CREATED, issued.id, after=key_audit_payload(issued.record))
-    record_event(tx, issued.record.organisation_id, asker, act, now)
+    record_event(tx, issued.record.organisation_id, actor, act, now)
 
 
 def key_audit_payload(key: KeyRecord) -> dict[str, object]:
@@ -134,9 +134,9 @@ def create_key(
             if terms.scope is not None:
                 context = cli_context(db, organisation_id, now)
                 whole = replace(terms, scope=find_account(tx, context, terms.scope).account.id)
-            issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
+            issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
             while is_taken(issued.id):
-                issued = generate_key(organisation_id, whole, CLI_ACTOR.actor, now)
+                issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
             add_key(tx, issued, CLI_ACTOR, now)
         return issued
 

@@ -195,7 +195,7 @@ def _issuers(tx: Connection, actor: str) -> set[str]:
     """Get an actor and its issuers, except the command line."""
     found: set[str] = set()
     at: str | None = actor
-    while at is not None and at not in found and at != CLI_ACTOR.actor:
+    while at is not None and at not in found and at != CLI_ACTOR.id:
         found.add(at)
         record = api_keys.find(tx, at)
         at = record.created_by if record is not None else None

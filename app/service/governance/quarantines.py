@@ -72,7 +72,7 @@ def verify_before_lift(context: RequestContext, proposal: Proposal) -> Iterator[
         found = verify(context.db, context.organisation_id)
         with context.db.read(context.organisation_id) as tx:
             under = _under(tx, context, proposal.subject)
-        faults = [each.detail for each in found.faults if each.account_id is None or each.account_id in under]
+        faults = [each.detail for each in found.discrepancies if each.account_id is None or each.account_id in under]
         if faults:
             raise AccountQuarantinedError(
                 f"Verification still finds {len(faults)} faults here, the first: {faults[0]} Restore the rows that it "

@@ -63,8 +63,8 @@ def verify(
         reservations=len(audit.reservations),
         charges=audit.charges,
         steps=audit.steps,
-        audit_events=sum(told.acts for told in audit.told.values()),
-        faults=tuple(audit.faults),
+        audit_events=sum(told.audit_events for told in audit.told.values()),
+        discrepancies=tuple(audit.discrepancies),
         quarantined=quarantined,
         organisation_id=organisation_id,
     )
@@ -76,13 +76,13 @@ def _replay_audit_log(
     """Check the audit logs, also against the checkpoints that signed them."""
     kept = list(checkpoints.list_all(audit.tx, organisation_id, audit.report))
     known = [*map(last_trusted_checkpoint, kept), *witnesses]
-    signed = {(witness.organisation_id, witness.acts) for witness in known}
+    signed = {(witness.organisation_id, witness.audit_length) for witness in known}
     audit.told = replay_audit_log(audit_entries.list_all(audit.tx, organisation_id, audit.report), signed)
     wrong = [(owner, told.fault) for owner, told in audit.told.items() if told.fault is not None]
     wrong += [(each.organisation_id, fault) for each in kept if (fault := document_fault(each)) is not None]
     wrong += contradictions(audit.told, known)
     wrong += _record_discrepancies(audit, organisation_id)
-    audit.faults += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
+    audit.discrepancies += [Discrepancy(owner, None, None, f"{owner}: {detail}") for owner, detail in wrong]
 
 
 def _record_discrepancies(audit: VerificationContext, organisation_id: str | None) -> list[tuple[str, str]]:
@@ -156,10 +156,10 @@ def _name_missing(audit: VerificationContext, missing: Mapping[str, Collection[s
         for account_id in sorted(account_ids):
             path = json.loads(audit.told[owner].terms[account_id].facts).get("path")
             detail = f"{path} ({account_id}): it was opened, and its row is missing, or cannot be read."
-            audit.faults.append(Discrepancy(owner, account_id, None, detail))
+            audit.discrepancies.append(Discrepancy(owner, account_id, None, detail))
 
 
-def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now: datetime) -> VerificationReport:
+def apply_quarantines(db: Database, found: VerificationReport, actor: Actor, now: datetime) -> VerificationReport:
     """Quarantine accounts with discrepancies; only two people can lift a quarantine, never a verification.
 
     The report may be outdated, because rows may have been restored since. So it only selects the organisations to
@@ -171,7 +171,7 @@ def apply_quarantines(db: Database, found: VerificationReport, asker: Actor, now
             standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
-            place_quarantines(db, organisation_id, verify(db, organisation_id), asker, now)
+            place_quarantines(db, organisation_id, verify(db, organisation_id), actor, now)
             for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
         ]
     return replace(found, quarantined=standing).revised(again)

@@ -34,9 +34,9 @@ APART: Final = ("limit", "status")
 """Fields of an account that later audit events change."""
 
 _QUARANTINES: Final = {
-    (False, True): "its quarantine is gone from its row, and no act of its organisation has lifted it.",
-    (True, False): "its row says that it is quarantined, and no act of its organisation does.",
-    (True, True): "its row gives another reason for its quarantine than its organisation's acts.",
+    (False, True): "its quarantine is gone from its row, and no audit event of its organisation has lifted it.",
+    (True, False): "its row says that it is quarantined, and no audit event of its organisation does.",
+    (True, True): "its row gives another reason for its quarantine than its organisation's audit events.",
 }
 """Discrepancy of a quarantine, by whether the row and the audit log have one."""
 
@@ -76,7 +76,7 @@ class AuditState:
     """The state of an organisation by its audit log.
 
     Args:
-        acts: length of the log.
+        audit_events: length of the log.
         fault: the first error; later entries are ignored.
         terms: by account id.
         anchors: by run id, the hash (hex) of its chain by number of decisions.
@@ -87,7 +87,7 @@ class AuditState:
         records: the other rows.
     """
 
-    acts: int = 0
+    audit_events: int = 0
     fault: str | None = None
     terms: dict[str, Terms] = field(default_factory=dict)
     anchors: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -113,9 +113,9 @@ def replay_audit_log(kept: Iterator[AuditEntry], signed: Collection[tuple[str, i
         if told.fault is None:
             told.fault = _apply(told, act)
         told.head = act.entry_hash
-        told.acts = act.position + 1
-        if (owner, told.acts) in signed:
-            told.heads[told.acts] = told.head
+        told.audit_events = act.position + 1
+        if (owner, told.audit_events) in signed:
+            told.heads[told.audit_events] = told.head
     return found
 
 
@@ -133,7 +133,7 @@ def disagreements(
     """
     account = record.account
     if terms is None:
-        yield "no act of its organisation says that it was opened."
+        yield "no audit event of its organisation says that it was opened."
         return
     said = json.loads(terms.facts)
     names = (said.keys() | facts.keys()) - set(APART)
@@ -144,13 +144,13 @@ def disagreements(
     if other:
         yield f"it is not as it was opened: {', '.join(other)}."
     if canonical(asdict(record.alert_settings)) != terms.tells:
-        yield "its alert settings are not those that its organisation's acts gave it."
+        yield "its alert settings are not those that its organisation's audit events gave it."
     house = organisation_policy if account.kind is AccountKind.POPULATION else None
     kept = (_policy_text(account.policy), account.policy_revision, _policy_text(account.organisation_policy))
     if kept != (terms.policy, terms.policy_revision, house):
-        yield "its policy is not the one that its organisation's acts gave it."
+        yield "its policy is not the one that its organisation's audit events gave it."
     if terms.stages[-1].limit != account.limit or account.limit_revision != len(terms.stages) - 1:
-        yield "its limit is not the one that its organisation's acts gave it."
+        yield "its limit is not the one that its organisation's audit events gave it."
     if record.quarantine != terms.quarantine:
         yield _QUARANTINES[record.quarantine is not None, terms.quarantine is not None]
 
@@ -167,15 +167,15 @@ def status_disagreement(status: str, terms: Terms | None, *, overdrawn: bool) ->
     if status == RunStatus.OVERDRAWN:
         return None if overdrawn else "it is overdrawn, and yet it has reported nothing over its limit."
     if status != terms.status:
-        return f"it is {status}, but its organisation's acts leave it {terms.status}."
+        return f"it is {status}, but its organisation's audit events leave it {terms.status}."
     return None
 
 
 def _fault(told: AuditState, act: AuditEntry) -> str | None:
-    if act.position != told.acts:
-        return f"act {told.acts} is missing from the organisation's chain."
+    if act.position != told.audit_events:
+        return f"audit event {told.audit_events} is missing from the organisation's chain."
     if audit_entry_hash(told.head, act) != act.entry_hash:
-        return f"act {act.position} ({act.action}) is not the one that was done: its hash is that of another."
+        return f"audit event {act.position} ({act.action}) is not the recorded one: its hash is another."
     return None
 
 
@@ -186,7 +186,7 @@ def _apply(told: AuditState, entry: AuditEntry) -> str | None:
         _apply_entry(told, entry, after)
         record_replay.note(told.records, entry, after)
     except DAMAGED as fault:
-        return f"act {entry.position} ({entry.action}) cannot be read: {type(fault).__name__} {fault}."
+        return f"audit event {entry.position} ({entry.action}) cannot be read: {type(fault).__name__} {fault}."
     return None
 
 

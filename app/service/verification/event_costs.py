@@ -22,12 +22,12 @@ def read_prices(audit: VerificationContext, organisation_id: str | None) -> None
     for owner, key, description in dp_events.descriptions(audit.tx, organisation_id, audit.report):
         if hashlib.sha256(description).hexdigest() != key:
             detail = f"event {key[:12]}: its description {description.decode()!a} has another fingerprint."
-            audit.faults.append(Discrepancy(owner, None, None, detail))
+            audit.discrepancies.append(Discrepancy(owner, None, None, detail))
     for stored in dp_events.list_all(audit.tx, organisation_id, audit.report):
         problem = price_problem(stored)
         if problem:
             detail = f"event {stored.fingerprint[:12]}: {problem}"
-            audit.faults.append(Discrepancy(stored.prices.organisation_id, None, None, detail))
+            audit.discrepancies.append(Discrepancy(stored.prices.organisation_id, None, None, detail))
         else:
             audit.sound.add((stored.prices, stored.fingerprint))
 

@@ -58,7 +58,7 @@ def verification_lock(db: Database) -> Iterator[None]:
 
 
 def place_quarantines(
-    db: Database, organisation_id: str, found: VerificationReport, asker: Actor, now: datetime
+    db: Database, organisation_id: str, found: VerificationReport, actor: Actor, now: datetime
 ) -> VerificationReport:
     """Quarantine the unproven accounts of a report; return it with all quarantines.
 
@@ -69,13 +69,13 @@ def place_quarantines(
     accounts = sorted(account_id for _, account_id in new)
     for begin in range(0, len(accounts), STOPPED_AT_ONCE):
         sentences = {each: new[organisation_id, each] for each in accounts[begin : begin + STOPPED_AT_ONCE]}
-        for account_id in _place(db, organisation_id, sentences, asker, now):
+        for account_id in _place(db, organisation_id, sentences, actor, now):
             stopped[organisation_id, account_id] = sentences[account_id]
     return replace(found, quarantined=stopped)
 
 
 def _place(
-    db: Database, organisation_id: str, sentences: Mapping[str, str], asker: Actor, now: datetime
+    db: Database, organisation_id: str, sentences: Mapping[str, str], actor: Actor, now: datetime
 ) -> Mapping[str, str | None]:
     """Quarantine accounts, and record it unless the audit log's end is damaged."""
 
@@ -85,7 +85,7 @@ def _place(
         for account_id, old in before.items() if told else ():
             was = None if old is None else {"quarantine": old}
             act = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, was, {"quarantine": sentences[account_id]})
-            record_event(tx, organisation_id, asker, act, now)
+            record_event(tx, organisation_id, actor, act, now)
         return before
 
     try:

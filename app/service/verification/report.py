@@ -50,7 +50,7 @@ class VerificationReport:
     charges: int
     steps: int
     audit_events: int
-    faults: tuple[Discrepancy, ...]
+    discrepancies: tuple[Discrepancy, ...]
     quarantined: Mapping[Key, str]
     organisation_id: str | None = None
 
@@ -62,18 +62,18 @@ class VerificationReport:
     @property
     def sound(self) -> bool:
         """Whether there are no discrepancies."""
-        return not self.faults
+        return not self.discrepancies
 
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each discrepancy."""
-        return tuple(fault.detail for fault in self.faults)
+        return tuple(fault.detail for fault in self.discrepancies)
 
     @property
     def unproven(self) -> dict[Key, str]:
         """The first discrepancy of each account, as the reason of its quarantine."""
         found: dict[Key, str] = {}
-        for fault in self.faults:
+        for fault in self.discrepancies:
             if fault.organisation_id is not None and fault.account_id is not None:
                 found.setdefault((fault.organisation_id, fault.account_id), fault.detail)
         return found
@@ -82,26 +82,26 @@ class VerificationReport:
     def liftable(self) -> dict[Key, str]:
         """The quarantines that two people may lift: neither the account nor its organisation has a discrepancy."""
         unproven = self.unproven
-        whole = {fault.organisation_id for fault in self.faults if fault.account_id is None}
+        whole = {fault.organisation_id for fault in self.discrepancies if fault.account_id is None}
         return {key: why for key, why in self.quarantined.items() if key not in unproven and not whole & {key[0], None}}
 
     def revised(self, again: Sequence["VerificationReport"]) -> "VerificationReport":
         """Replace the results of organisations by those of their second verification."""
         looked_at = {one.organisation_id for one in again}
-        others = [fault for fault in self.faults if fault.organisation_id not in looked_at]
-        found = [*others, *(fault for one in again for fault in one.faults)]
+        others = [fault for fault in self.discrepancies if fault.organisation_id not in looked_at]
+        found = [*others, *(fault for one in again for fault in one.discrepancies)]
         stopped = {key: why for key, why in self.quarantined.items() if key[0] not in looked_at}
         stopped.update({key: why for one in again for key, why in one.quarantined.items()})
         # The first report has event descriptions without organisation; the second one finds them again.
         faults = {(fault.account_id, fault.detail): fault for fault in found}
-        return replace(self, faults=tuple(faults.values()), quarantined=stopped)
+        return replace(self, discrepancies=tuple(faults.values()), quarantined=stopped)
 
 
 def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
     """Merge the reports of several databases, which have different organisations."""
     return VerificationReport(
         **{name: sum(getattr(one, name) for one in found) for name in CHECKED},
-        faults=tuple(fault for one in found for fault in one.faults),
+        discrepancies=tuple(fault for one in found for fault in one.discrepancies),
         quarantined={key: why for one in found for key, why in one.quarantined.items()},
     )
 
@@ -170,7 +170,7 @@ class VerificationContext:
     children: dict[Key, list[Key]] = field(default_factory=dict)
     reservations: dict[Key, StoredReservation] = field(default_factory=dict)
     plans: dict[Key, list[StoredReservation]] = field(default_factory=dict)
-    faults: list[Discrepancy] = field(default_factory=list)
+    discrepancies: list[Discrepancy] = field(default_factory=list)
     damaged: set[tuple[str, str, str]] = field(default_factory=set)
     accounts: int = 0
     runs: int = 0
@@ -181,7 +181,7 @@ class VerificationContext:
     def add(self, key: Key, detail: str, position: int | None = None) -> None:
         """Report a discrepancy of an account."""
         name = self.balances[key].name
-        self.faults.append(Discrepancy(key[0], key[1], position, f"{name}: {detail}"))
+        self.discrepancies.append(Discrepancy(key[0], key[1], position, f"{name}: {detail}"))
 
     def state(self, organisation_id: str) -> AuditState | None:
         """Get the state of an organisation by its audit log; None: unknown, or a broken log."""
@@ -213,7 +213,9 @@ class VerificationContext:
         account = cell.row.get(STOPPING[cell.table]) if cell.table in STOPPING else None
         key = [name if isinstance(name, str) else None for name in (owner, account)]
         balance = self.balances.get((key[0] or "", key[1] or ""))
-        self.faults.append(Discrepancy(key[0], key[1], None, f"{balance.name}: {cell}." if balance else f"{cell}."))
+        self.discrepancies.append(
+            Discrepancy(key[0], key[1], None, f"{balance.name}: {cell}." if balance else f"{cell}.")
+        )
 
     @contextmanager
     def guarded(self, key: Key) -> Iterator[None]:

@@ -16,7 +16,7 @@ class TrustedCheckpoint:
     """Contents of a checkpoint: length and head (hex) of the audit log."""
 
     organisation_id: str
-    acts: int
+    audit_length: int
     head: str
     name: str
 
@@ -37,7 +37,7 @@ def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: 
 
 def last_trusted_checkpoint(checkpoint: Checkpoint) -> TrustedCheckpoint:
     """Convert a stored checkpoint by its row, without checking its signature."""
-    name = f"the checkpoint after {checkpoint.audit_length} acts"
+    name = f"the checkpoint after {checkpoint.audit_length} audit events"
     return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), name)
 
 
@@ -45,21 +45,22 @@ def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCh
     """Compare audit logs with checkpoints; yield organisation ids and discrepancies."""
     for witness in witnesses:
         chain = told.get(witness.organisation_id, AuditState())
-        if chain.acts < witness.acts:
+        signed = witness.audit_length
+        if chain.audit_events < signed:
             yield (
                 witness.organisation_id,
-                f"{witness.name} signed {witness.acts} acts, but the chain has {chain.acts}: it was cut.",
+                f"{witness.name} signed {signed} audit events, but the chain has {chain.audit_events}: it was cut.",
             )
-        elif chain.heads.get(witness.acts, b"").hex() != witness.head:
+        elif chain.heads.get(signed, b"").hex() != witness.head:
             yield (
                 witness.organisation_id,
-                f"{witness.name} signed another history of the first {witness.acts} acts: it was rewritten.",
+                f"{witness.name} signed another history of the first {signed} audit events: it was rewritten.",
             )
 
 
 def document_fault(checkpoint: Checkpoint) -> str | None:
     """Compare a checkpoint's row with its document, without the signature; None: equal."""
-    name = f"the checkpoint after {checkpoint.audit_length} acts"
+    name = f"the checkpoint after {checkpoint.audit_length} audit events"
     try:
         document = json.loads(checkpoint.document)
         payload = document["payload"]
