@@ -117,7 +117,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._answered = cycle
         super()._start_asgi_task(cycle, app)
 
-    def look(self, now: float) -> None:
+    def enforce_deadline(self, now: float) -> None:
         """Close the connection if its deadline has passed on the event loop's clock."""
         if self._is_stuck(now):
             self.transport.abort()
@@ -182,7 +182,7 @@ async def sweep(state: ServerState) -> None:
         now = loop.time()
         for connection in list(state.connections):
             if isinstance(connection, BoundedConnection):
-                connection.look(now)
+                connection.enforce_deadline(now)
 
 
 def connections_within(wanted: int) -> int:

@@ -116,7 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.background = TaskRegistry()
     app.state.sampler = Sampler(placements)
     app.state.ledgers = DatabaseCollector(placements, signs=app.state.signer is not None)
-    app.state.soundness = IntegrityMonitor()
+    app.state.integrity = IntegrityMonitor()
     app.state.metrics_token = settings.resolved_metrics_token
     app.state.metrics_top_accounts = settings.metrics_top_accounts
     app.state.webhooks_allow_private = settings.webhooks_allow_private
@@ -140,14 +140,14 @@ def create_app(settings: Settings) -> FastAPI:
 def _start_background_tasks(background: TaskRegistry, state: State, settings: Settings) -> None:
     """Start the background tasks that `Placements.lifespan` does not start."""
     for placement in state.placements:
-        background.start(f"keys:{placement.name}", state.keys.keep_fresh(placement.name))
-        background.start(f"integrity:{placement.name}", state.soundness.keep_looking(placement))
+        background.start(f"keys:{placement.name}", state.keys.run_refresh(placement.name))
+        background.start(f"integrity:{placement.name}", state.integrity.run(placement))
         if state.signer is not None and settings.checkpoint_seconds:
             signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
             background.start(f"checkpoints:{placement.name}", signing)
     if settings.openid is not None:
-        background.start("openid", state.keys.keep_provider_fresh())
-    background.start("samples", state.sampler.keep_looking())
+        background.start("openid", state.keys.run_jwks_refresh())
+    background.start("samples", state.sampler.run())
 
 
 def application() -> FastAPI:

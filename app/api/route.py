@@ -117,7 +117,7 @@ async def _known(request: Request, credential: str | None) -> Principal:
     request_id = request_id_of(request.scope)
     if keys.was_known(credential):  # not limited by anonymous requests from the same address
         return await run_in_threadpool(keys.authenticate, credential, request_id)
-    with anonymous_limiter(request).spent_on(AuthenticationError, address_of(request)):
+    with anonymous_limiter(request).refund_unless(AuthenticationError, address_of(request)):
         return await run_in_threadpool(keys.authenticate, credential, request_id)
 
 

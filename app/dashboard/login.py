@@ -118,7 +118,7 @@ async def begin(request: Request, next: Next = "/", silent: bool = False) -> Res
     flow = new_login_state(own_path(next), silent=silent)
     address = await run_in_threadpool(client.address, flow, _return_to(request))
     reply = RedirectResponse(address, HTTPStatus.SEE_OTHER)
-    keep_cookie(request, reply, FLOW_COOKIE, flow.written(), seconds=FLOW_SECONDS)
+    keep_cookie(request, reply, FLOW_COOKIE, flow.to_cookie(), seconds=FLOW_SECONDS)
     return reply
 
 
@@ -141,7 +141,7 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
     answer = {name: value[:MOST_CHARACTERS] for name, value in request.query_params.items()}
     address, rates = address_of(request), rates_of(request)
     rates.sign_ins_tried.take(address)
-    with rates.anonymous.spent_on(AuthenticationError, address):
+    with rates.anonymous.refund_unless(AuthenticationError, address):
         flow = await run_in_threadpool(client.require_ours, flow, answer)
         if "error" in answer:
             return _refused(request, flow, answer)

@@ -46,7 +46,7 @@ def _scrape(ledger: Ledger, **headers: str) -> httpx2.Response:
 
 def _read(ledger: Ledger) -> Samples:
     state: Any = ledger.http.app.state  # type: ignore[attr-defined]
-    state.soundness.look(state.placements.named("default"))
+    state.integrity.check(state.placements.named("default"))
     reply = _scrape(ledger, Authorization=f"Bearer {TOKEN}")
     assert reply.status_code == 200, reply.text
     return samples_of(reply.text)
@@ -206,7 +206,7 @@ def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch:
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
-    monkeypatch.setattr(database_collector._PlacementCollector, "look", read)
+    monkeypatch.setattr(database_collector._PlacementCollector, "read_stats", read)
     assert _scrape(house.ledger).status_code == 200
 
 

@@ -25,7 +25,7 @@ def alone(tmp_path: Path) -> Iterator[House]:
 
 def _ready(house: House) -> dict[str, Any]:
     state: Any = house.ledger.http.app.state  # type: ignore[attr-defined]
-    state.soundness.look(state.placements.named("default"))
+    state.integrity.check(state.placements.named("default"))
     reply = house.ledger.http.get("/readyz")
     assert reply.status_code == 200, reply.text
     told: dict[str, Any] = reply.json()

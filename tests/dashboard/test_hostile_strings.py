@@ -137,7 +137,7 @@ def test_in_an_address(flow: OidcFlow, text: str) -> None:
     for name in ("state", "code", "iss", "error", "error_description"):
         _ask(flow, "GET", f"/sign-in/openid/return?{name}={quoted}")
         state = new_login_state("/", silent=True)
-        cookie = {b"Cookie": f"{FLOW_COOKIE}={state.written()}".encode()}
+        cookie = {b"Cookie": f"{FLOW_COOKIE}={state.to_cookie()}".encode()}
         query = urlencode({"state": state.state, "code": "x", "iss": flow.provider.issuer} | {name: _bytes(text)})
         _ask(flow, "GET", f"/sign-in/openid/return?{query}", headers=cookie)
     for path in ("", "/v1/runs", "/accounts", "/static"):

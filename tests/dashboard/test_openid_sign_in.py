@@ -157,7 +157,7 @@ def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
     asked = flow.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
     assert flow.browser.get(flow.back(asked)).headers["location"] == "/"
     forged = new_login_state(wanted, silent=False)  # as if the cookie were another one's work
-    flow.browser.cookies.set(FLOW_COOKIE, forged.written())
+    flow.browser.cookies.set(FLOW_COOKIE, forged.to_cookie())
     flow.provider.codes["code"] = {
         **asked,
         "nonce": forged.nonce,
@@ -174,7 +174,7 @@ def test_a_cookie_that_is_none_begins_nothing(cookie: str) -> None:
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
     state = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
-    assert read_login_state(state.written()) == state
+    assert read_login_state(state.to_cookie()) == state
 
 
 def test_who_was_signed_in_there_is_so_again_without_a_word(flow: OidcFlow) -> None:

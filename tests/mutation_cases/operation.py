@@ -133,7 +133,7 @@ CASES = (
     Mutation(
         "metrics say that a placement is ready whatever its database does",
         "app/service/monitoring/exposition.py",
-        "ready.add_metric([placement], each.trouble is None)",
+        "ready.add_metric([placement], each.unavailable_reason is None)",
         "ready.add_metric([placement], 1.0)",
         ("tests/api/test_metrics.py",),
     ),

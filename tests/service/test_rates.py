@@ -73,14 +73,14 @@ def test_a_rate_of_nothing_holds_nobody_up() -> None:
 def test_only_the_failure_that_is_named_costs_a_token() -> None:
     bucket = TokenBuckets(1, 2, "Wait.")
     for _ in range(9):
-        with bucket.spent_on(AuthenticationError, "here"):
+        with bucket.refund_unless(AuthenticationError, "here"):
             pass
-        with pytest.raises(ZeroDivisionError), bucket.spent_on(AuthenticationError, "here"):
+        with pytest.raises(ZeroDivisionError), bucket.refund_unless(AuthenticationError, "here"):
             raise ZeroDivisionError
     for _ in range(2):
-        with pytest.raises(AuthenticationError), bucket.spent_on(AuthenticationError, "here"):
+        with pytest.raises(AuthenticationError), bucket.refund_unless(AuthenticationError, "here"):
             raise AuthenticationError("Who?")
-    with pytest.raises(RateLimitedError), bucket.spent_on(AuthenticationError, "here"):
+    with pytest.raises(RateLimitedError), bucket.refund_unless(AuthenticationError, "here"):
         pytest.fail("nothing is to be done without a token")
 
 

@@ -286,8 +286,8 @@ def test_a_key_that_the_provider_withdraws_ends_the_sessions_that_it_vouched_for
     ring, cookie = _person(ledger, provider)
     ring.authenticate(f"{sessions.SCHEME} {cookie}")
     provider.publish("ES256")
-    assert ring._people is not None
-    ring._people._provider._fetch()
+    assert ring._oidc is not None
+    ring._oidc._provider._fetch()
     ring.refresh("default")
     assert ring.find(f"{sessions.SCHEME} {cookie}") is None
     with pytest.raises(AuthenticationError, match="not signed in any more"):

@@ -88,9 +88,9 @@ async def get_readiness(request: Request, placements: PlacementsDep) -> Readines
         one = len(troubles) == 1
         whys = [why if one else f"{placement}: {why}" for placement, why in unavailable.items()]
         raise LedgerUnavailableError(" ".join(whys))
-    soundness: IntegrityMonitor = request.app.state.soundness
+    integrity: IntegrityMonitor = request.app.state.integrity
     background: TaskRegistry = request.app.state.background
-    doubtful = {placement: " ".join(doubts.told()) for placement, doubts in soundness.found.items()}
+    doubtful = {placement: " ".join(warnings.messages()) for placement, warnings in integrity.warnings.items()}
     wrong = {
         "unavailable": unavailable,
         "integrity_warnings": {placement: why for placement, why in doubtful.items() if why},

@@ -37,17 +37,19 @@ async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
     token: str | None = request.app.state.metrics_token
     if token is not None:
         address = request.client.host if request.client else ""
-        with anonymous_limiter(request).spent_on(AuthenticationError, address):
+        with anonymous_limiter(request).refund_unless(AuthenticationError, address):
             _require(request.headers.getlist("authorization"), token)
     ledgers: DatabaseCollector = request.app.state.ledgers
     sampler: Sampler = request.app.state.sampler
-    looked = await ledgers.look()
+    snapshots = await ledgers.collect()
     sampler.sample()
     named = 0 if token is None else request.app.state.metrics_top_accounts
     accept = request.headers.get("accept", "")
-    soundness: IntegrityMonitor = request.app.state.soundness
+    integrity: IntegrityMonitor = request.app.state.integrity
     now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
-    text, media_type = await asyncio.to_thread(exposition, looked, soundness.found, named=named, accept=accept, now=now)
+    text, media_type = await asyncio.to_thread(
+        exposition, snapshots, integrity.warnings, named=named, accept=accept, now=now
+    )
     return Response(text, media_type=media_type)
 
 

@@ -21,32 +21,32 @@ class CircuitBreaker:
     """
 
     db: Database
-    shut: bool = False
-    _knocking: Lock = field(default_factory=Lock)
+    is_open: bool = False
+    _probe: Lock = field(default_factory=Lock)
 
     @contextmanager
-    def passed(self) -> Iterator[Database]:
+    def guard(self) -> Iterator[Database]:
         """Yield the database and record whether it answered.
 
         Raises:
             LedgerUnavailableError: the circuit is open, and another caller tries the database.
         """
-        knocks = self.shut
-        if knocks and not self._knocking.acquire(blocking=False):
+        knocks = self.is_open
+        if knocks and not self._probe.acquire(blocking=False):
             raise LedgerUnavailableError("The database does not answer. Retry the request shortly.")
         try:
             yield self.db
         except (SQLAlchemyError, LedgerUnavailableError):
-            self.shut = True
+            self.is_open = True
             raise
         except AuthenticationError:  # the database answered
-            self.shut = False
+            self.is_open = False
             raise
         else:
-            self.shut = False
+            self.is_open = False
         finally:
             if knocks:
-                self._knocking.release()
+                self._probe.release()
 
 
 class CircuitBreakers(dict[str, CircuitBreaker]):
@@ -62,4 +62,4 @@ class CircuitBreakers(dict[str, CircuitBreaker]):
 
     def in_order(self, last: str | None = None) -> list[str]:
         """List the placements to search: `last` first, those that do not answer at the end."""
-        return sorted(self, key=lambda placement: (placement != last, self[placement].shut))
+        return sorted(self, key=lambda placement: (placement != last, self[placement].is_open))

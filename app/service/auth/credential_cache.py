@@ -74,11 +74,11 @@ class Authenticator:
     """Authenticate callers and cache them; the default placement comes first."""
 
     def __init__(self, databases: Mapping[str, Database], openid: OidcConfig | None = None) -> None:
-        self._doors = CircuitBreakers(databases)
+        self._breakers = CircuitBreakers(databases)
         self._known: dict[bytes, _Known] = {}
         self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
         self._failures = FailedAttemptLog()
-        self._people = None if openid is None else OidcAuthenticator(openid, self._doors, self._failures)
+        self._oidc = None if openid is None else OidcAuthenticator(openid, self._breakers, self._failures)
 
     def find(self, authorization: str | None) -> Principal | None:
         """Get the cached caller of a header; None: not in the cache."""
@@ -87,7 +87,7 @@ class Authenticator:
         if known is None or now - known.seen_at >= CACHE_SECONDS:
             return None
         ends = known.caller.expires_at
-        if ends is not None and self._doors[known.caller.placement].db.clock.now() >= ends:
+        if ends is not None and self._breakers[known.caller.placement].db.clock.now() >= ends:
             return None
         known.used_at = now
         return known.caller
@@ -113,17 +113,17 @@ class Authenticator:
             return self._authenticate_person(token, header, request_id)
         last = self._known.get(header)
         failure: Exception | None = None
-        for placement in self._doors.in_order(last.caller.placement if last else None):
+        for placement in self._breakers.in_order(last.caller.placement if last else None):
             asked = monotonic()
             try:
-                with self._doors[placement].passed() as db:
+                with self._breakers[placement].guard() as db:
                     known = self._look_up(db, authorization, placement, asked)
             except KeyRefusedError as error:
                 self._forget(header)
                 tried = FailedAttempt(
                     AuditAction.API_KEY_AUTHENTICATION_FAILED, error.key.organisation_id, error.key.id
                 )
-                self._failures.note(self._doors[placement].db, tried, error.why, request_id)
+                self._failures.note(self._breakers[placement].db, tried, error.why, request_id)
                 raise
             except AuthenticationError as error:
                 failure = failure or error
@@ -142,19 +142,19 @@ class Authenticator:
             AuthenticationError: the token is refused.
             LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
-        assert self._people is not None, "only a configured provider is redirected to"
-        return self._people.signed_in(token, client_id, nonce, request_id)
+        assert self._oidc is not None, "only a configured provider is redirected to"
+        return self._oidc.authenticate_login(token, client_id, nonce, request_id)
 
-    async def keep_fresh(self, placement: str) -> None:
+    async def run_refresh(self, placement: str) -> None:
         """Refresh the cached callers of a placement until cancelled."""
         failure = f"The keys of the placement {placement} could not be looked up"
         await repeat("keys", failure, LOOK_SECONDS, lambda: self.refresh(placement))
 
-    async def keep_provider_fresh(self) -> None:
+    async def run_jwks_refresh(self) -> None:
         """Refresh the provider's signing keys until cancelled."""
-        while self._people is not None:
+        while self._oidc is not None:
             try:
-                await run_detached(self._people.renew)
+                await run_detached(self._oidc.renew)
             except LedgerUnavailableError:  # a request fetches them already
                 pass
             except Exception:
@@ -169,10 +169,10 @@ class Authenticator:
             if asked - known.used_at > IDLE_SECONDS and (not known.of_key or known.written_at >= known.used_at):
                 self._known.pop(header, None)
         for header, known in list(here.items()):
-            if known.person is not None and self._people is not None:  # needs no network and no database
-                self._renew(header, known, known.caller if self._people.still_known(known.person) else None, asked)
+            if known.person is not None and self._oidc is not None:  # needs no network and no database
+                self._renew(header, known, known.caller if self._oidc.is_valid(known.person) else None, asked)
                 del here[header]
-        db = self._doors[placement].db
+        db = self._breakers[placement].db
         self._failures.flush(db)
         if not here:
             return
@@ -197,15 +197,15 @@ class Authenticator:
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
-        for door in self._doors.values():
+        for door in self._breakers.values():
             self._failures.flush(door.db, all_of_them=True)
 
     def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Principal:
-        if self._people is None:
+        if self._oidc is None:
             raise AuthenticationError("This service takes no tokens of people; send an API key.")
         asked = monotonic()
         try:
-            person = self._people.authenticate(token, request_id)
+            person = self._oidc.authenticate(token, request_id)
         except AuthenticationError:
             self._forget(header)
             raise
@@ -221,7 +221,7 @@ class Authenticator:
 
     def _caller_of_session(self, known: _Known, found: sessions.SignedInSession | None) -> Principal | None:
         # The secret is not at hand here, so the row must be identical to the one that it matched.
-        if found is None or found.session != known.session or not self._vouched_for(known.thumbprint):
+        if found is None or found.session != known.session or not self._is_key_published(known.thumbprint):
             return None
         return found.caller
 
@@ -234,15 +234,15 @@ class Authenticator:
         if cookie is None:
             return _Known(authenticate(db, credential, now, placement), asked, asked)
         found = sessions.authenticate(db, cookie, now, placement)
-        if not self._vouched_for(found.session.oidc_key_thumbprint):
+        if not self._is_key_published(found.session.oidc_key_thumbprint):
             raise AuthenticationError(sessions.ENDED)
         known = _Known(found.caller, asked, asked)
         known.session, known.thumbprint = found.session, found.session.oidc_key_thumbprint
         return known
 
-    def _vouched_for(self, thumbprint: str | None) -> bool:
+    def _is_key_published(self, thumbprint: str | None) -> bool:
         """Whether the cached key set still has the key that signed a person's token."""
-        return thumbprint is None or (self._people is not None and self._people.publishes(thumbprint))
+        return thumbprint is None or (self._oidc is not None and self._oidc.publishes(thumbprint))
 
     def _remember(self, header: bytes, known: _Known) -> None:
         if len(self._known) >= MOST_CALLERS:

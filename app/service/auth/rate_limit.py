@@ -47,7 +47,7 @@ class TokenBuckets:
         self._full_at[name] = (max(now, full_at)) + self._token
 
     @contextmanager
-    def spent_on(self, failure: type[Exception], name: str) -> Iterator[None]:
+    def refund_unless(self, failure: type[Exception], name: str) -> Iterator[None]:
         """Take a token, and return it unless the body raises `failure`.
 
         Raises:

@@ -68,8 +68,8 @@ class LedgerStats:
 class PlacementSnapshot:
     """Why a placement can decide no step, and its metrics if its database can be read."""
 
-    trouble: str | None
-    found: LedgerStats | None = None
+    unavailable_reason: str | None
+    stats: LedgerStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class IntegrityWarnings:
     quarantined: int
     heads: Heads
 
-    def told(self) -> Iterator[str]:
+    def messages(self) -> Iterator[str]:
         """Yield a sentence for each warning, without names of organisations."""
         if self.quarantined:
             yield f"Accounts that `verify` has stopped, until two persons lift their quarantine: {self.quarantined}."
@@ -98,11 +98,11 @@ class DatabaseCollector:
         self._looked_at = -CACHE_SECONDS
         self._turn = asyncio.Lock()
 
-    async def look(self) -> dict[str, PlacementSnapshot]:
+    async def collect(self) -> dict[str, PlacementSnapshot]:
         """Collect the metrics by placement, at most `CACHE_SECONDS` old."""
         async with self._turn:
             if monotonic() - self._looked_at >= CACHE_SECONDS:
-                found = await asyncio.gather(*(watch.seen() for watch in self._watches))
+                found = await asyncio.gather(*(watch.collect() for watch in self._watches))
                 self._looked = {watch.placement.name: each for watch, each in zip(self._watches, found, strict=True)}
                 self._looked_at = monotonic()
             return self._looked
@@ -116,18 +116,18 @@ class _PlacementCollector:
         self._signs = signs
         self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
 
-    async def seen(self) -> PlacementSnapshot:
+    async def collect(self) -> PlacementSnapshot:
         """Collect the metrics; a database error is logged and makes the snapshot empty."""
         trouble = await self.placement.readiness.trouble()
         if trouble is not None and trouble not in READABLE:
             return PlacementSnapshot(trouble)
         try:
-            return PlacementSnapshot(trouble, await asyncio.to_thread(self.look))
+            return PlacementSnapshot(trouble, await asyncio.to_thread(self.read_stats))
         except (SQLAlchemyError, LedgerError) as error:
             _logger.warning("The placement %s cannot be measured: %s", self.placement.name, error_summary(error))
             return PlacementSnapshot(trouble or Fault.SILENT)
 
-    def look(self) -> LedgerStats:
+    def read_stats(self) -> LedgerStats:
         """Collect the metrics in one transaction."""
         with self.placement.database.read(ALL_TENANTS) as tx:
             unread = self._read(tx, overview_queries.list_summaries(tx, None))
@@ -170,19 +170,19 @@ class IntegrityMonitor:
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, IntegrityWarnings] = {}
+        self.warnings: dict[str, IntegrityWarnings] = {}
 
-    def look(self, placement: Placement) -> None:
+    def check(self, placement: Placement) -> None:
         """Check one placement's ledger."""
         with placement.database.read(ALL_TENANTS) as tx:
-            self.found[placement.name] = IntegrityWarnings(
+            self.warnings[placement.name] = IntegrityWarnings(
                 monitoring_queries.quarantined(tx), monitoring_queries.heads(tx)
             )
 
-    async def keep_looking(self, placement: Placement) -> None:
+    async def run(self, placement: Placement) -> None:
         """Check periodically, until cancelled."""
         while True:
-            await attempt("integrity", "The ends of the chains could not be looked at", lambda: self.look(placement))
+            await attempt("integrity", "The ends of the chains could not be looked at", lambda: self.check(placement))
             await asyncio.sleep(CHECK_SECONDS)
 
 

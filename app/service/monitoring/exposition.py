@@ -28,8 +28,8 @@ THRESHOLDS: Final = (0.5, 0.8, 0.95, 1.0)
 
 
 def exposition(
-    looked: Mapping[str, PlacementSnapshot],
-    doubts: Mapping[str, IntegrityWarnings],
+    snapshots: Mapping[str, PlacementSnapshot],
+    warnings: Mapping[str, IntegrityWarnings],
     *,
     named: int,
     accept: str,
@@ -45,8 +45,8 @@ def exposition(
         registry.register(_WorkersCollector(Path(os.environ[SHARED_FOLDER])))
     else:
         registry.register(_StaticCollector(REGISTRY.collect()))
-    registry.register(_StaticCollector(_numbers(doubts, _INTEGRITY_METRICS, now)))
-    registry.register(_StaticCollector(_of_ledgers(looked, named, now)))
+    registry.register(_StaticCollector(_numbers(warnings, _INTEGRITY_METRICS, now)))
+    registry.register(_StaticCollector(_of_ledgers(snapshots, named, now)))
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
 
@@ -104,12 +104,14 @@ class _StaticCollector(Collector):
         return self._metrics
 
 
-def _of_ledgers(looked: Mapping[str, PlacementSnapshot], named: int, now: Mapping[str, datetime]) -> Iterator[Metric]:
+def _of_ledgers(
+    snapshots: Mapping[str, PlacementSnapshot], named: int, now: Mapping[str, datetime]
+) -> Iterator[Metric]:
     ready = _by_placement("epsilon_ledger_ready", "1 if steps can be decided, 0 otherwise.")
-    for placement, each in looked.items():
-        ready.add_metric([placement], each.trouble is None)
+    for placement, each in snapshots.items():
+        ready.add_metric([placement], each.unavailable_reason is None)
     yield ready
-    there = {placement: each.found for placement, each in looked.items() if each.found is not None}
+    there = {placement: each.stats for placement, each in snapshots.items() if each.stats is not None}
     yield from _numbers(there, _LEDGER_METRICS, now)
     yield from _labelled(there)
     if named:

@@ -63,7 +63,7 @@ class Sampler:
                     _CPU.inc(max(0.0, sample.value - self._cpu))
                     self._cpu = sample.value
 
-    async def keep_looking(self) -> None:
+    async def run(self) -> None:
         """Sample periodically, until cancelled."""
         while True:
             self.sample()

@@ -53,7 +53,7 @@ class LoginState:
     target: str
     silent: bool
 
-    def written(self) -> str:
+    def to_cookie(self) -> str:
         """Serialize for a cookie."""
         return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode().rstrip("=")
 

@@ -39,9 +39,9 @@ class _Home:
 class OidcAuthenticator:
     """Authenticate people by tokens, and record refused ones."""
 
-    def __init__(self, terms: OidcConfig, doors: CircuitBreakers, failures: FailedAttemptLog) -> None:
+    def __init__(self, terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog) -> None:
         self._terms = terms
-        self._doors = doors
+        self._breakers = breakers
         self._failures = failures
         self._provider = JwksCache(terms)
 
@@ -54,27 +54,27 @@ class OidcAuthenticator:
         """
         found = tokens.verify_token(token, self._provider)
         try:
-            return OidcIdentity(self._caller(found.claims, self._doors.now(), self._terms), found.thumbprint)
+            return OidcIdentity(self._caller(found.claims, self._breakers.now(), self._terms), found.thumbprint)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
 
-    def signed_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
+    def authenticate_login(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
         """Authenticate the ID token of a login with this nonce; raises as `authenticate` does."""
         found = tokens.verify_token(token, self._provider, tokens.ID_TYPES)
         terms = replace(self._terms, audience=client_id)
         try:
-            caller = self._caller(found.claims, self._doors.now(), terms)
+            caller = self._caller(found.claims, self._breakers.now(), terms)
             tokens.check_sign_in(found.claims, client_id, nonce)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
         return OidcIdentity(caller, found.thumbprint)
 
-    def still_known(self, person: OidcIdentity) -> bool:
+    def is_valid(self, person: OidcIdentity) -> bool:
         """Whether an accepted token is still valid, by the cached key set."""
         ends = person.caller.expires_at
-        return self._provider.publishes(person.thumbprint) and (ends is None or self._doors.now() < ends)
+        return self._provider.publishes(person.thumbprint) and (ends is None or self._breakers.now() < ends)
 
     def publishes(self, thumbprint: str) -> bool:
         """Whether the provider publishes a key, by the cached key set."""
@@ -111,9 +111,9 @@ class OidcAuthenticator:
         if not isinstance(named, str) or not named or not named.isprintable():
             return None
         failure: Exception | None = None
-        for placement in self._doors.in_order():
+        for placement in self._breakers.in_order():
             try:
-                with self._doors[placement].passed() as db, db.read(ALL_TENANTS) as tx:
+                with self._breakers[placement].guard() as db, db.read(ALL_TENANTS) as tx:
                     organisation_id = organisations.find_organisation(tx, named)
             except (SQLAlchemyError, LedgerUnavailableError) as error:
                 failure = error  # that database may have the organisation
@@ -128,7 +128,7 @@ class OidcAuthenticator:
         """Get the id of the account that bounds a role; None: unbounded."""
         if grant.scope is None:
             return None
-        with self._doors[home.placement].passed() as db, db.read(home.organisation_id) as tx:
+        with self._breakers[home.placement].guard() as db, db.read(home.organisation_id) as tx:
             found = accounts.find(tx, home.organisation_id, grant.scope) or accounts.find_by_path(
                 tx, home.organisation_id, grant.scope
             )
@@ -155,7 +155,7 @@ class OidcAuthenticator:
                 subject,
                 {"issuer": self._terms.issuer},
             )
-            self._failures.note(self._doors[home.placement].db, tried, error.why, request_id)
+            self._failures.note(self._breakers[home.placement].db, tried, error.why, request_id)
 
 
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
