@@ -32,6 +32,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it; a folder of our ow
 ROOMY_BYTES = 4 << 30
 TEMPLATE = "ledger_template"
 EMPTY = "template0"
+INITIAL = "initial"
+"""The folder beside a cluster's data that keeps them as `initdb` left them: to copy it takes a tenth of the time."""
+
 SERVICE = "service"
 """The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
 
@@ -84,19 +87,14 @@ class Cluster:
 
     @classmethod
     def create(cls, configuration: str = "", beneath: Path | None = None) -> Self:
-        """A new cluster, started."""
-        cluster = cls(configuration=configuration, beneath=beneath)
+        """A new cluster, started; with the password of the shared one, if it begins as a copy of that one's data."""
+        first = _Shared.cluster
+        cluster = cls(first.password if first else None, configuration, beneath)
         with cluster._removed_if_it_fails():
-            secret = cluster.folder / "password"
-            secret.write_text(cluster.password)
-            if cluster._user:
-                os.chown(secret, cluster._user.pw_uid, cluster._user.pw_gid)
-            common = ["--username=ledger", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
-            # A locale that does not sort as bytes do, so that nothing comes to depend on one that does.
-            made = cluster._tool("initdb", *common, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
-            if made.returncode != 0:
-                made = cluster._tool("initdb", *common, "--no-locale")
-            assert made.returncode == 0, made.stderr.decode()
+            if first:
+                cluster._copy_data(first.folder / INITIAL)
+            else:
+                cluster._initialise()
             cluster._configure()
             cluster.start()
             quick = _verifier(cluster.password)
@@ -220,6 +218,26 @@ class Cluster:
         self._await("SELECT NOT pg_is_in_recovery()")
         self.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
         self.execute("SELECT pg_reload_conf()")
+
+    def _initialise(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if self._user:
+            os.chown(secret, self._user.pw_uid, self._user.pw_gid)
+        common = ["--username=ledger", "--auth=scram-sha-256", f"--pwfile={secret}", "--encoding=UTF8", "--no-sync"]
+        # A locale that does not sort as bytes do, so that nothing comes to depend on one that does.
+        made = self._tool("initdb", *common, "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en")
+        if made.returncode != 0:
+            made = self._tool("initdb", *common, "--no-locale")
+        assert made.returncode == 0, made.stderr.decode()
+        shutil.copytree(self.data, self.folder / INITIAL)
+
+    def _copy_data(self, folder: Path) -> None:
+        shutil.copytree(folder, self.data)
+        self.data.chmod(0o700)
+        if self._user:
+            for path in (self.data, *self.data.rglob("*")):
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
     @contextmanager
     def _removed_if_it_fails(self) -> Iterator[None]:
