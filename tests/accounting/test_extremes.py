@@ -3,7 +3,6 @@
 from itertools import product
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from app.accounting.events import (
 )
 from app.accounting.orders import GRID_VERSION, PURE, orders
 from app.accounting.rdp import curve_over
+from tests.each import for_each
 
 from .event_strategies import EVENTS
 
@@ -55,15 +55,15 @@ SEARCHES = [
 GROUPS = [GroupPrivacy(size, leaf) for leaf, size in product(LEAVES[::3], (2, 10**6))]
 
 
-@pytest.mark.parametrize("event", [*LEAVES, *BATCHES, *SEARCHES, *GROUPS], ids=str)
+@for_each([*LEAVES, *BATCHES, *SEARCHES, *GROUPS])
 def test_an_event_at_its_bounds_has_a_price_or_is_refused(event: DpEvent) -> None:
     for relation in NeighboringRelation:
         _check(event, relation)
 
 
-@pytest.mark.parametrize("q", PROBABILITIES)
-@pytest.mark.parametrize("event", LEAVES, ids=str)
-def test_a_sample_at_the_bounds_never_costs_more_than_everybody(event: DpEvent, q: float) -> None:
+@for_each(product(LEAVES, PROBABILITIES))
+def test_a_sample_at_the_bounds_never_costs_more_than_everybody(case: tuple[DpEvent, float]) -> None:
+    event, q = case
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE
     if _check(PoissonSampled(q, event), relation):
         sampled, everybody = (curve_over(each, FEW, relation) for each in (PoissonSampled(q, event), event))

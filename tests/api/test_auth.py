@@ -7,6 +7,7 @@ from app.main import DASHBOARD_ROUTERS
 from tests.api.conftest import House
 from tests.api.operations import APP, DOCUMENT, GUARDED, NOWHERE, OPERATIONS, PUBLIC, Operation
 from tests.api.witness import without_request_id
+from tests.each import for_each
 from tests.persistence.dump import changed
 
 by_operation = pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
@@ -65,7 +66,7 @@ def test_a_stranger_learns_nothing_from_the_body_it_sends_nor_what_there_is(hous
     assert without_request_id(answers[0]) == without_request_id(answers[1])
 
 
-@by_operation
+@for_each(GUARDED, lambda operation: operation.id)
 def test_an_operation_says_in_the_document_that_it_needs_a_key(operation: Operation) -> None:
     assert operation.described.get("security", DOCUMENT["security"]) == [{"ApiKey": []}]
     assert "401" in operation.described["responses"]

@@ -13,10 +13,17 @@ from app.api.problems import STATUSES
 from tests.api.operations import APP, DOCUMENT, GUARDED, OPERATIONS, OPTIONAL_BODY, POSTS, READS, Operation, resolved
 from tests.api.witness import PROBLEM_JSON
 from tests.conftest import Ledger
+from tests.each import for_each
 
 KEPT = Path(__file__).parents[2] / "openapi" / "openapi.json"
 JSON = "application/json"
-each = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+
+
+def _id(operation: Operation) -> str:
+    return operation.id
+
+
+each = for_each(OPERATIONS, _id)
 
 
 def _examples(content: dict[str, Any]) -> list[Any]:
@@ -89,9 +96,7 @@ def _is_complete(schema: dict[str, Any], example: dict[str, Any]) -> None:
     assert set(properties) - nullable <= set(example) <= set(properties)
 
 
-@pytest.mark.parametrize(
-    "operation", [post for post in POSTS if "requestBody" in post.described], ids=lambda operation: operation.id
-)
+@for_each([post for post in POSTS if "requestBody" in post.described], _id)
 def test_a_request_has_an_example_that_fits_its_schema(operation: Operation) -> None:
     content = operation.described["requestBody"]["content"][JSON]
     optional = operation.id in OPTIONAL_BODY
@@ -119,7 +124,7 @@ def test_a_failure_is_a_problem_with_an_example_of_each_code(operation: Operatio
             assert _errors(content["schema"], example["value"]) == []
 
 
-@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
+@for_each(GUARDED, _id)
 def test_an_operation_says_what_can_go_wrong(operation: Operation) -> None:
     expected = {"401", "503"}
     if operation.method == "POST":
@@ -131,7 +136,7 @@ def test_an_operation_says_what_can_go_wrong(operation: Operation) -> None:
     assert expected <= set(operation.described["responses"])
 
 
-@pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
+@for_each(READS, _id)
 def test_a_read_says_that_it_answers_304(operation: Operation) -> None:
     assert "304" in operation.described["responses"]
 
@@ -150,9 +155,7 @@ def test_a_parameter_is_described_where_its_name_does_not_say_all(operation: Ope
             assert parameter.get("description") or parameter["schema"].get("description"), parameter["name"]
 
 
-@pytest.mark.parametrize(
-    "operation", [post for post in POSTS if "201" in post.described["responses"]], ids=lambda operation: operation.id
-)
+@for_each([post for post in POSTS if "201" in post.described["responses"]], _id)
 def test_what_creates_something_takes_an_idempotency_key(operation: Operation) -> None:
     headers = [parameter["name"] for parameter in operation.described["parameters"] if parameter["in"] == "header"]
     assert set(headers) - {"If-Match"} == {"Idempotency-Key"}
