@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.dashboard.formatting import count, limit, short
+from app.dashboard.formatting import account_page, count, limit, short
 from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import AuditEntry
 
@@ -112,7 +112,9 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
     )
     pattern = SENTENCES.get(entry.action)
     words = pattern.format_map(known) + _withdrawn(after) if pattern else f"did {entry.action} to {known['name']}"
-    return AuditMessage(entry, words, _indented(before), _indented(after), _link(entry.subject, paths))
+    return AuditMessage(
+        entry, words, _indented(before), _indented(after), account_page(entry.subject) if entry.subject in paths else ""
+    )
 
 
 def ids_in(found: Iterable[AuditEntry]) -> set[str]:
@@ -154,9 +156,3 @@ def _withdrawn(facts: Mapping[str, Any]) -> str:
     plans = facts.get("withdrawn") or ()
     steps = sum(number for plan in plans for number in plan["steps"].values())
     return f", which withdrew {count(steps)} planned steps" if steps else ""
-
-
-def _link(subject: str, paths: Mapping[str, str]) -> str:
-    if subject not in paths:
-        return ""
-    return f"/runs/{subject}" if subject.startswith("run_") else f"/accounts/{subject}"

@@ -94,6 +94,11 @@ def short(actor: str) -> str:
     return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
 
 
+def account_page(account_id: str) -> str:
+    """Get the path of the page of an account."""
+    return f"/runs/{account_id}" if account_id.startswith("run_") else f"/accounts/{account_id}"
+
+
 def marked(text: str) -> Markup:
     """Render the backticks of an API message as code."""
     parts = enumerate(text.split("`"))
@@ -116,6 +121,20 @@ def width(part: float) -> str:
 
 FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     each.__name__: each
-    for each in (spent, free, limit, percent, count, moment, day, lasting, short, marked, severity_label, width)
+    for each in (
+        spent,
+        free,
+        limit,
+        percent,
+        count,
+        moment,
+        day,
+        lasting,
+        short,
+        marked,
+        severity_label,
+        width,
+        account_page,
+    )
 }
 """Jinja filters by name."""

@@ -71,7 +71,6 @@ class ProposalDetail:
 
     Args:
         path: of its account, or of the population that it would create; or "organisation".
-        page: the page of that; empty: none.
         spending: for limits and runs.
         rules: the changed rules of an open policy proposal.
         opening: the request that would create a population.
@@ -81,7 +80,6 @@ class ProposalDetail:
 
     proposal: Proposal
     path: str
-    page: str
     spending: Spending | None
     rules: tuple[RuleChange, ...] = ()
     opening: Mapping[str, Any] | None = None
@@ -185,19 +183,18 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
 
 def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> ProposalDetail:
     may = proposal.status is ProposalStatus.OPEN and Permission.PROPOSAL_APPROVE in PERMISSIONS[context.principal.role]
-    path, page = ORGANISATION, "/policies"
+    path = ORGANISATION
     spending = None
     if proposal.kind is ProposalKind.POPULATION:
-        path, page = str(proposal.proposed["name"]), ""
+        path = str(proposal.proposed["name"])
     if proposal.account_id is not None:
         accounts_above = accounts.path_of(tx, context.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
-        path, page = account.path, f"/{'runs' if account.kind is AccountKind.RUN else 'accounts'}/{account.id}"
+        path = account.path
         spending = _spending(accounts_above, proposal)
     return ProposalDetail(
         proposal=proposal,
         path=path,
-        page=page,
         spending=spending,
         rules=_rules(tx, context, proposal),
         opening=proposal.proposed if proposal.kind is ProposalKind.POPULATION else None,
