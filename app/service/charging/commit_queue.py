@@ -38,7 +38,7 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
 )
-from app.service.charging.saving import save
+from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 from app.service.metrics import counters
@@ -235,7 +235,7 @@ def commit_group(
         ]
         save(tx, *works.values())
     for work in works.values():
-        memory.remember(work)
+        remember(memory, work)
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""Write the changes of units of work, after their decisions."""
+"""Write the changes of units of work after their decisions, and cache them after the commit."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from app.persistence.repositories import alerts, balances, decisions, dp_events,
 from app.persistence.repositories.dp_events import CostTable
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
+from app.service.charging.cache import CachedPlan, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
 
 
@@ -74,3 +75,18 @@ def _raise_threshold_alerts(work: UnitOfWork) -> None:
         crossed = record.alert_settings.thresholds[record.watermark.passed : watch.passed]
         work.alerts.extend(threshold_alerts(record.account, crossed, record.updated_at))
         work.accounts[account_id] = replace(record, watermark=watch)
+
+
+def remember(memory: LedgerCache, work: UnitOfWork) -> None:
+    """Cache the rows of a committed unit of work."""
+    owner = work.organisation_id
+    memory.accounts.put_many(
+        ((owner, each), replace(record, uncompacted={}) if record.uncompacted is None else record)
+        for each, record in (work.unlocked | work.accounts).items()
+    )
+    for run_id, reservation in work.reservations.items():
+        own = work.accounts[run_id]
+        plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
+        memory.plans.put((owner, reservation.id), plan)
+    for (relation, grid_version), costs in work.added_costs.items():
+        memory.costs.put_events(CostTable(owner, relation, grid_version), costs)
