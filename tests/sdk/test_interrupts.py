@@ -121,11 +121,11 @@ def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkey
         world.authorize(run)
 
     def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
-        monkeypatch.setattr("epsilon_ledger._run.run.wait", wait)
+        monkeypatch.setattr("epsilon_ledger._net.transport.wait", wait)
         assert flights
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("epsilon_ledger._run.run.wait", impatient)
+    monkeypatch.setattr("epsilon_ledger._net.transport.wait", impatient)
     with pytest.raises(KeyboardInterrupt):
         run.authorize()
     gate.set()

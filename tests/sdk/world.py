@@ -283,6 +283,5 @@ def clock_of_all() -> Iterator[Clock]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Clock, "ahead", timedelta())
         stand_at(patch, lambda: trainer.Clock.now(UTC))
-        for module in ("run", "async_run"):
-            patch.setattr(f"epsilon_ledger._run.{module}.time", SimpleNamespace(monotonic=clock))
+        patch.setattr("epsilon_ledger._run.run_base.time", SimpleNamespace(monotonic=clock))
         yield clock

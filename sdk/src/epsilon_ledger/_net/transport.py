@@ -7,14 +7,15 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import httpx
 
 from epsilon_ledger._wire.errors import LedgerUnavailableError
-from epsilon_ledger._wire.requests import Request, RequestFlow
+from epsilon_ledger._wire.requests import Request
 from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
 
 T = TypeVar("T")
@@ -97,21 +98,25 @@ class Transport:
         except StopIteration as end:
             return _result(end)
 
-    def execute(self, flow: RequestFlow[T]) -> T:
-        """Run a request flow and return its result.
+    def execute(self, flow: Generator[Request | Future[Response], Any, T]) -> T:
+        """Run a request flow and return its result; wait for what it yields in flight.
 
         Raises:
             LedgerError: as `send`, unless the flow handles it.
         """
         try:
-            request = next(flow)
+            wanted = next(flow)
             while True:
+                response = None
                 try:
-                    response = self.send(request)
+                    if isinstance(wanted, Request):
+                        response = self.send(wanted)
+                    else:
+                        wait([wanted])
                 except BaseException as error:  # noqa: BLE001 - the flow handles all of them
-                    request = flow.throw(error)
+                    wanted = flow.throw(error)
                 else:
-                    request = flow.send(response)
+                    wanted = flow.send(response)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -146,17 +151,21 @@ class AsyncTransport:
         except StopIteration as end:
             return _result(end)
 
-    async def execute(self, flow: RequestFlow[T]) -> T:
-        """As `Transport.carry`."""
+    async def execute(self, flow: Generator[Request | asyncio.Task[Response], Any, T]) -> T:
+        """As `Transport.execute`."""
         try:
-            request = next(flow)
+            wanted = next(flow)
             while True:
+                response = None
                 try:
-                    response = await self.send(request)
+                    if isinstance(wanted, Request):
+                        response = await self.send(wanted)
+                    else:
+                        await asyncio.wait([wanted])
                 except BaseException as error:  # noqa: BLE001 - as there
-                    request = flow.throw(error)
+                    wanted = flow.throw(error)
                 else:
-                    request = flow.send(response)
+                    wanted = flow.send(response)
         except StopIteration as end:
             result: T = end.value
             return result

@@ -1,7 +1,6 @@
 """The run for asyncio programs."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -11,19 +10,19 @@ from epsilon_ledger._run.context_exit import add_failure_note, exit_action
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import async_run_method
 from epsilon_ledger._run.progress import Progress
-from epsilon_ledger._run.run_properties import RunProperties
+from epsilon_ledger._run.run_base import RunBase
 from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import RunState, StepAuthorization
-from epsilon_ledger._wire.requests import RequestFlow
+from epsilon_ledger._wire.requests import Request, RequestFlow
 from epsilon_ledger._wire.responses import Response
 
 T = TypeVar("T")
 
 
-class AsyncRun(RunProperties):
+class AsyncRun(RunBase[asyncio.Task[Response]]):
     """`Run` with awaitable methods, opened by `AsyncLedgerClient.create_run`, `get_run` or `resume_run`.
 
     Tasks of one event loop may share it; their calls are serialized.
@@ -45,10 +44,8 @@ class AsyncRun(RunProperties):
         step: int | None,
         with_plan: bool = False,
     ) -> None:
-        super().__init__(RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan))
+        super().__init__(state, prefetch, step=step, with_plan=with_plan)
         self._transport = transport
-        self._background = prefetch.background
-        self._inflight: asyncio.Task[Response] | None = None
         self._lock = asyncio.Lock()
 
     async def authorize(
@@ -63,21 +60,7 @@ class AsyncRun(RunProperties):
         count = whole("count", count)
         self._require_own_process()
         async with self._lock:
-            if self._inflight is not None and self._inflight.done():
-                await self._await_grant()
-            local = events is None and not truncate and (self._background or not self._protocol.grants.renewal_due)
-            authorization = await self._allocate(count, event) if local else None
-            if authorization is None:
-                if self._inflight is not None:
-                    await self._await_grant()
-                flow = self._protocol.authorize(count, event, events, truncate=truncate)
-                authorization = await self._transport.execute(flow)
-            if self._background and self._inflight is None:
-                request = self._protocol.grants.prefetch_request()
-                if request is not None:
-                    self._inflight = asyncio.create_task(self._transport.send(request))
-                    self._inflight.add_done_callback(_consume_exception)
-            return authorization
+            return await self._transport.execute(self._authorize(count, event, events, truncate=truncate))
 
     async def track(self, batches: Iterable[T] | AsyncIterable[T], *, progress: bool | None = None) -> AsyncIterator[T]:
         """As `Run.track`."""
@@ -125,31 +108,6 @@ class AsyncRun(RunProperties):
                 raise
             add_failure_note(error, action, self.id, second)
 
-    async def _allocate(self, count: int, event: Event | None) -> StepAuthorization | None:
-        """Take steps from the current grant or the one in flight."""
-        if self._protocol.step_requests.in_doubt:
-            return None
-        authorization = self._protocol.grants.allocate(count, event)
-        if authorization is None and self._inflight is not None:
-            await self._await_grant()
-            authorization = self._protocol.grants.allocate(count, event)
-        return authorization
-
-    async def _await_grant(self) -> None:
-        """Wait for the grant in flight and adopt it."""
-        inflight = self._inflight
-        assert inflight is not None, "something is on its way"
-        # The waiting task may be cancelled; the request in flight goes on.
-        await asyncio.wait([inflight])
-        self._inflight = None
-        if inflight.cancelled():
-            return  # the loop is shutting down, or the request is sent again
-        try:
-            outcome: Response | LedgerError = inflight.result()
-        except LedgerError as error:
-            outcome = error
-        self._protocol.grants.handle_outcome(outcome)
-
     def _cancel(self) -> None:
         if self._inflight is not None:
             self._inflight.cancel()
@@ -158,9 +116,13 @@ class AsyncRun(RunProperties):
     async def _execute(self, flow: RequestFlow[T]) -> T:
         self._require_own_process()
         async with self._lock:
-            if self._inflight is not None:
-                await self._await_grant()
-            return await self._transport.execute(flow)
+            return await self._transport.execute(self._alone(flow))
+
+    def _start(self, request: Request) -> asyncio.Task[Response]:
+        """Send a request in a task."""
+        inflight = asyncio.create_task(self._transport.send(request))
+        inflight.add_done_callback(_consume_exception)
+        return inflight
 
 
 def _consume_exception(inflight: asyncio.Task[Response]) -> None:

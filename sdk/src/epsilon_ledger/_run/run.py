@@ -1,8 +1,7 @@
 """The run for blocking programs."""
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Lock, Thread, get_ident
 from types import TracebackType
@@ -13,7 +12,7 @@ from epsilon_ledger._run.context_exit import add_failure_note, exit_action
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import run_method
 from epsilon_ledger._run.progress import Progress
-from epsilon_ledger._run.run_properties import RunProperties
+from epsilon_ledger._run.run_base import RunBase
 from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
@@ -25,7 +24,7 @@ from epsilon_ledger._wire.responses import Response
 T = TypeVar("T")
 
 
-class Run(RunProperties):
+class Run(RunBase[Future[Response]]):
     """A training run that authorizes each noisy step, opened by `create_run`, `get_run` or `resume_run`.
 
     Use a run in one process: it keeps the next step, unanswered steps and grants. In distributed training one rank
@@ -52,10 +51,8 @@ class Run(RunProperties):
         step: int | None,
         with_plan: bool = False,
     ) -> None:
-        super().__init__(RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan))
+        super().__init__(state, prefetch, step=step, with_plan=with_plan)
         self._transport = transport
-        self._background = prefetch.background
-        self._inflight: Future[Response] | None = None
         self._lock = Lock()
         self._owner = 0
 
@@ -90,20 +87,7 @@ class Run(RunProperties):
         """
         count = whole("count", count)
         with self._exclusive():
-            if self._inflight is not None and self._inflight.done():
-                self._await_grant()
-            local = events is None and not truncate and (self._background or not self._protocol.grants.renewal_due)
-            authorization = self._allocate(count, event) if local else None
-            if authorization is None:
-                if self._inflight is not None:
-                    self._await_grant()
-                flow = self._protocol.authorize(count, event, events, truncate=truncate)
-                authorization = self._transport.execute(flow)
-            if self._background and self._inflight is None:
-                request = self._protocol.grants.prefetch_request()
-                if request is not None:
-                    self._inflight = _send_in_thread(self._transport, request)
-            return authorization
+            return self._transport.execute(self._authorize(count, event, events, truncate=truncate))
 
     def track(self, batches: Iterable[T], *, progress: bool | None = None) -> Iterator[T]:
         """Authorize a step before each batch, and yield the batch.
@@ -162,29 +146,6 @@ class Run(RunProperties):
                 raise
             add_failure_note(error, action, self.id, second)
 
-    def _allocate(self, count: int, event: Event | None) -> StepAuthorization | None:
-        """Take steps from the current grant or the one in flight."""
-        if self._protocol.step_requests.in_doubt:
-            return None
-        authorization = self._protocol.grants.allocate(count, event)
-        if authorization is None and self._inflight is not None:
-            self._await_grant()
-            authorization = self._protocol.grants.allocate(count, event)
-        return authorization
-
-    def _await_grant(self) -> None:
-        """Wait for the grant in flight and adopt it."""
-        inflight = self._inflight
-        assert inflight is not None, "something is on its way"
-        # The waiting thread may be interrupted; the request in flight goes on.
-        wait([inflight])
-        self._inflight = None
-        try:
-            outcome: Response | LedgerError = inflight.result()
-        except LedgerError as error:
-            outcome = error
-        self._protocol.grants.handle_outcome(outcome)
-
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Serialize the calls of all threads."""
@@ -202,20 +163,17 @@ class Run(RunProperties):
 
     def _execute(self, flow: RequestFlow[T]) -> T:
         with self._exclusive():
-            if self._inflight is not None:
-                self._await_grant()
-            return self._transport.execute(flow)
+            return self._transport.execute(self._alone(flow))
 
+    def _start(self, request: Request) -> Future[Response]:
+        """Send a request in a daemon thread, which does not delay the program's exit."""
+        inflight: Future[Response] = Future()
 
-def _send_in_thread(transport: Transport, request: Request) -> Future[Response]:
-    """Send a request in a daemon thread, which does not delay the program's exit."""
-    inflight: Future[Response] = Future()
+        def send() -> None:
+            try:
+                inflight.set_result(self._transport.send(request))
+            except BaseException as error:  # noqa: BLE001 - raised from the future
+                inflight.set_exception(error)
 
-    def send() -> None:
-        try:
-            inflight.set_result(transport.send(request))
-        except BaseException as error:  # noqa: BLE001 - raised from the future
-            inflight.set_exception(error)
-
-    Thread(target=send, name="epsilon-ledger", daemon=True).start()
-    return inflight
+        Thread(target=send, name="epsilon-ledger", daemon=True).start()
+        return inflight
