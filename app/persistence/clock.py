@@ -45,7 +45,7 @@ class Reading:
     """A reading of the database's clock, between the `counted` times `began` and `ended`."""
 
     began: float
-    told: datetime
+    time: datetime
     ended: float
 
 
@@ -80,8 +80,8 @@ class Clock:
             SQLAlchemyError: the database does not answer.
         """
         reading = self._read()
-        told, lasted = reading.told.timestamp(), reading.ended - reading.began
-        low, high = told - reading.ended, told - reading.began + DRIFT * lasted
+        time_read, lasted = reading.time.timestamp(), reading.ended - reading.began
+        low, high = time_read - reading.ended, time_read - reading.began + DRIFT * lasted
         with self._lock:
             self._known = _merge_reading(self._known, low, high, reading.ended)
 

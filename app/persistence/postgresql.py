@@ -150,8 +150,8 @@ def bypasses_rls(connection: Connection) -> bool:
 def read_clock(connection: Connection) -> Reading:
     """Read the server's clock."""
     began = counted()
-    told: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
-    return Reading(began, told, counted())
+    time: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    return Reading(began, time, counted())
 
 
 def prepare_migration(connection: Connection) -> None:

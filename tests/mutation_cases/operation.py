@@ -275,8 +275,8 @@ CASES = (
     Mutation(
         "the error of the clock is not counted",
         "app/persistence/clock.py",
-        "told - reading.began + DRIFT * lasted",
-        "told - reading.began",
+        "time_read - reading.began + DRIFT * lasted",
+        "time_read - reading.began",
         ("tests/persistence/test_clock.py",),
     ),
     Mutation(

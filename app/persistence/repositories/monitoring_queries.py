@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Subquery, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, Table, func, or_, select
 
 from app.ledger.runs import TERMINAL
 from app.persistence.repositories.expressions import PENDING, join_on
@@ -52,8 +52,7 @@ class Heads:
 
 def quarantined(tx: Connection) -> int:
     """Count the quarantined accounts."""
-    found = select(func.count()).select_from(accounts).where(accounts.c.quarantine_reason.is_not(None))
-    return int(tx.execute(found).scalar_one())
+    return _count(tx, accounts, accounts.c.quarantine_reason.is_not(None))
 
 
 def runs_by_status(tx: Connection) -> dict[str, int]:
@@ -64,7 +63,7 @@ def runs_by_status(tx: Connection) -> dict[str, int]:
 
 def organisations_of(tx: Connection) -> int:
     """Count the organisations."""
-    return int(tx.execute(select(func.count()).select_from(organisations)).scalar_one())
+    return _count(tx, organisations)
 
 
 def backlog(tx: Connection) -> Backlog:
@@ -72,9 +71,8 @@ def backlog(tx: Connection) -> Backlog:
     pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(PENDING)
     waiting = tx.execute(pending).one()
     off = webhooks.c.disabled_at.is_not(None)
-    disabled = tx.execute(select(func.count()).select_from(webhooks).where(off)).scalar_one()
-    fails = select(func.count()).select_from(webhooks).where(~off, webhooks.c.consecutive_failures > 0)
-    return Backlog(waiting.number, waiting.oldest, disabled, tx.execute(fails).scalar_one())
+    failing = _count(tx, webhooks, ~off, webhooks.c.consecutive_failures > 0)
+    return Backlog(waiting.number, waiting.oldest, _count(tx, webhooks, off), failing)
 
 
 def signing(tx: Connection) -> Signing:
@@ -123,10 +121,13 @@ def heads(tx: Connection) -> Heads:
         )
         .where(or_(audit_entries.c.entry_hash.is_(None), audit_entries.c.entry_hash != checkpoints.c.audit_head))
     )
-    count = tx.execute(select(func.count()).select_from(runs).where(begun)).scalar_one()
-    return Heads(count, tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())
+    return Heads(_count(tx, runs, begun), tx.execute(wrong).scalar_one(), tx.execute(forked).scalar_one())
 
 
 def _newest_checkpoints() -> Subquery:
     newest = select(checkpoints.c.organisation_id, func.max(checkpoints.c.audit_length).label("audit_length"))
     return newest.group_by(checkpoints.c.organisation_id).subquery()
+
+
+def _count(tx: Connection, table: Table, *conditions: ColumnElement[bool]) -> int:
+    return int(tx.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())

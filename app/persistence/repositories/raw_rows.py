@@ -233,22 +233,22 @@ def quarantined(tx: Connection, organisation_id: str | None = None, report: Repo
 
 
 def set_quarantine(
-    tx: Connection, organisation_id: str, sentences: Mapping[str, str | None], now: datetime
+    tx: Connection, organisation_id: str, reasons: Mapping[str, str | None], now: datetime
 ) -> dict[str, str | None]:
     """Quarantine accounts, or lift it where the reason is None, and return the previous reasons.
 
     The version and time of change increase; a missing row has no previous reason.
     """
-    seen = lock(tx, organisation_id, sentences)  # in the global order: an update takes its locks row by row
+    locked = lock(tx, organisation_id, reasons)  # in the global order: an update takes its locks row by row
     here = (accounts.c.organisation_id == organisation_id) & (accounts.c.id == bindparam("of_account"))
-    if seen:
+    if locked:
         tx.execute(
             update(accounts)
             .where(here)
-            .values(quarantine_reason=bindparam("sentence"), version=accounts.c.version + 1, updated_at=now),
-            [{"of_account": each.id, "sentence": sentences[each.id]} for each in seen],
+            .values(quarantine_reason=bindparam("reason"), version=accounts.c.version + 1, updated_at=now),
+            [{"of_account": each.id, "reason": reasons[each.id]} for each in locked],
         )
-    return {each.id: each.quarantine for each in seen}
+    return {each.id: each.quarantine for each in locked}
 
 
 def _plain(row: Row[Any], record: Any, **others: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
