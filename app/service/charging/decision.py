@@ -197,7 +197,8 @@ def _by_the_accounts(
         work.mentioned.update(step.event for step in steps)
         return work.append(run, _decision(command, run, steps, fingerprint, outcome))
     decision = _decision(command, run, steps, fingerprint, outcome)
-    costs.update((each.step.event, each.curve) for each in priced)  # the ledger may lack some
+    if ready.prices:  # only then may the ledger lack any
+        work.remember_costs(path[0], priced)
     work.charge(outcome.accounts, priced, now)
     if outcome.overdrawn or not outcome.steps_remaining:
         _raise_alerts(work, run, outcome, now)

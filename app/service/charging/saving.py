@@ -52,10 +52,11 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
     """Write what decisions and runs refer to: costs, events and reservations."""
     for (relation, grid_version), costs in work.costs.items() if work.changed else ():
         table = CostTable(work.organisation_id, relation, grid_version)
-        lacking = dp_events.without_curve(tx, table, costs)  # a restored backup may lack some that are cached
-        if lacking:
-            work.added_costs[relation, grid_version] = {event: costs[event] for event in lacking}
-            dp_events.add_curves(tx, table, work.added_costs[relation, grid_version])
+        new = work.added_costs.get((relation, grid_version), {})
+        lost = dp_events.without_curve(tx, table, costs.keys() - new.keys())  # by a backup that was restored
+        if new or lost:
+            added = work.added_costs[relation, grid_version] = new | {event: costs[event] for event in lost}
+            dp_events.add_curves(tx, table, added)
     if work.mentioned:
         dp_events.remember(tx, work.organisation_id, work.mentioned)
     for closed, now in work.closed:  # before another is added: a run has one active reservation

@@ -40,14 +40,14 @@ class UnitOfWork:
         by_key: decisions by idempotency key.
         reused_keys: idempotency keys of requests of other kinds.
         by_first_step: decisions that advanced a run, by run, attempt and first step.
-        costs: costs of events; those that the ledger lacks are stored with a charge.
+        costs: costs of events.
         costed_plans: runs whose plans have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: decisions to append.
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
         opened: reservations to add, with the curve of their plans.
         mentioned: events of refusals, stored without costs.
-        added_costs: costs that were added to the ledger.
+        added_costs: those of them that the ledger lacks.
     """
 
     organisation_id: str
@@ -153,6 +153,14 @@ class UnitOfWork:
     def costs_of(self, account: Account) -> dict[DpEvent, RdpCurve]:
         """Get the loaded costs under an account's rules."""
         return self.costs.setdefault((account.relation, account.grid_version), {})
+
+    def remember_costs(self, account: Account, steps: Iterable[PricedStep]) -> None:
+        """Add the costs that the ledger lacks."""
+        costs = self.costs_of(account)
+        new = {priced.step.event: priced.curve for priced in steps if priced.step.event not in costs}
+        if new:
+            costs.update(new)
+            self.added_costs.setdefault((account.relation, account.grid_version), {}).update(new)
 
     def take(self, taken: Reservation) -> None:
         """Replace a run's reservation after steps were taken out of its plan."""

@@ -173,7 +173,7 @@ def hold_plan(
         expires_at=context.now + timedelta(seconds=request.lease_seconds),
     )
     work.open(reservation, total_cost(priced), context.now)
-    costs.update((each.step.event, each.curve) for each in priced)
+    work.remember_costs(path[0], priced)
     work.change(holding, context.now)
     return reservation
 
