@@ -81,7 +81,7 @@ def _with_webhook(house: House) -> House:
     return replace(house, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
 
 
-async def _never(*_: object) -> None:
+async def deliver_nothing(*_: object) -> None:
     await asyncio.Event().wait()
 
 
@@ -89,7 +89,7 @@ async def _never(*_: object) -> None:
 def _undelivered() -> Iterator[None]:
     """Let no worker try deliveries here, which would change their rows between two dumps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placements, "deliver", _never)
+        patch.setattr(placements, "deliver", deliver_nothing)
         yield
 
 

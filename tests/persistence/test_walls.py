@@ -20,11 +20,13 @@ from app.persistence.postgresql import for_organisation
 from app.persistence.repositories import accounts, api_keys, decisions, organisations
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import metadata
+from app.service import placements
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from tests import postgres
+from tests.api.conftest import deliver_nothing
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.signed_in import cookie_for
@@ -91,13 +93,22 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     need_postgresql()
     folder = tmp_path_factory.mktemp("two")
-    with new_database("postgresql", folder) as url, open_ledger(folder, url) as ledger:
-        run, _ = _furnish(ledger, "hospital"), _furnish(ledger, "clinic")
-        with ledger.database.read(ALL_TENANTS) as tx:
-            ours, theirs = (organisations.find_organisation(tx, name) for name in ("hospital", "clinic"))
-        assert ours is not None
-        assert theirs is not None
-        yield Two(ledger, ours, theirs, run)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        new_database("postgresql", folder) as url,
+    ):
+        patch.setattr(placements, "deliver", deliver_nothing)  # it would change rows between two dumps
+        with open_ledger(folder, url) as ledger:
+            yield _two(ledger)
+
+
+def _two(ledger: Ledger) -> Two:
+    run, _ = _furnish(ledger, "hospital"), _furnish(ledger, "clinic")
+    with ledger.database.read(ALL_TENANTS) as tx:
+        ours, theirs = (organisations.find_organisation(tx, name) for name in ("hospital", "clinic"))
+    assert ours is not None
+    assert theirs is not None
+    return Two(ledger, ours, theirs, run)
 
 
 def _whose(table: Table) -> Any:  # noqa: ANN401 - a column
