@@ -156,7 +156,7 @@ def test_a_run_of_several_populations_names_the_people_of_each(home: House) -> N
     page = home.ledger.get(f"/v1/runs/{run}/statement.html").text
     assert "<td>north</td>" in page
     assert "<td>south</td>" in page
-    south = home.ledger.get("/v1/populations?limit=200").json()["items"][-1]
+    south = home.ledger.get("/v1/populations?limit=200").json()["items"][0]
     assert (south["name"], [run]) == (
         "south",
         [each["id"] for each in _stated(home, f"/v1/populations/{south['id']}/statement")["runs"]],
