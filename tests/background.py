@@ -1,33 +1,23 @@
-"""Background work of an application in this process: it begins when most tests have long ended."""
+"""Background work of an application in this process: it is left out.
+
+Each kind of work opens a connection of its own, which on PostgreSQL takes longer than most tests' requests. It would
+also change rows between two looks at them: an expired reservation ends, a delivery is tried. Tests of such work call
+it, and real servers do it.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
 
 from app.service import placements
 from app.service.monitoring import database_collector
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-BEGIN_SECONDS = 10.0
-"""Each kind of work opens a connection of its own, which on PostgreSQL takes longer than most tests' requests.
-
-Tests that wait for such work set this to 0.
-"""
-
 WORK = ((placements, "deliver"), (placements, "run_maintenance"), (database_collector, "attempt"))
 
 
-def begin_late() -> None:
-    """Let all such work begin late."""
+def leave_out() -> None:
+    """Let no such work begin."""
     for module, name in WORK:
-        vars(module)[name] = _late(vars(module)[name])
+        vars(module)[name] = _wait_forever
 
 
-def _late(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    async def begun(*arguments: P.args, **named: P.kwargs) -> T:
-        await asyncio.sleep(BEGIN_SECONDS)
-        return await work(*arguments, **named)
-
-    return begun
+async def _wait_forever(*_: object) -> None:
+    await asyncio.Event().wait()

@@ -40,7 +40,7 @@ __all__ = [
 credential_cache.LOOK_SECONDS = 3600.0
 delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
-background.begin_late()
+background.leave_out()
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
 readiness.CACHE_SECONDS = 0.0

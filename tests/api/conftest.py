@@ -1,13 +1,11 @@
 """What the tests of the API share: a furnished ledger for a whole module, and a witness of every answer."""
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from app.service import placements
 from tests.api.trainer import Trainer
 from tests.api.witness import check_answer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
@@ -79,18 +77,6 @@ def _with_webhook(house: House) -> House:
     experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
     verification = str(house.ledger.post("/v1/verifications", None).json()["id"])
     return replace(house, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
-
-
-async def deliver_nothing(*_: object) -> None:
-    await asyncio.Event().wait()
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _undelivered() -> Iterator[None]:
-    """Let no worker try deliveries here, which would change their rows between two dumps."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placements, "deliver", deliver_nothing)
-        yield
 
 
 @pytest.fixture(scope="module")

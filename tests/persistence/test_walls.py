@@ -20,13 +20,11 @@ from app.persistence.postgresql import for_organisation
 from app.persistence.repositories import accounts, api_keys, decisions, organisations
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.tables import metadata
-from app.service import placements
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from tests import postgres
-from tests.api.conftest import deliver_nothing
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.signed_in import cookie_for
@@ -93,13 +91,8 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     need_postgresql()
     folder = tmp_path_factory.mktemp("two")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        new_database("postgresql", folder) as url,
-    ):
-        patch.setattr(placements, "deliver", deliver_nothing)  # it would change rows between two dumps
-        with open_ledger(folder, url) as ledger:
-            yield _two(ledger)
+    with new_database("postgresql", folder) as url, open_ledger(folder, url) as ledger:
+        yield _two(ledger)
 
 
 def _two(ledger: Ledger) -> Two:
