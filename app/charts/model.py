@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from app.service.queries.runs import spread
+from app.accounting.calibration.trajectory import spread
 
 MOST_ROWS: Final = 40
 """Maximum number of rows of a table."""

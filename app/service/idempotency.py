@@ -1,7 +1,7 @@
 """Effects of requests: each runs in one transaction, and once for each idempotency key.
 
 A use case checks the caller and returns its effect; the API renders the effect's result inside the transaction. So the
-response is stored with the effect or not at all, and what it says is known to the API alone.
+response is stored with the effect or not at all, and only the API knows its form.
 """
 
 import hashlib

@@ -28,18 +28,20 @@ def epsilon_trajectory(
     """
     grid = orders(grid_version)
     found = []
-    for step, curve in _at_steps(parts, _spread(sum(count for _, count in parts), max_points)):
+    for step, curve in _at_steps(parts, spread(1, 1 + sum(count for _, count in parts), max_points)):
         best = epsilon_of_curve(grid, curve, delta)
         found.append(TrajectoryPoint(step, best.epsilon, best.order))
     return found
 
 
-def _spread(steps: int, max_points: int) -> list[int]:
-    """Select the steps to show from 1 to `steps`."""
-    if max_points == 1:
-        return [steps]
-    points = min(steps, max_points)
-    return [1 + index * (steps - 1) // max(points - 1, 1) for index in range(points)]
+def spread(start: int, stop: int, most: int) -> list[int]:
+    """Spread at most `most` integers evenly over [start, stop), both ends included; a single one is the last."""
+    length = stop - start
+    if length <= most:
+        return list(range(start, stop))
+    if most == 1:
+        return [stop - 1]
+    return [start + index * (length - 1) // (most - 1) for index in range(most)]
 
 
 def _at_steps(parts: Sequence[tuple[RdpCurve, int]], steps: Sequence[int]) -> Iterator[tuple[int, RdpCurve]]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from app.ledger.pages import Page, PageRequest
 from app.ledger.verifications import Discrepancy, QuarantinedAccount, Verification
 from app.persistence.repositories import expressions
-from app.persistence.repositories.expressions import read_page
+from app.persistence.repositories.expressions import owned_by, read_page
 from app.persistence.tables import verifications
 
 KEPT: Final = 1000
@@ -23,7 +23,7 @@ def add(tx: Connection, verification: Verification) -> None:
     values = asdict(verification)
     report = {name: values.pop(name) for name in _IN_REPORT}
     tx.execute(insert(verifications).values(**values, report=json.dumps(report)))
-    mine = verifications.c.organisation_id == verification.organisation_id
+    mine = owned_by(verifications, verification.organisation_id)
     newest = select(verifications.c.id).where(mine).order_by(verifications.c.id.desc())
     tx.execute(delete(verifications).where(mine, verifications.c.id <= newest.offset(KEPT).limit(1).scalar_subquery()))
 
@@ -35,14 +35,14 @@ def newest_id(tx: Connection, organisation_id: str) -> str | None:
 
 def find(tx: Connection, organisation_id: str, verification_id: str) -> Verification | None:
     """Find a verification by id."""
-    here = (verifications.c.organisation_id == organisation_id) & (verifications.c.id == verification_id)
+    here = owned_by(verifications, organisation_id, id=verification_id)
     row = tx.execute(select(verifications).where(here)).one_or_none()
     return None if row is None else _verification(row)
 
 
 def page(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Verification]:
     """List verifications, newest first."""
-    found = select(verifications).where(verifications.c.organisation_id == organisation_id)
+    found = select(verifications).where(owned_by(verifications, organisation_id))
     return read_page(tx, found, verifications.c.id, request, _verification)
 
 

@@ -73,21 +73,21 @@ def record_usage_snapshots(db: Database, now: datetime) -> int:
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
         ids = [account_id for _, account_id in found]
         for start in range(0, len(ids), PAGE):
-            db.retried(partial(_read_all, db, organisation_id, ids[start : start + PAGE], now))
+            page = ids[start : start + PAGE]
+            db.transact(organisation_id, partial(_record_page, organisation_id=organisation_id, due=page, now=now))
     return len(due)
 
 
-def _read_all(db: Database, organisation_id: str, due: Iterable[str], now: datetime) -> None:
-    with db.write(organisation_id) as tx:
-        for account_id in due:
-            try:
-                record = accounts.find(tx, organisation_id, account_id)
-            except LedgerError as reason:  # an unreadable balance must not block the others
-                _logger.warning("Account %s is not forecast: %s", account_id, reason.detail)
-                continue
-            assert record is not None, "accounts are never removed"
-            _alert(tx, organisation_id, record, now)
-            usage_snapshots.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
+def _record_page(tx: Connection, organisation_id: str, due: Iterable[str], now: datetime) -> None:
+    for account_id in due:
+        try:
+            record = accounts.find(tx, organisation_id, account_id)
+        except LedgerError as reason:  # an unreadable balance must not block the others
+            _logger.warning("Account %s is not forecast: %s", account_id, reason.detail)
+            continue
+        assert record is not None, "accounts are never removed"
+        _alert(tx, organisation_id, record, now)
+        usage_snapshots.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
 
 
 def _alert(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from app.ledger.api_keys import KeyRecord
 from app.ledger.audit import AuditAction, AuditFilter
-from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
+from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError, require_found
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
@@ -123,24 +123,21 @@ def create_key(
                     return True
         return False
 
-    def create() -> IssuedKey:
-        with db.write(ALL_TENANTS) as tx:
-            organisation_id = organisations.find_organisation(tx, organisation)
-            if organisation_id is None:
-                raise NotFoundError(
-                    f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`."
-                )
-            whole = terms
-            if terms.scope is not None:
-                context = cli_context(db, organisation_id, now)
-                whole = replace(terms, scope=find_account(tx, context, terms.scope).account.id)
+    def create(tx: Connection) -> IssuedKey:
+        organisation_id = organisations.find_organisation(tx, organisation)
+        if organisation_id is None:
+            raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
+        whole = terms
+        if terms.scope is not None:
+            context = cli_context(db, organisation_id, now)
+            whole = replace(terms, scope=find_account(tx, context, terms.scope).account.id)
+        issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
+        while is_taken(issued.id):
             issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
-            while is_taken(issued.id):
-                issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
-            add_key(tx, issued, CLI_ACTOR, now)
+        add_key(tx, issued, CLI_ACTOR, now)
         return issued
 
-    return db.retried(create)
+    return db.transact(ALL_TENANTS, create)
 
 
 def issue_key(context: RequestContext, terms: KeyTerms) -> Effect[IssuedKey]:
@@ -261,9 +258,8 @@ def list_keys(context: RequestContext, page: PageRequest) -> Page[KeyRecord]:
 
 def _found(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:
     found = api_keys.find(tx, key_id)
-    if found is None or found.organisation_id != context.organisation_id:
-        raise NotFoundError(f"There is no key {key_id!r} in your organisation.")
-    return found
+    ours = found is not None and found.organisation_id == context.organisation_id
+    return require_found(found if ours else None, "key", key_id)
 
 
 def _require_future(terms: KeyTerms, now: datetime) -> None:

@@ -90,7 +90,7 @@ def get_account_detail(
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
         [view] = account_views(tx, context, [record])
-        everything = statuses.read(tx, context, beneath=record.account.id)
+        everything = statuses.read(tx, context, within=record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from sqlalchemy import Connection
 
+from app.accounting.calibration.trajectory import spread
 from app.accounting.curves import EXHAUSTED
 from app.accounting.orders import orders
 from app.ledger.account_records import AccountRecord
@@ -23,7 +24,6 @@ from app.persistence.repositories.charge_statistics import Sample
 from app.persistence.repositories.dp_events import CostTable
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
-from app.service.queries.runs import spread
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
 
 SAMPLES: Final = 4_000

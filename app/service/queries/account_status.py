@@ -132,9 +132,9 @@ class AccountStatusCache:
     def __init__(self) -> None:
         self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = LruCache(CACHED_ACCOUNTS)
 
-    def read(self, tx: Connection, context: RequestContext, *, beneath: str | None = None) -> list[AccountStatus]:
+    def read(self, tx: Connection, context: RequestContext, *, within: str | None = None) -> list[AccountStatus]:
         """Get the status of visible accounts, or of one and those under it, parents first, without burn rates."""
-        found = overview_queries.list_summaries(tx, context.organisation_id, within=beneath or context.principal.scope)
+        found = overview_queries.list_summaries(tx, context.organisation_id, within=within or context.principal.scope)
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):

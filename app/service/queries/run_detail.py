@@ -5,6 +5,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.accounting.calibration.trajectory import spread
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import governing_of
 from app.ledger.audit import AuditAction, AuditFilter
@@ -16,7 +17,7 @@ from app.persistence.repositories import audit_entries, decisions, overview_quer
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
-from app.service.queries.runs import EVENTS_ROOM, RunRecord, read_run, spread
+from app.service.queries.runs import EVENTS_ROOM, RunRecord, read_run
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from app.accounting.calibration.trajectory import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
@@ -100,16 +101,6 @@ def read_history(context: RequestContext, run_id: str, *, after: int, max_points
         wanted = spread(after + 1, run.decisions, max_points)
         points = decisions.at_positions(tx, context.organisation_id, run_id, wanted, EVENTS_ROOM)
     return History(run_id, tuple(record.account.id for record in path), tuple(points), run.decisions)
-
-
-def spread(start: int, stop: int, most: int) -> list[int]:
-    """Spread at most `most` integers evenly over [start, stop), both ends included; a single one is the last."""
-    length = stop - start
-    if length <= most:
-        return list(range(start, stop))
-    if most == 1:
-        return [stop - 1]
-    return [start + index * (length - 1) // (most - 1) for index in range(most)]
 
 
 def find_path(tx: Connection, context: RequestContext, run_id: str) -> Path:

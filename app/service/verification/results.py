@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.errors import NotFoundError
+from app.ledger.errors import require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.verifications import QuarantinedAccount, Verification
@@ -42,9 +42,7 @@ def get_verification(context: RequestContext, verification_id: str) -> Verificat
     """
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
         found = verifications.find(tx, context.organisation_id, verification_id)
-    if found is None:
-        raise NotFoundError(f"There is no verification {verification_id!r} in your organisation.")
-    return found
+    return require_found(found, "verification", verification_id)
 
 
 def _store(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:

@@ -78,7 +78,7 @@ class RunBase(RunProperties, ABC, Generic[F]):
         """Wait for the grant in flight and adopt it."""
         inflight = self._inflight
         assert inflight is not None, "something is on its way"
-        yield inflight  # whoever waits may be interrupted; the request in flight goes on
+        yield inflight  # the caller may be interrupted; the request in flight goes on
         self._inflight = None
         if inflight.cancelled():
             return  # the loop is shutting down, or the request is sent again
