@@ -81,7 +81,7 @@ class Export:
         self.chains: dict[str, Chain] = {}
         self.limits: dict[str, list[Any]] = {}
         self.opened: dict[str, Line] = {}
-        self.withdrawn: dict[str, Counter[str]] = defaultdict(Counter)
+        self.revoked: dict[str, Counter[str]] = defaultdict(Counter)
         self.audit_events = 0
         self.ended = False
         readers: dict[str, Callable[[Line], None]] = {
@@ -249,8 +249,8 @@ class Export:
             self.opened[entry["subject"]] = after
         elif entry["action"].endswith(".limit_changed"):
             self.limits[entry["subject"]].append(after["limit"])
-            for plan in after.get("withdrawn", ()):
-                self.withdrawn[plan["reservation"]].update(plan["steps"])
+            for plan in after.get("revoked", ()):
+                self.revoked[plan["reservation"]].update(plan["steps"])
 
     def _check_acts(self) -> None:
         """Compare the accounts' limits and parents with the audit events."""
@@ -281,12 +281,12 @@ class Export:
         left = {event: planned[event] - used[event] for event in planned}
         if Counter(used) != chain.used[reservation["id"]]:
             raise BadRowError(f"{name}: what it says to be used is not what was charged under it")
-        withdrawn = Counter({item["fingerprint"]: item["withdrawn"] for item in reservation["items"]})
-        if self.audit_events and withdrawn != self.withdrawn[reservation["id"]]:
-            raise BadRowError(f"{name}: what it says to be withdrawn is not what lowered limits have withdrawn")
+        revoked = Counter({item["fingerprint"]: item["revoked"] for item in reservation["items"]})
+        if self.audit_events and revoked != self.revoked[reservation["id"]]:
+            raise BadRowError(f"{name}: what it says to be revoked is not what lowered limits have revoked")
         asked = Counter(used) - chain.unasked[reservation["id"]]
-        if any(asked[event] + withdrawn[event] > planned[event] for event in planned if withdrawn[event]):
-            raise BadRowError(f"{name}: steps were let through that a lowered limit had withdrawn")
+        if any(asked[event] + revoked[event] > planned[event] for event in planned if revoked[event]):
+            raise BadRowError(f"{name}: steps were let through that a lowered limit had revoked")
         forfeited = Counter(left) if reservation["status"] == "forfeited" else Counter[str]()
         if forfeited != chain.forfeited[reservation["id"]]:
             raise BadRowError(f"{name}: what is left of it is not what was forfeited")

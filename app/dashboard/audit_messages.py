@@ -111,7 +111,7 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
     pattern = SENTENCES.get(entry.action)
-    words = pattern.format_map(known) + _withdrawn(after) if pattern else f"did {entry.action} to {known['name']}"
+    words = pattern.format_map(known) + _revoked(after) if pattern else f"did {entry.action} to {known['name']}"
     return AuditMessage(
         entry, words, _indented(before), _indented(after), account_page(entry.subject) if entry.subject in paths else ""
     )
@@ -151,8 +151,8 @@ def _limit(facts: Mapping[str, Any]) -> str:
     return f"epsilon {limit(found['epsilon'])} at delta {limit(found['delta'])}"
 
 
-def _withdrawn(facts: Mapping[str, Any]) -> str:
-    """Describe the planned steps that a lowered limit withdrew."""
-    plans = facts.get("withdrawn") or ()
+def _revoked(facts: Mapping[str, Any]) -> str:
+    """Describe the planned steps that a lowered limit revoked."""
+    plans = facts.get("revoked") or ()
     steps = sum(number for plan in plans for number in plan["steps"].values())
-    return f", which withdrew {count(steps)} planned steps" if steps else ""
+    return f", which revoked {count(steps)} planned steps" if steps else ""

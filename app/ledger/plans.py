@@ -15,25 +15,25 @@ MAX_COUNT = 1_000_000_000
 class PlannedItem:
     """Planned and authorised repetitions of an event, 1 to 1e9.
 
-    `withdrawn` ones are no longer authorised since a limit was lowered; they stay reserved until the trainer reports
+    `revoked` ones are no longer authorised since a limit was lowered; they stay reserved until the trainer reports
     whether they were executed (ADR 0026).
     """
 
     event: DpEvent
     count: int
     used: int = 0
-    withdrawn: int = 0
+    revoked: int = 0
 
     def __post_init__(self) -> None:
         """Check the invariants of the counts."""
         assert 1 <= self.count <= MAX_COUNT, "a plan holds at least one repetition of each of its events"
         assert 0 <= self.used <= self.count, "no more is used than planned"
-        assert 0 <= self.withdrawn <= self.count, "at most the planned steps are withdrawn"
+        assert 0 <= self.revoked <= self.count, "at most the planned steps are revoked"
 
     @property
     def left(self) -> int:
         """Number of repetitions that may still be authorised."""
-        return max(0, self.unused - self.withdrawn)
+        return max(0, self.unused - self.revoked)
 
     @property
     def unused(self) -> int:

@@ -57,9 +57,9 @@ class Reservation:
         return sum(item.count for item in self.items)
 
     @property
-    def steps_withdrawn(self) -> int:
-        """Number of planned steps withdrawn by lowered limits."""
-        return sum(item.withdrawn for item in self.items)
+    def steps_revoked(self) -> int:
+        """Number of planned steps revoked by lowered limits."""
+        return sum(item.revoked for item in self.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ReservationClose:
     """The result of closing a reservation, in plan order.
 
     Args:
-        reported: executed steps to charge although they had been withdrawn.
+        reported: executed steps to charge although they had been revoked.
         forfeited: steps to charge because their release cannot be ruled out.
         replayed: whether it was already closed in the same way; then `charged` is empty and nothing remains to do.
     """
@@ -132,9 +132,9 @@ def count_covered(reservation: Reservation, steps: Sequence[StepEvent]) -> int:
     return covered
 
 
-def is_withdrawn(reservation: Reservation, step: StepEvent) -> bool:
-    """Check whether a lowered limit has withdrawn the rest of a step's event."""
-    return any(item.event == step.event and item.withdrawn and not item.left for item in reservation.items)
+def is_revoked(reservation: Reservation, step: StepEvent) -> bool:
+    """Check whether a lowered limit has revoked the rest of a step's event."""
+    return any(item.event == step.event and item.revoked and not item.left for item in reservation.items)
 
 
 def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Reservation:
@@ -144,15 +144,15 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
 
     Raises:
         ReservationClosedError: it has ended, or its lease has expired.
-        ReservationStateConflictError: the rest of its plan was withdrawn: there is nothing left to renew.
+        ReservationStateConflictError: the rest of its plan was revoked: there is nothing left to renew.
     """
     _require_active(reservation, lapsed_by)
-    if reservation.steps_withdrawn and not any(item.left for item in reservation.items):
+    if reservation.steps_revoked and not any(item.left for item in reservation.items):
         raise ReservationStateConflictError(
-            f"A limit above this run was lowered, and the remaining {reservation.steps_withdrawn} steps of the "
-            "plan were withdrawn. Commit the reservation with the number of steps executed; the rest is returned.",
+            f"A limit above this run was lowered, and the remaining {reservation.steps_revoked} steps of the "
+            "plan were revoked. Commit the reservation with the number of steps executed; the rest is returned.",
             steps_authorized=reservation.steps_used,
-            steps_withdrawn=reservation.steps_withdrawn,
+            steps_revoked=reservation.steps_revoked,
         )
     until = now + timedelta(seconds=reservation.lease_seconds)
     return replace(reservation, expires_at=max(reservation.expires_at, until))
@@ -162,7 +162,7 @@ def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
     """Close an active reservation with the number of executed steps, authorised or not.
 
     The caller forfeits a lapsed one first. Steps beyond the authorised ones are charged in plan order: first those
-    still left, then those withdrawn. The rest of the plan is returned.
+    still left, then those revoked. The rest of the plan is returned.
 
     Raises:
         ReservationClosedError: it ended before, in another way.

@@ -527,7 +527,7 @@ def _create_reservation_items() -> None:
         sa.Column("item", sa.Integer, nullable=False),
         sa.Column("event_fingerprint", sa.String(64), nullable=False),
         sa.Column("count", sa.BigInteger, nullable=False),
-        sa.Column("withdrawn_count", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("revoked_count", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("authorized_count", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "reservation_id", "item"),
         sa.UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
@@ -536,7 +536,7 @@ def _create_reservation_items() -> None:
         sa.CheckConstraint("item >= 0", name="item_nonnegative"),
         sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
         sa.CheckConstraint("authorized_count >= 0 AND authorized_count <= count", name="authorized_count_in_range"),
-        sa.CheckConstraint("withdrawn_count >= 0 AND withdrawn_count <= count", name="withdrawn_count_in_range"),
+        sa.CheckConstraint("revoked_count >= 0 AND revoked_count <= count", name="revoked_count_in_range"),
     )
 
 

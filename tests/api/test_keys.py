@@ -1,4 +1,4 @@
-"""API keys: issued within what one may lend, rotated with an overlap, withdrawn; each act stands in the chain."""
+"""API keys: issued within what one may lend, rotated with an overlap, revoked; each act stands in the chain."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -104,7 +104,7 @@ def test_a_rotated_key_opens_beside_the_new_one_for_a_while(home: House) -> None
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_withdrawn_key_opens_nothing_and_whoever_has_it_is_told_why(home: House) -> None:
+def test_a_revoked_key_opens_nothing_and_whoever_has_it_is_told_why(home: House) -> None:
     made = _issued(home, "trainer")
     assert _asks(home, made["key"], "POST", f"/v1/runs/{home.run}/steps", {})[0] == 200
     reply = home.ledger.post(f"/v1/api-keys/{made['id']}/revoke", {"reason": "The laptop was lost."})
@@ -188,7 +188,7 @@ def test_a_key_that_ends_issues_none_that_outlives_it(home: House) -> None:
     assert _asks(home, own, "POST", "/v1/api-keys", {"role": "viewer", "expires_at": soon})[0] == 201
 
 
-def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_once: None) -> None:
+def test_a_key_is_revoked_with_those_for_which_it_was_changed(home: House, at_once: None) -> None:
     del at_once
     stolen = _issued(home, "trainer")
     status, heir = _asks(home, stolen["key"], "POST", f"/v1/api-keys/{stolen['id']}/rotate", {"overlap_seconds": 60})
@@ -201,8 +201,8 @@ def test_a_key_is_withdrawn_with_those_for_which_it_was_changed(home: House, at_
     assert home.ledger.post(path, {"reason": "It was rotated.", "include_successors": True}).status_code == 200
     for key in (stolen, heir, grandchild):
         assert _asks(home, key["key"], "GET", "/v1/runs")[0] == 401
-    withdrawn = home.ledger.get("/v1/audit-events?order=oldest&action=api_key.revoked", "auditor").json()["items"]
-    assert {act["subject"] for act in withdrawn} == {stolen["id"], heir["id"], grandchild["id"]}
+    revoked = home.ledger.get("/v1/audit-events?order=oldest&action=api_key.revoked", "auditor").json()["items"]
+    assert {act["subject"] for act in revoked} == {stolen["id"], heir["id"], grandchild["id"]}
     assert verify(home.ledger.database).problems == ()
 
 
@@ -216,7 +216,7 @@ def test_a_key_to_a_run_of_several_budgets_is_lent_by_who_reaches_all_of_them(ho
     assert home.ledger.post("/v1/api-keys", {"role": "trainer", "scope": run}).status_code == 201
 
 
-def test_a_trainer_may_read_rotate_and_withdraw_its_own_key_only(home: House) -> None:
+def test_a_trainer_may_read_rotate_and_revoke_its_own_key_only(home: House) -> None:
     mine, other = _issued(home, "trainer"), _issued(home, "trainer")
     assert _asks(home, mine["key"], "GET", f"/v1/api-keys/{mine['id']}")[0] == 200
     for method, path in (("GET", ""), ("POST", "/rotate"), ("POST", "/revoke")):

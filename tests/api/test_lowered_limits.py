@@ -79,11 +79,11 @@ def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(t
     assert all(account.held.is_zero for account in trainer.path())
     ended = plan(trainer, held)
     assert (ended["status"], ended["steps_executed"]) == ("committed", 10 + taken)
-    assert ended["steps_withdrawn"] == MANY - 10 - taken
+    assert ended["steps_revoked"] == MANY - 10 - taken
     _, changed = changes(trainer)
-    [withdrawn] = changed["withdrawn"]
-    assert (withdrawn["reservation"], withdrawn["run"]) == (held, trainer.run)
-    assert list(withdrawn["steps"].values()) == [MANY - 10 - taken]
+    [revoked] = changed["revoked"]
+    assert (revoked["reservation"], revoked["run"]) == (held, trainer.run)
+    assert list(revoked["steps"].values()) == [MANY - 10 - taken]
     assert trainer.steps(count=1).status_code == 403
     assert trainer.act("complete", {"steps_executed": 10 + taken}).status_code == 200
     assert trainer.sound()
@@ -113,7 +113,7 @@ def test_the_newest_plans_give_way_first(trainer: Trainer) -> None:
     assert 0 < taken < 40
     assert within_limits(trainer.path())
     assert trainer.sound()
-    assert [entry["run"] for entry in changes(trainer)[-1]["withdrawn"]] == [second.run, third.run]
+    assert [entry["run"] for entry in changes(trainer)[-1]["revoked"]] == [second.run, third.run]
 
 
 def test_what_was_spent_stays_spent_and_nothing_more_fits(trainer: Trainer) -> None:
@@ -129,8 +129,8 @@ def test_what_was_spent_stays_spent_and_nothing_more_fits(trainer: Trainer) -> N
 def test_a_limit_that_leaves_room_for_a_plan_changes_nothing(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, 40))
     lower(trainer, 1, 0.8)
-    assert plan(trainer, held)["steps_withdrawn"] == 0
-    assert "withdrawn" not in changes(trainer)[-1]
+    assert plan(trainer, held)["steps_revoked"] == 0
+    assert "revoked" not in changes(trainer)[-1]
     assert trainer.steps(count=40).json()["reservation"] == held
     assert trainer.sound()
 
@@ -139,17 +139,17 @@ def test_a_renewal_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> N
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
     assert trainer.end(held, "renew").status_code == 200
-    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    left = MANY - plan(trainer, held)["steps_revoked"]
     assert trainer.steps(count=left).json()["reservation"] == held
     told = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")
-    assert (told["steps_authorized"], told["steps_withdrawn"]) == (left, MANY - left)
+    assert (told["steps_authorized"], told["steps_revoked"]) == (left, MANY - left)
 
 
 def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> None:
     """A trainer that takes its steps without asking one by one hears of the limit with its next call."""
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    kept = MANY - plan(trainer, held)["steps_withdrawn"]
+    kept = MANY - plan(trainer, held)["steps_revoked"]
     told = trainer.end(held, "commit", MANY - 20).json()
     assert (told["steps_executed"], told["steps_authorized"]) == (MANY - 20, MANY - 20)
     decided = [(point["decision"], point["count"]) for point in trainer.history()]
@@ -161,9 +161,7 @@ def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> No
     assert trainer.sound()
 
 
-def test_a_silent_trainer_may_have_executed_what_was_withdrawn(
-    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_trainer_may_have_executed_what_was_revoked(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer.reserved((LOUD, MANY), lease_seconds=60)
     other = another(trainer)
     other.reserved((LOUD, 5))
@@ -180,7 +178,7 @@ def test_a_plan_whose_lease_has_run_out_counts_whole(trainer: Trainer, monkeypat
     other.reserved((LOUD, 40), lease_seconds=3600)
     moved(monkeypatch, seconds=61)
     lower(trainer, 1, 0.55)
-    assert plan(trainer, lapsed)["steps_withdrawn"] == 40
+    assert plan(trainer, lapsed)["steps_revoked"] == 40
     taken, _ = until_refused(other)
     assert 0 < taken < 40
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=62))
@@ -188,7 +186,7 @@ def test_a_plan_whose_lease_has_run_out_counts_whole(trainer: Trainer, monkeypat
     assert trainer.sound()
 
 
-def test_what_was_withdrawn_stays_reserved_until_its_trainer_says_that_it_was_not_executed(trainer: Trainer) -> None:
+def test_what_was_revoked_stays_reserved_until_its_trainer_says_that_it_was_not_executed(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
     assert trainer.path()[0].held == trainer.price((LOUD, MANY))
@@ -202,7 +200,7 @@ def test_what_was_withdrawn_stays_reserved_until_its_trainer_says_that_it_was_no
 def test_a_raise_gives_nothing_back_and_lets_steps_be_asked_anew(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     account = lower(trainer, 1, 0.5)
-    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    left = MANY - plan(trainer, held)["steps_revoked"]
     proposed = trainer.ledger.post(
         f"/v1/accounts/{account}/limit",
         {"limit": {"epsilon": 1.0, "delta": 1e-5}, "reason": "it goes on"},
@@ -217,18 +215,18 @@ def test_a_raise_gives_nothing_back_and_lets_steps_be_asked_anew(trainer: Traine
     assert trainer.sound()
 
 
-def test_a_second_change_withdraws_more(trainer: Trainer) -> None:
+def test_a_second_change_revokes_more(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, 60), (QUIET, 60))
     lower(trainer, 1, 0.6)
     first = plan(trainer, held)
-    assert first["plan"][0]["withdrawn"] < first["plan"][1]["withdrawn"] == 60
+    assert first["plan"][0]["revoked"] < first["plan"][1]["revoked"] == 60
     assert trainer.steps(count=5).status_code == 200
     lower(trainer, 0, 0.4)
     second = plan(trainer, held)
-    assert second["steps_withdrawn"] > first["steps_withdrawn"]
-    assert second["plan"][1]["withdrawn"] == 60
+    assert second["steps_revoked"] > first["steps_revoked"]
+    assert second["plan"][1]["revoked"] == 60
     assert trainer.sound()
-    assert until_refused(trainer)[0] == 60 - 5 - second["plan"][0]["withdrawn"] > 0
+    assert until_refused(trainer)[0] == 60 - 5 - second["plan"][0]["revoked"] > 0
     assert within_limits(trainer.path())
     assert trainer.sound()
 
@@ -236,7 +234,7 @@ def test_a_second_change_withdraws_more(trainer: Trainer) -> None:
 def test_a_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    left = MANY - plan(trainer, held)["steps_withdrawn"]
+    left = MANY - plan(trainer, held)["steps_revoked"]
     before = trainer.rows()
     told = is_refused(trainer.steps(count=left + 1, dry_run=True), 403, "budget_exceeded")
     assert (told["max_count_that_fits"], told["dry_run"]) == (left, True)
@@ -272,10 +270,10 @@ def test_parts_give_way_only_where_they_are_the_largest(ledger: Ledger) -> None:
     south = Trainer(ledger, ledger.run("mimic/south", event=LOUD))
     loud, small = north.reserved((LOUD, MANY)), south.reserved((LOUD, 20))
     lower(north, 0, 0.5)
-    assert plan(south, small)["steps_withdrawn"] == 0
-    assert plan(north, loud)["steps_withdrawn"] > 0
+    assert plan(south, small)["steps_revoked"] == 0
+    assert plan(north, loud)["steps_revoked"] > 0
     assert south.steps(count=20).json()["reservation"] == small
-    assert until_refused(north)[0] == MANY - plan(north, loud)["steps_withdrawn"]
+    assert until_refused(north)[0] == MANY - plan(north, loud)["steps_revoked"]
     assert within_limits(north.path())
     assert north.sound()
 

@@ -43,8 +43,8 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     tables = {"accounts", "balances", "runs", "reservations", "reservation_items", "dp_events", "event_costs"}
     assert changed(before, after) == tables
     assert made["plan"] == [
-        {"event": LOUD, "count": 7, "authorized": 0, "withdrawn": 0},
-        {"event": QUIET, "count": 3, "authorized": 0, "withdrawn": 0},
+        {"event": LOUD, "count": 7, "authorized": 0, "revoked": 0},
+        {"event": QUIET, "count": 3, "authorized": 0, "revoked": 0},
     ]
     assert (made["status"], made["steps_planned"]) == ("active", 10)
     assert (made["steps_authorized"], made["steps_executed"]) == (0, None)

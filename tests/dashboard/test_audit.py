@@ -185,11 +185,11 @@ def test_a_refused_plan_is_told_although_its_limit_is_a_threshold() -> None:
         assert describe_event(entry, {"bud_1": "a/b"}).words
 
 
-def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_withdrew() -> None:
+def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_revoked() -> None:
     changed = AuditEntry("org_1", 0, "key_1", "policy.replaced", "org_1", "{}", "{}", None, None, Clock.now())
     assert describe_event(changed, {}).words == "changed the policy of the organisation"
     lowered = (
-        '{"limit": {"epsilon": 1.5, "delta": 1e-05}, "withdrawn": ['
+        '{"limit": {"epsilon": 1.5, "delta": 1e-05}, "revoked": ['
         '{"reservation": "res_1", "run": "run_1", "steps": {"a": 1200, "b": 30}},'
         '{"reservation": "res_2", "run": "run_2", "steps": {"a": 4}}]}'
     )
@@ -197,5 +197,5 @@ def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_withdrew()
     entry = AuditEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
     assert describe_event(entry, {"bud_1": "a/b"}).words == (
         "changed the limit of a/b from epsilon 3 at delta 1e-05 to epsilon 1.5 at delta 1e-05, "
-        "which withdrew 1\N{NARROW NO-BREAK SPACE}234 planned steps"
+        "which revoked 1\N{NARROW NO-BREAK SPACE}234 planned steps"
     )

@@ -90,17 +90,17 @@ def test_reservations_are_told_with_their_lease(ledger: Ledger) -> None:
     assert f"{made['id']} active 0 of 100" in told
 
 
-def test_steps_that_a_lowered_limit_withdrew_are_told(ledger: Ledger) -> None:
+def test_steps_that_a_lowered_limit_revoked_are_told(ledger: Ledger) -> None:
     run = a_run(ledger)
     plan = {"plan": [{"event": SAMPLED, "count": 100}], "lease_seconds": 3600}
     assert ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").status_code == 201
-    assert "withdrawn" not in words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
+    assert "revoked" not in words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
     lowered = {"limit": {"epsilon": 0.1, "delta": 1e-5}, "reason": "Less."}
     budget = ledger.get(f"/v1/runs/{run}").json()["budget"]
     assert ledger.post(f"/v1/accounts/{budget}/limit", lowered, If_Match="*").status_code == 200
     told = words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
-    assert "active 0 of 100 100 withdrawn" in told
-    assert "Withdrawn steps are refused" in told
+    assert "active 0 of 100 100 revoked" in told
+    assert "Revoked steps are refused" in told
 
 
 def test_a_run_that_did_nothing_yet_shows_where_its_default_event_would_lead(ledger: Ledger) -> None:

@@ -239,7 +239,7 @@ def test_who_signs_out_is_signed_out_on_every_replica(replicas: tuple[Ledger, Te
     _until(lambda: other.get("/", headers=kept).status_code == 303)
 
 
-def test_a_withdrawn_key_ends_its_sessions_on_every_replica(replicas: tuple[Ledger, TestClient]) -> None:
+def test_a_revoked_key_ends_its_sessions_on_every_replica(replicas: tuple[Ledger, TestClient]) -> None:
     ledger, other = replicas
     client = browser(ledger)
     _sign_in(client, ledger, "planner")

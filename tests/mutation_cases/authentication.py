@@ -72,7 +72,7 @@ CASES = (
         ("tests/api/test_keys.py",),
     ),
     Mutation(
-        "a withdrawn key is believed for ever",
+        "a revoked key is believed for ever",
         "app/service/auth/credential_cache.py",
         "if known is None or now - known.seen_at >= CACHE_SECONDS:",
         "if known is None:",

@@ -1,4 +1,4 @@
-"""Two replicas on one database: a key that one of them withdraws opens nothing at the other from a second later on."""
+"""Two replicas on one database: a key that one of them revokes opens nothing at the other from a second later on."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from tests.reliability.clients import PATIENCE_SECONDS, PAUSE_SECONDS, SAMPLED, 
 from tests.reliability.conftest import ROUNDS, replicated
 
 RULE_SECONDS = 1.0
-"""So long after its withdrawal was acknowledged, a key may still open."""
+"""So long after its revocation was acknowledged, a key may still open."""
 
 AFTERWARDS = 20
 """How many requests are sent when it may not any more."""
@@ -59,13 +59,13 @@ class Asking:
         http: has the key.
         run: takes the steps.
         answers: when each was about to be sent, by the monotonic clock, and its answer's status.
-        withdrawn_at: when the withdrawal had been acknowledged.
+        revoked_at: when the revocation had been acknowledged.
     """
 
     http: httpx2.Client
     run: str
     answers: list[tuple[float, int]] = field(default_factory=list)
-    withdrawn_at: float | None = None
+    revoked_at: float | None = None
     admitted: threading.Event = field(default_factory=threading.Event)
 
     def ask(self) -> int:
@@ -82,18 +82,18 @@ class Asking:
         """Ask until enough requests were sent too late."""
         until = time.monotonic() + PATIENCE_SECONDS
         while len(self.late()) < AFTERWARDS:
-            assert time.monotonic() < until, "the key was never withdrawn"
+            assert time.monotonic() < until, "the key was never revoked"
             self.ask()
             time.sleep(PAUSE_SECONDS)
 
     def late(self) -> list[int]:
         """The answers to what was sent when the key may open no more."""
-        withdrawn_at = self.withdrawn_at
-        return [] if withdrawn_at is None else [code for at, code in self.answers if at > withdrawn_at + RULE_SECONDS]
+        revoked_at = self.revoked_at
+        return [] if revoked_at is None else [code for at, code in self.answers if at > revoked_at + RULE_SECONDS]
 
 
-def _withdraw(server: LiveServer, issued: dict[str, Any]) -> float:
-    """Withdraw a key; returns when that had been acknowledged."""
+def _revoke(server: LiveServer, issued: dict[str, Any]) -> float:
+    """Revoke a key; returns when that had been acknowledged."""
     with server.client("admin") as http:
         reply = http.post(f"/v1/api-keys/{issued['id']}/revoke")
         acknowledged_at = time.monotonic()
@@ -103,7 +103,7 @@ def _withdraw(server: LiveServer, issued: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("round_number", range(2 * ROUNDS))
-def test_a_withdrawn_key_that_is_busy_is_refused_by_the_other_replica_within_a_second(
+def test_a_revoked_key_that_is_busy_is_refused_by_the_other_replica_within_a_second(
     servers: list[LiveServer], run: str, round_number: int
 ) -> None:
     here, there = servers[round_number % 2], servers[1 - round_number % 2]
@@ -112,19 +112,19 @@ def test_a_withdrawn_key_that_is_busy_is_refused_by_the_other_replica_within_a_s
         asking = Asking(http, run)
         busy = pool.submit(asking.ask_on)
         assert asking.admitted.wait(PATIENCE_SECONDS)
-        asking.withdrawn_at = _withdraw(here, issued)
+        asking.revoked_at = _revoke(here, issued)
         busy.result()
     assert 200 not in asking.late()
     assert 401 in asking.late()
 
 
-def test_a_withdrawn_key_that_was_quiet_meanwhile_is_refused_by_both(servers: list[LiveServer], run: str) -> None:
+def test_a_revoked_key_that_was_quiet_meanwhile_is_refused_by_both(servers: list[LiveServer], run: str) -> None:
     issued = _issued(servers)
     with _client(servers[0], issued) as one, _client(servers[1], issued) as other:
         asked = [Asking(one, run), Asking(other, run)]
         assert [asking.ask() for asking in asked] == [200, 200]
-        withdrawn_at = _withdraw(servers[0], issued)
-        while time.monotonic() <= withdrawn_at + RULE_SECONDS:
+        revoked_at = _revoke(servers[0], issued)
+        while time.monotonic() <= revoked_at + RULE_SECONDS:
             time.sleep(PAUSE_SECONDS)
         assert 200 not in [asking.ask() for asking in asked]
 

@@ -32,7 +32,7 @@ class Plan:
     lease: int
     until: datetime
     used: Counter[DpEvent] = field(default_factory=Counter)
-    withdrawn: Counter[DpEvent] = field(default_factory=Counter)
+    revoked: Counter[DpEvent] = field(default_factory=Counter)
     reported: Counter[DpEvent] = field(default_factory=Counter)
     further: Counter[DpEvent] = field(default_factory=Counter)
     forfeited: Counter[DpEvent] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Plan:
     @property
     def left(self) -> Counter[DpEvent]:
         """What may still be taken."""
-        return self.planned - self.used - self.withdrawn
+        return self.planned - self.used - self.revoked
 
     @property
     def unused(self) -> Counter[DpEvent]:
@@ -50,8 +50,8 @@ class Plan:
         return self.planned - self.used
 
     def covers(self, event: DpEvent) -> bool:
-        """Whether a step is let through by the plan, or not withdrawn from it."""
-        return bool(self.left[event]) or not self.withdrawn[event]
+        """Whether a step is let through by the plan, or not revoked from it."""
+        return bool(self.left[event]) or not self.revoked[event]
 
     def said_before(self, how: str, number: int) -> bool:
         """Whether it has ended in just this way."""
@@ -60,7 +60,7 @@ class Plan:
         )
 
     def commit(self, number: int) -> None:
-        """Further steps are taken in the order of the plan, first those that may be, then those that were withdrawn."""
+        """Further steps are taken in the order of the plan, first those that may be, then those that were revoked."""
         further = number - self.used.total()
         for left, asked in ((self.left, True), (self.unused, False)):
             for event in self.planned:
@@ -92,7 +92,7 @@ class Trained:
         return next((plan for plan in self.plans if plan.status == "active"), None)
 
     def further_reports(self) -> bool:
-        """Whether withdrawn steps were executed all the same since this was asked last."""
+        """Whether revoked steps were executed all the same since this was asked last."""
         before, self.reports = self.reports, sum(plan.reported.total() for plan in self.plans)
         return self.reports > before
 

@@ -159,7 +159,7 @@ def test_an_account_that_was_deleted_is_named_and_nothing_is_charged_to_it(lived
 OFFICE: dict[str, Callable[[Connection], object]] = {
     "a role": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(role="admin")),
     "an issuer": lambda tx: tx.execute(update(api_keys).where(api_keys.c.role == "viewer").values(created_by="key_1")),
-    "a withdrawal": lambda tx: tx.execute(update(api_keys).values(revoked_at=None)),
+    "a revocation": lambda tx: tx.execute(update(api_keys).values(revoked_at=None)),
     "a scope": lambda tx: tx.execute(update(api_keys).values(scope_id=None)),
     "a key that was left out": lambda tx: tx.execute(delete(api_keys).where(api_keys.c.scope_id.is_not(None))),
     "a proposer": lambda tx: tx.execute(update(proposals).values(proposed_by="key_other")),
@@ -174,8 +174,8 @@ OFFICE: dict[str, Callable[[Connection], object]] = {
 @pytest.mark.parametrize("what", OFFICE)
 def test_what_was_changed_of_keys_and_proposals_is_named(lived_in: Ledger, what: str) -> None:
     bound = lived_in.post("/v1/api-keys", {"role": "trainer", "scope": "mimic/icu-team"}).json()["id"]
-    withdrawn = lived_in.post("/v1/api-keys", {"role": "trainer"}).json()["id"]
-    assert lived_in.post(f"/v1/api-keys/{withdrawn}/revoke", {}).status_code == 200
+    revoked = lived_in.post("/v1/api-keys", {"role": "trainer"}).json()["id"]
+    assert lived_in.post(f"/v1/api-keys/{revoked}/revoke", {}).status_code == 200
     assert lived_in.post(f"/v1/api-keys/{bound}/rotate", {"overlap_seconds": 60}).status_code == 201
     account_id = lived_in.get("/v1/budgets").json()["items"][0]["id"]
     more = {"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."}

@@ -25,9 +25,9 @@ from app.ledger.runs import RunAction
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.service.auth import authentication
-from app.service.charging.close import close_withdrawn
+from app.service.charging.close import close_revoked
 from app.service.charging.commit_queue import CommandResult, NotReady
-from app.service.charging.requests import PlanWithdrawnError, StepCommand, StepResult
+from app.service.charging.requests import PlanRevokedError, StepCommand, StepResult
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
@@ -154,8 +154,8 @@ class Reserving(RuleBasedStateMachine):
         while isinstance(outcome, NotReady):
             if isinstance(outcome, CostNotReadyError):
                 outcome.compute(command.context.organisation_id)
-            elif isinstance(outcome, PlanWithdrawnError):
-                close_withdrawn(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
+            elif isinstance(outcome, PlanRevokedError):
+                close_revoked(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
             else:
                 command.needs_path = True
             [outcome] = office.once(command)
@@ -218,7 +218,7 @@ class Reserving(RuleBasedStateMachine):
         """Whether anything was charged that no limit let through: reports, and what a silent trainer forfeited."""
         plans = [plan for run in self.runs for plan in run.plans]
         return any(run.overdrawn for run in self.runs) or any(
-            plan.reported or (plan.withdrawn and plan.status == "forfeited") for plan in plans
+            plan.reported or (plan.revoked and plan.status == "forfeited") for plan in plans
         )
 
     def bears_plans(self, account: Account, *more: Counter[DpEvent], but: Sequence[Plan] = ()) -> bool:
@@ -246,9 +246,9 @@ class Reserving(RuleBasedStateMachine):
             self.attempted(lambda: proposals.approve(other, answer.id, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
             kept = close.get_reservation(call, plan.id)
-            withdrawn = Counter({item.event: item.withdrawn for item in kept.items if item.withdrawn})
-            assert all(withdrawn[event] >= count for event, count in plan.withdrawn.items())
-            plan.further, plan.withdrawn = withdrawn - plan.withdrawn, withdrawn
+            revoked = Counter({item.event: item.revoked for item in kept.items if item.revoked})
+            assert all(revoked[event] >= count for event, count in plan.revoked.items())
+            plan.further, plan.revoked = revoked - plan.revoked, revoked
         if isinstance(answer, LedgerError):
             return
         self.limited = True
@@ -323,7 +323,7 @@ class Reserving(RuleBasedStateMachine):
         if lapsed or (plan.status != "active" and not plan.said_before(how, number)):
             expected = ReservationClosedError
         elif (plan.status == "active" and how == "void" and plan.used) or (
-            plan.status == "active" and how == "renew" and plan.withdrawn and not plan.left
+            plan.status == "active" and how == "renew" and plan.revoked and not plan.left
         ):
             expected = ReservationStateConflictError
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():

@@ -165,7 +165,7 @@ def test_a_forfeit_taken_back_is_named(reserved: Reserved) -> None:
 
 @pytest.fixture
 def lowered(ledger: Ledger) -> Trainer:
-    """A run with a plan of which a lowered limit has withdrawn a part."""
+    """A run with a plan of which a lowered limit has revoked a part."""
     trainer = hired(ledger)
     trainer.reserved((WIRED, 160))
     headers = {"If_Match": "*"}
@@ -175,9 +175,9 @@ def lowered(ledger: Ledger) -> Trainer:
     return trainer
 
 
-def test_what_a_lowered_limit_has_withdrawn_is_proven(lowered: Trainer) -> None:
+def test_what_a_lowered_limit_has_revoked_is_proven(lowered: Trainer) -> None:
     with tampering(lowered.ledger.database) as tx:
-        set_plan(tx, withdrawn_count=0)
+        set_plan(tx, revoked_count=0)
     problems = verify(lowered.ledger.database).problems
     assert any(problem.endswith("differs from the audit log of lowered limits.") for problem in problems)
     assert any(
@@ -186,9 +186,9 @@ def test_what_a_lowered_limit_has_withdrawn_is_proven(lowered: Trainer) -> None:
     )
 
 
-def test_a_step_that_a_lowered_limit_had_withdrawn_is_named(lowered: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_a_lowered_limit_had_revoked_is_named(lowered: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a service would have let it through that takes no notice of it."""
     monkeypatch.setattr(PlannedItem, "left", PlannedItem.unused)
     assert lowered.steps(count=160).json()["reservation"] is not None
     [problem] = verify(lowered.ledger.database).problems
-    assert problem.endswith("that a lowered limit had withdrawn.")
+    assert problem.endswith("that a lowered limit had revoked.")

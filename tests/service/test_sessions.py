@@ -150,17 +150,17 @@ def test_a_key_that_ends_earlier_than_it_was_to_ends_its_sessions_then(ledger: L
         _seen(ledger, cookie, now + timedelta(seconds=90))
 
 
-def test_a_withdrawn_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
+def test_a_revoked_key_ends_its_sessions_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
     caller = _caller(ledger)
-    withdrawn = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(2)]
+    revoked = [f"{sessions.SCHEME} {_opened(ledger, caller)}" for _ in range(2)]
     other = f"{sessions.SCHEME} {_opened(ledger, _caller(ledger, 'viewer'))}"
-    for credential in (*withdrawn, other):
+    for credential in (*revoked, other):
         assert ring.authenticate(credential).organisation_id == caller.organisation_id
     _revoke(ledger, caller.actor)
     ring.refresh("default")
-    assert [ring.find(credential) for credential in withdrawn] == [None, None]
+    assert [ring.find(credential) for credential in revoked] == [None, None]
     assert ring.find(other) is not None
-    for credential in withdrawn:
+    for credential in revoked:
         with pytest.raises(AuthenticationError, match="not signed in any more"):
             ring.authenticate(credential)
 
@@ -280,7 +280,7 @@ def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger
     assert ring.find(f"{sessions.SCHEME} {cookie}") is not None
 
 
-def test_a_key_that_the_provider_withdraws_ends_the_sessions_that_it_vouched_for(
+def test_a_key_that_the_provider_revokes_ends_the_sessions_that_it_vouched_for(
     ledger: Ledger, provider: IdentityProvider
 ) -> None:
     ring, cookie = _person(ledger, provider)

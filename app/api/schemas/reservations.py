@@ -64,17 +64,17 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
     "attempt": 1,
     "status": "committed",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 812, "withdrawn": 0}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 812, "revoked": 0}],
     "steps_planned": 1000,
     "steps_authorized": 812,
-    "steps_withdrawn": 0,
+    "steps_revoked": 0,
     "steps_executed": 812,
     "lease_seconds": DEFAULT_LEASE_SECONDS,
     "expires_at": "2026-11-21T10:00:00Z",
 }
 HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
     "status": "active",
-    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 0, "withdrawn": 0}],
+    "plan": [{"event": EXAMPLE_EVENT, "count": 1000, "authorized": 0, "revoked": 0}],
     "steps_authorized": 0,
     "steps_executed": None,
     "next_step": 420,
@@ -171,7 +171,7 @@ class PlannedEvent(Output):
     event: AnsweredEvent
     count: int
     authorized: int
-    withdrawn: int = Field(description="Number of repetitions removed by a lowered limit.")
+    revoked: int = Field(description="Number of repetitions removed by a lowered limit.")
 
 
 class Reservation(Output):
@@ -186,7 +186,7 @@ class Reservation(Output):
     plan: list[PlannedEvent]
     steps_planned: int
     steps_authorized: int = Field(description="Steps authorized individually, or charged at the end.")
-    steps_withdrawn: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
+    steps_revoked: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
     steps_executed: int | None = Field(default=None, description="Reported by the trainer; null unless committed.")
     lease_seconds: int
     expires_at: datetime
@@ -233,14 +233,12 @@ def _members(reservation: DomainReservation) -> dict[str, Any]:
         "attempt": reservation.attempt,
         "status": reservation.status,
         "plan": [
-            PlannedEvent(
-                event=event_to_dict(item.event), count=item.count, authorized=item.used, withdrawn=item.withdrawn
-            )
+            PlannedEvent(event=event_to_dict(item.event), count=item.count, authorized=item.used, revoked=item.revoked)
             for item in reservation.items
         ],
         "steps_planned": reservation.steps_planned,
         "steps_authorized": reservation.steps_used,
-        "steps_withdrawn": reservation.steps_withdrawn,
+        "steps_revoked": reservation.steps_revoked,
         "steps_executed": reservation.steps_executed,
         "lease_seconds": reservation.lease_seconds,
         "expires_at": reservation.expires_at,

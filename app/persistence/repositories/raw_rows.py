@@ -76,7 +76,7 @@ class StoredReservation:
 
     Args:
         items: (planned, used) of each event, by fingerprint, in plan order.
-        withdrawn: repetitions withdrawn by a lowered limit, by fingerprint, if any.
+        revoked: repetitions revoked by a lowered limit, by fingerprint, if any.
     """
 
     organisation_id: str
@@ -87,7 +87,7 @@ class StoredReservation:
     steps_executed: int | None
     created_at: datetime
     items: dict[str, tuple[int, int]] = field(default_factory=dict)
-    withdrawn: dict[str, int] = field(default_factory=dict)
+    revoked: dict[str, int] = field(default_factory=dict)
 
 
 # Entry fields with a column of the same name.
@@ -185,11 +185,11 @@ def list_reservations(
     for row in _all(reservation_items, organisation_id).rows(tx, report):
         reservation = found.get((row.organisation_id, row.reservation_id))
         if reservation is not None:
-            *_, count, withdrawn, used = tuple(row)
+            *_, count, revoked, used = tuple(row)
             _count_on(report, reservation_items, "item", row, len(reservation.items))
             reservation.items[row.event_fingerprint] = (count, used)
-            if withdrawn:
-                reservation.withdrawn[row.event_fingerprint] = withdrawn
+            if revoked:
+                reservation.revoked[row.event_fingerprint] = revoked
     return found
 
 

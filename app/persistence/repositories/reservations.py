@@ -20,7 +20,7 @@ _PLAIN: Final = ("id", "run_id", "attempt", "lease_seconds", "expires_at", "step
 _RESERVATIONS = select(*(reservations.c[name] for name in (*_PLAIN, "status")))
 _EVENT_OF_ITEM = join_on(dp_events, reservation_items, fingerprint="event_fingerprint")
 _USED = BulkStatement(reservation_items, ["authorized_count"])
-_WITHDRAWN = BulkStatement(reservation_items, ["withdrawn_count"])
+_REVOKED = BulkStatement(reservation_items, ["revoked_count"])
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -155,16 +155,16 @@ def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterabl
         _USED.execute(tx, rows)
 
 
-def save_withdrawn(tx: Connection, organisation_id: str, changed: Sequence[Reservation]) -> None:
-    """Write the withdrawn counts of plans; the caller has locked the runs' accounts."""
-    _WITHDRAWN.execute(
+def save_revoked(tx: Connection, organisation_id: str, changed: Sequence[Reservation]) -> None:
+    """Write the revoked counts of plans; the caller has locked the runs' accounts."""
+    _REVOKED.execute(
         tx,
         [
             {
                 "organisation_id": organisation_id,
                 "reservation_id": reservation.id,
                 "item": place,
-                "withdrawn_count": item.withdrawn,
+                "revoked_count": item.revoked,
             }
             for reservation in changed
             for place, item in enumerate(reservation.items)
@@ -200,7 +200,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
             reservation_items.c.reservation_id,
             reservation_items.c.count.label("planned"),
             reservation_items.c.authorized_count,
-            reservation_items.c.withdrawn_count,
+            reservation_items.c.revoked_count,
             dp_events.c.canonical_json,
             dp_events.c.fingerprint,
         )
@@ -214,7 +214,7 @@ def _plans(tx: Connection, organisation_id: str, reservation_ids: Sequence[str])
     plans: dict[str, list[PlannedItem]] = {}
     for row in tx.execute(found):
         item = PlannedItem(
-            read_event(row.canonical_json, row.fingerprint), row.planned, row.authorized_count, row.withdrawn_count
+            read_event(row.canonical_json, row.fingerprint), row.planned, row.authorized_count, row.revoked_count
         )
         plans.setdefault(row.reservation_id, []).append(item)
     return {reservation_id: tuple(items) for reservation_id, items in plans.items()}

@@ -112,7 +112,7 @@ reservation_items = owned_table(
     Column("item", Integer, nullable=False),
     Column("event_fingerprint", String(64), nullable=False),
     Column("count", BigInteger, nullable=False),
-    Column("withdrawn_count", BigInteger, nullable=False, server_default="0"),
+    Column("revoked_count", BigInteger, nullable=False, server_default="0"),
     Column("authorized_count", BigInteger, nullable=False),
     UniqueConstraint("organisation_id", "reservation_id", "event_fingerprint"),
     foreign_key("reservations", reservation_id="id"),
@@ -120,7 +120,7 @@ reservation_items = owned_table(
     item_nonnegative="item >= 0",
     count_in_range="count >= 1 AND count <= 1000000000",
     authorized_count_in_range="authorized_count >= 0 AND authorized_count <= count",
-    withdrawn_count_in_range="withdrawn_count >= 0 AND withdrawn_count <= count",
+    revoked_count_in_range="revoked_count >= 0 AND revoked_count <= count",
 )
 
 decisions = owned_table(

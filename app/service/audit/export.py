@@ -262,7 +262,7 @@ def _reservation(reservation: StoredReservation, reserved: tuple[bytes, int]) ->
                 "fingerprint": fingerprint,
                 "count": count,
                 "used": used,
-                "withdrawn": reservation.withdrawn.get(fingerprint, 0),
+                "revoked": reservation.revoked.get(fingerprint, 0),
             }
             for fingerprint, (count, used) in reservation.items.items()
         ],

@@ -70,7 +70,7 @@ def close_reservation(
     work.close(closing.reservation, now)
 
 
-def close_withdrawn(db: Database, context: RequestContext, run_id: str, reservation_id: str) -> None:
+def close_revoked(db: Database, context: RequestContext, run_id: str, reservation_id: str) -> None:
     """Commit a cancelled plan with its authorised steps and release the rest.
 
     A request for the plan's next step proves that this step was not executed. A plan that is no longer active is left

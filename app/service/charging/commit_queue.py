@@ -27,13 +27,13 @@ from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database, WriteLockBusyError, error_summary
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
-from app.service.charging.close import close_withdrawn
+from app.service.charging.close import close_revoked
 from app.service.charging.decision import decide
 from app.service.charging.loading import LoadRequest, load, load_missing
 from app.service.charging.requests import (
     NotLoadedError,
     PathNotLockedError,
-    PlanWithdrawnError,
+    PlanRevokedError,
     StepCommand,
     StepRequest,
     StepResult,
@@ -55,7 +55,7 @@ MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """Maximum size of one transaction, in commands and in their step events."""
 
-NotReady = CostNotReadyError | PathNotLockedError | PlanWithdrawnError
+NotReady = CostNotReadyError | PathNotLockedError | PlanRevokedError
 """Prerequisite to meet before a command is repeated."""
 
 CommandResult = StepResult | LedgerError | AccountingError | NotReady
@@ -133,8 +133,8 @@ class CommitQueue:
                     await missing.computed(command.context.organisation_id)
                 case PathNotLockedError():
                     command.needs_path = True
-                case PlanWithdrawnError(reservation_id=ended):
-                    await asyncio.to_thread(close_withdrawn, self.db, command.context, command.request.run_id, ended)
+                case PlanRevokedError(reservation_id=ended):
+                    await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
                 case error:
                     raise error
 
@@ -254,7 +254,7 @@ def decide_command(tx: Connection, memory: LedgerCache, work: UnitOfWork, comman
             return decide(work, command)
         except NotLoadedError as missing:
             load_missing(tx, memory, work, missing)
-        except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanWithdrawnError) as reason:
+        except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanRevokedError) as reason:
             return reason
 
 

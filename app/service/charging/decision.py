@@ -20,7 +20,7 @@ from app.ledger.reservations import (
     count_covered,
     has_lapsed,
     is_exact,
-    is_withdrawn,
+    is_revoked,
     remaining_items,
     take,
 )
@@ -32,7 +32,7 @@ from app.service.charging.requests import (
     NotLoadedError,
     OnExceed,
     PathNotLockedError,
-    PlanWithdrawnError,
+    PlanRevokedError,
     StepCommand,
     StepResult,
     refusal_details,
@@ -60,7 +60,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         CostNotReadyError: a cost must be computed first.
         NotLoadedError: rows that few decisions need must be loaded first.
         PathNotLockedError: the run's ancestors must be locked first.
-        PlanWithdrawnError: the run's reservation must be closed first.
+        PlanRevokedError: the run's reservation must be closed first.
     """
     request = command.request
     run = work.run(request.run_id)
@@ -106,13 +106,13 @@ def _taken(
     """Take the steps, truncated if allowed, out of the run's reservation.
 
     Raises:
-        PlanWithdrawnError: a lowered limit has cancelled the steps; the reservation must be closed first.
+        PlanRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
     """
     taken = take(plan, steps, command.context.lapsed_by)
-    if isinstance(taken, Shortfall) and plan.steps_withdrawn:
+    if isinstance(taken, Shortfall) and plan.steps_revoked:
         covered = count_covered(plan, steps)
-        if not covered and is_withdrawn(plan, steps[0]) and command.ends_plan:
-            raise PlanWithdrawnError(plan.id)
+        if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
+            raise PlanRevokedError(plan.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
             steps = _first(steps, covered)
             taken = take(plan, steps, command.context.lapsed_by)
@@ -227,7 +227,7 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
     if binding.limit_revision and binding.id not in work.limit_changes:
         raise NotLoadedError(binding)
     plan = _usable_plan(work, command)
-    if plan is not None and plan.steps_withdrawn:
+    if plan is not None and plan.steps_revoked:
         covered = count_covered(plan, steps)
         refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
     return replace(refusal, limit_change=work.limit_changes.get(binding.id))

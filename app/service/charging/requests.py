@@ -109,7 +109,7 @@ class PathNotLockedError(Exception):
     """A command needs its run's ancestors, but only the run's account was locked."""
 
 
-class PlanWithdrawnError(Exception):
+class PlanRevokedError(Exception):
     """A reservation with cancelled next steps must be closed first."""
 
     def __init__(self, reservation_id: str) -> None:

@@ -26,7 +26,7 @@ from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.reservations import Reservation, has_lapsed
-from app.ledger.withdrawal import ActivePlan, withdrawn_plans
+from app.ledger.revocation import ActivePlan, revoked_plans
 from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
@@ -132,8 +132,8 @@ def apply_limit(
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     now = replace(record, account=after, updated_at=context.now)
     assert record.account.limit is not None, "only a limit can be changed"
-    withdrawn = withdraw_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []
-    facts = limit_payload(now) | ({"withdrawn": withdrawn} if withdrawn else {})
+    revoked = revoke_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []
+    facts = limit_payload(now) | ({"revoked": revoked} if revoked else {})
     context.record(
         tx, AuditEvent(AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
     )
@@ -208,7 +208,7 @@ def _with_limit(record: AccountRecord) -> AccountRecord:
     return record
 
 
-def withdraw_plans(
+def revoke_plans(
     tx: Connection, context: RequestContext, limited: Account, ready: PrecomputedCosts
 ) -> list[dict[str, Any]]:
     """Cancel the steps of active plans that no longer fit a lowered limit.
@@ -230,9 +230,9 @@ def withdraw_plans(
     events = {item.event for each in found for item in each.items}
     priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
     curves = {each.step.event: each.curve for each in priced}
-    changed = withdrawn_plans(limited, _under(tx, context, limited, plans), plans, curves)
+    changed = revoked_plans(limited, _under(tx, context, limited, plans), plans, curves)
     if changed:
-        reservations.save_withdrawn(tx, context.organisation_id, changed)
+        reservations.save_revoked(tx, context.organisation_id, changed)
         account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])
     before = {each.id: each for each in found}
     return [_facts(before[each.id], each) for each in changed]
@@ -260,8 +260,8 @@ def _under(tx: Connection, context: RequestContext, limited: Account, plans: Seq
 
 def _facts(before: Reservation, after: Reservation) -> dict[str, Any]:
     further = {
-        fingerprint(now.event): now.withdrawn - then.withdrawn
+        fingerprint(now.event): now.revoked - then.revoked
         for then, now in zip(before.items, after.items, strict=True)
-        if now.withdrawn != then.withdrawn
+        if now.revoked != then.revoked
     }
     return {"reservation": after.id, "run": after.run_id, "steps": further}

@@ -83,7 +83,7 @@ class AuditState:
         heads: hash of the log at the requested lengths.
         organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         founded: whether the log begins with the organisation, so that it covers everything.
-        withdrawn: repetitions that lowered limits have cancelled, by reservation and event.
+        revoked: repetitions that lowered limits have cancelled, by reservation and event.
         records: the other rows.
     """
 
@@ -94,7 +94,7 @@ class AuditState:
     heads: dict[int, bytes] = field(default_factory=dict)
     organisation_policy: str | None = None
     founded: bool = False
-    withdrawn: dict[str, Counter[str]] = field(default_factory=dict)
+    revoked: dict[str, Counter[str]] = field(default_factory=dict)
     records: Records = field(default_factory=dict)
     head: bytes = b""
 
@@ -208,7 +208,7 @@ def _apply_entry(told: AuditState, entry: AuditEntry, after: Mapping[str, Any]) 
     elif known is not None:
         _change(known, entry, after)
         if entry.action.endswith(".limit_changed"):
-            _withdraw(told, after)
+            _revoke(told, after)
 
 
 def _lift(told: AuditState, entry: AuditEntry) -> None:
@@ -217,9 +217,9 @@ def _lift(told: AuditState, entry: AuditEntry) -> None:
             told.terms[account_id].quarantine = None
 
 
-def _withdraw(told: AuditState, after: Mapping[str, Any]) -> None:
-    for plan in after.get("withdrawn", ()):
-        told.withdrawn.setdefault(plan["reservation"], Counter()).update(plan["steps"])
+def _revoke(told: AuditState, after: Mapping[str, Any]) -> None:
+    for plan in after.get("revoked", ()):
+        told.revoked.setdefault(plan["reservation"], Counter()).update(plan["steps"])
 
 
 def _change(known: Terms, entry: AuditEntry, after: Mapping[str, Any]) -> None:

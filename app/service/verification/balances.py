@@ -129,7 +129,7 @@ def _current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] |
             return None
         zero = zero_curve(account.grid_version)
         return largest([zero, *(curve for curve, _ in known)], account.parts_that_count), any(may for _, may in known)
-    counts = balance.spent - balance.reported - balance.withdrawn + balance.allowed
+    counts = balance.spent - balance.reported - balance.revoked + balance.allowed
     total, may = audit.cost(key[0], account, counts), balance.left > 0
     for part in _topmost(audit, key):
         inner = _current_of(audit, part)

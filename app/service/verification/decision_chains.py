@@ -248,7 +248,7 @@ class _ChainReplay:
                     _allow(balance, reservation, {})
             elif reservation.status == ReservationStatus.FORFEITED:
                 for balance in (own, *self.audit.adding(self.key)):
-                    balance.withdrawn.update(reservation.withdrawn)
+                    balance.revoked.update(reservation.revoked)
         if self.run.reservation_id != active:
             self._fail(f"it names the reservation {self.run.reservation_id}, but its active one is {active}.")
 
@@ -261,7 +261,7 @@ class _ChainReplay:
         stored = raw_rows.reserved(self.audit.tx, self.key[0], reservation.id, self.audit.report)
         if reserved is None or (reserved.to_bytes(), reserved.delta) != stored:
             self._fail(f"the curve of {name} is not that of its plan.")
-        self._check_withdrawn(reservation)
+        self._check_revoked(reservation)
         used = {event: used for event, (_, used) in reservation.items.items() if used}
         if used != self.used.get(reservation.id, Counter()):
             self._fail(f"what {name} says to be used of its plan is not what was charged under it.")
@@ -275,15 +275,15 @@ class _ChainReplay:
         if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
             self._fail(f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
 
-    def _check_withdrawn(self, reservation: StoredReservation) -> None:
+    def _check_revoked(self, reservation: StoredReservation) -> None:
         """Compare a reservation's cancelled steps with the audit log and its charges."""
-        name, told = f"reservation {reservation.id}", self.audit.withdrawn(self.key[0], reservation.id)
-        if told is not None and reservation.withdrawn != told:
-            self._fail(f"what {name} records as withdrawn from its plan differs from the audit log of lowered limits.")
+        name, told = f"reservation {reservation.id}", self.audit.revoked(self.key[0], reservation.id)
+        if told is not None and reservation.revoked != told:
+            self._fail(f"what {name} records as revoked from its plan differs from the audit log of lowered limits.")
         asked = self.used.get(reservation.id, Counter()) - self.unasked.get(reservation.id, Counter())
-        for event, count in reservation.withdrawn.items():
+        for event, count in reservation.revoked.items():
             if asked[event] + count > reservation.items[event][0]:
-                self._fail(f"steps were let through under {name} that a lowered limit had withdrawn.")
+                self._fail(f"steps were let through under {name} that a lowered limit had revoked.")
 
 
 def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
@@ -294,6 +294,6 @@ def _add(counts: Counter[str], items: tuple[tuple[str, int], ...]) -> None:
 def _allow(balance: Balance, reservation: StoredReservation, spent: Mapping[str, int]) -> None:
     """Count the steps that an active reservation may take, or has taken and not settled."""
     for event, (count, used) in reservation.items.items():
-        allowed = count - reservation.withdrawn.get(event, 0)
+        allowed = count - reservation.revoked.get(event, 0)
         balance.allowed[event] += allowed - spent.get(event, 0)
         balance.left += allowed - used

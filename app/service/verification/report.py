@@ -117,7 +117,7 @@ class Balance:
         held: reserved by active reservations.
         allowed: steps that active reservations may still take, or have taken and not settled, without cancelled ones.
         left: number of steps that active reservations may still take.
-        withdrawn: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
+        revoked: forfeited steps that a lowered limit had cancelled; they were not admitted under that limit.
         workloads: events that may have determined the filter's weights.
         limits: epsilon and delta in the decision chains.
         misread: whether its filter yields another epsilon than a decision recorded.
@@ -129,7 +129,7 @@ class Balance:
     held: Counter[str] = field(default_factory=Counter)
     allowed: Counter[str] = field(default_factory=Counter)
     left: int = 0
-    withdrawn: Counter[str] = field(default_factory=Counter)
+    revoked: Counter[str] = field(default_factory=Counter)
     workloads: set[str] = field(default_factory=set)
     limits: set[tuple[float, float]] = field(default_factory=set)
     misread: bool = False
@@ -198,10 +198,10 @@ class VerificationContext:
         told = self.state(key[0])
         return {} if told is None else told.anchors.get(key[1], {})
 
-    def withdrawn(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
+    def revoked(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
         """Get a reservation's steps that lowered limits have cancelled; None: a broken log."""
         told = self.state(organisation_id)
-        return None if told is None else told.withdrawn.get(reservation_id, Counter())
+        return None if told is None else told.revoked.get(reservation_id, Counter())
 
     def report(self, cell: DamagedCell) -> None:
         """Report an unreadable cell, which leaves the account of its row unproven."""

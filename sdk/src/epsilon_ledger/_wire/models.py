@@ -168,7 +168,7 @@ class PlannedEvent:
     event: Event
     count: int
     authorized: int
-    withdrawn: int
+    revoked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Reservation:
     plan: tuple[PlannedEvent, ...]
     steps_planned: int
     steps_authorized: int
-    steps_withdrawn: int
+    steps_revoked: int
     steps_executed: int | None
     lease_seconds: int
     expires_at: datetime

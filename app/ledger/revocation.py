@@ -1,4 +1,4 @@
-"""Choose the planned steps that a lowered limit withdraws, newest plans first (ADR 0026)."""
+"""Choose the planned steps that a lowered limit revokes, newest plans first (ADR 0026)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +26,10 @@ class ActivePlan:
     lapsed: bool
 
 
-def withdrawn_plans(
+def revoked_plans(
     limited: Account, under: Sequence[Account], plans: Sequence[ActivePlan], curves: Mapping[DpEvent, RdpCurve]
 ) -> list[Reservation]:
-    """Withdraw the steps of plans that exceed a lowered limit.
+    """Revoke the steps of plans that exceed a lowered limit.
 
     From the oldest plan to the newest, each keeps as many of its next steps as fit with the spent loss and the steps
     kept so far. `under` has every account of the plans' paths under it and all partitions of parallel ones; `plans` all
@@ -46,7 +46,7 @@ def withdrawn_plans(
         items = plan.reservation.items
         kept = [0] * len(items) if plan.lapsed else tree.fitting(plan, curves)
         tree.hold(plan, _cost(items, kept, curves, tree.zero))
-        after = tuple(replace(item, withdrawn=item.unused - keep) for item, keep in zip(items, kept, strict=True))
+        after = tuple(replace(item, revoked=item.unused - keep) for item, keep in zip(items, kept, strict=True))
         if after != items:
             changed.append(replace(plan.reservation, items=after))
     return changed
