@@ -44,54 +44,44 @@ class Plan(Generic[Asked]):
 
     Args:
         body: class of the request.
+        answer: class of the response, which is read from the job's result.
         calculation: makes the request's job; it raises PlanTooExpensiveError.
-        answer: makes the response from the job's result and the request.
     """
 
     body: type[Asked]
+    answer: type[Output]
     calculation: Callable[[Asked], Job[Any]]
-    answer: Callable[[Any, Asked], Output]
 
     def result(self, body: Asked) -> str:
         """Run the job in this process, and return the response as JSON."""
-        return self.answer(self.calculation(body).result(), body).model_dump_json()
+        return self.answer.of(self.calculation(body).result()).model_dump_json()
 
 
 PLANS: Final[dict[str, Plan[Any]]] = {
     "computeEpsilon": Plan(
         ComputeEpsilon,
+        EpsilonEstimate,
         lambda body: Job(plan_epsilon, (body.steps(), body.delta, body.setting())),
-        lambda found, _: EpsilonEstimate.of(found),
     ),
     "computeDelta": Plan(
         ComputeDelta,
+        DeltaEstimate,
         lambda body: Job(plan_delta, (body.steps(), body.epsilon, body.setting())),
-        lambda found, _: DeltaEstimate.of(found),
     ),
     "computeEpsilonTrajectory": Plan(
         ComputeEpsilonTrajectory,
+        EpsilonTrajectory,
         lambda body: Job(plan_trajectory, (body.steps(), body.delta, body.max_points, body.setting())),
-        lambda found, _: EpsilonTrajectory.of(found),
     ),
     "findNoiseMultiplier": Plan(
-        FindNoiseMultiplier,
-        lambda body: Job(smallest_noise, body.question()),
-        lambda found, body: NoiseMultiplierEstimate.of(found, body.delta),
+        FindNoiseMultiplier, NoiseMultiplierEstimate, lambda body: Job(smallest_noise, body.question())
     ),
-    "findMaxSteps": Plan(
-        FindMaxSteps,
-        lambda body: Job(most_steps, body.question()),
-        lambda found, body: MaxStepsEstimate.of(found, body.delta),
-    ),
+    "findMaxSteps": Plan(FindMaxSteps, MaxStepsEstimate, lambda body: Job(most_steps, body.question())),
     "findSamplingProbability": Plan(
-        FindSamplingProbability,
-        lambda body: Job(largest_sampling, body.question()),
-        lambda found, body: SamplingProbabilityEstimate.of(found, body.delta),
+        FindSamplingProbability, SamplingProbabilityEstimate, lambda body: Job(largest_sampling, body.question())
     ),
     "computeLaplaceCost": Plan(
-        ComputeLaplaceCost,
-        lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta)),
-        lambda found, _: LaplaceCost.of(found),
+        ComputeLaplaceCost, LaplaceCost, lambda body: Job(plan_laplace, (body.noise(), body.releases, body.delta))
     ),
 }
 """By operation id."""

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.accounting.errors import AccountingError
-from app.api.schemas.examples import EXAMPLE_REQUEST_ID
+from app.api.schemas.common import EXAMPLE_REQUEST_ID
 from app.api.validation_errors import refusal_of, truncate_echo
 from app.ledger.errors import LedgerError
 from app.logging_config import request_id

@@ -8,8 +8,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel
 
-from app.api.schemas.event_counts import EventCount
-from app.api.schemas.events import Event
+from app.api.schemas.events import Event, EventCount
 from app.ledger.errors import InvalidInputError
 
 MAX_ERRORS: Final = 20

@@ -134,3 +134,8 @@ class Delivery:
     last_error: str | None
     delivered_at: datetime | None
     created_at: datetime
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the next attempt is due; None unless it is pending."""
+        return self.next_attempt_at if self.status is DeliveryStatus.PENDING else None

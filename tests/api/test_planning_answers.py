@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.events import event_from_dict
-from app.api.schemas import planning_examples
+from app.api.schemas import planning_responses
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import PlanAssumptions
@@ -193,13 +193,13 @@ def test_the_relation_is_that_of_the_question(house: House) -> None:
 
 
 EXAMPLES = {
-    "ComputeEpsilon": ("epsilon", planning_examples.EPSILON_EXAMPLE),
-    "ComputeDelta": ("delta", planning_examples.DELTA_EXAMPLE),
-    "ComputeEpsilonTrajectory": ("trajectory", planning_examples.TRAJECTORY_EXAMPLE),
-    "FindNoiseMultiplier": ("noise-multiplier", planning_examples.NOISE_MULTIPLIER_EXAMPLE),
-    "FindSamplingProbability": ("sampling-probability", planning_examples.SAMPLING_PROBABILITY_EXAMPLE),
-    "FindMaxSteps": ("steps", planning_examples.MOST_STEPS_EXAMPLE),
-    "ComputeLaplaceCost": ("laplace", planning_examples.LAPLACE_EXAMPLE),
+    "ComputeEpsilon": ("epsilon", planning_responses.EPSILON_EXAMPLE),
+    "ComputeDelta": ("delta", planning_responses.DELTA_EXAMPLE),
+    "ComputeEpsilonTrajectory": ("trajectory", planning_responses.TRAJECTORY_EXAMPLE),
+    "FindNoiseMultiplier": ("noise-multiplier", planning_responses.NOISE_MULTIPLIER_EXAMPLE),
+    "FindSamplingProbability": ("sampling-probability", planning_responses.SAMPLING_PROBABILITY_EXAMPLE),
+    "FindMaxSteps": ("steps", planning_responses.MOST_STEPS_EXAMPLE),
+    "ComputeLaplaceCost": ("laplace", planning_responses.LAPLACE_EXAMPLE),
 }
 
 

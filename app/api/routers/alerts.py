@@ -64,5 +64,4 @@ def get_forecast(account_id: str, context: ContextDep) -> Forecast:
 
     The forecast is computed on request: without further charges, the end moves later.
     """
-    record, seen = settings.get_forecast(context, account_id)
-    return Forecast.of(record.account.id, seen)
+    return Forecast.of(settings.get_forecast(context, account_id))

@@ -7,9 +7,8 @@ from fastapi import Depends, Query, Request, Response
 from app.api.pagination import PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, router
-from app.api.schemas.audit import AuditEvent, AuditEventPage
+from app.api.schemas.audit import AuditEvent, AuditEventPage, Decision, DecisionPage
 from app.api.schemas.common import Timestamp
-from app.api.schemas.decisions import Decision, DecisionPage
 from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionOutcome
 from app.ledger.names import ACTOR_LENGTH

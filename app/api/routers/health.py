@@ -8,8 +8,7 @@ from pydantic import Field
 
 from app.api.problems import responses
 from app.api.route import PlacementsDep, operation_id
-from app.api.schemas.common import Output
-from app.api.schemas.examples import example
+from app.api.schemas.common import Output, example
 from app.ledger.errors import LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.database_collector import IntegrityMonitor

@@ -135,7 +135,7 @@ async def _planned(request: Request, body: Body) -> Response:
     """Run the plan's job in a worker process; a thread builds it from the body."""
     plan = PLANS[request.scope["route"].unique_id]
     calculation = await asyncio.to_thread(plan.calculation, body)
-    return _json(plan.answer(await _calculated(request, calculation), body).model_dump_json())
+    return _json(plan.answer.of(await _calculated(request, calculation)).model_dump_json())
 
 
 async def _calculated(request: Request, calculation: Job[Found]) -> Found:

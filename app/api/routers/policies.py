@@ -26,7 +26,7 @@ _CHANGING: dict[int | str, dict[str, Any]] = {
 def get_organisation_policy(request: Request, context: ContextDep) -> Response:
     """Get the policy of every run of the organisation."""
     record = policies.read_policy(context, None)
-    return etag_response(request, AccountPolicy.of(record, account=False), record.tag)
+    return etag_response(request, AccountPolicy.of(record), record.tag)
 
 
 @routes.put(
@@ -50,7 +50,7 @@ def get_account_policy(account_id: str, request: Request, context: ContextDep) -
     `effective` is the strictest of this policy and all above it; the ETag is of this policy alone.
     """
     record = policies.read_policy(context, account_id)
-    return etag_response(request, AccountPolicy.of(record, account=True), record.tag)
+    return etag_response(request, AccountPolicy.of(record), record.tag)
 
 
 @routes.put(
@@ -71,5 +71,4 @@ def _changed(context: RequestContext, asked: PolicyRequest) -> Response:
     changed = policies.change_policy(context, asked)
     if isinstance(changed, DomainProposal):
         return Response(Proposal.of(changed).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
-    told = AccountPolicy.of(changed, account=asked.account is not None)
-    return Response(told.model_dump_json(), media_type="application/json")
+    return Response(AccountPolicy.of(changed).model_dump_json(), media_type="application/json")

@@ -31,7 +31,7 @@ routes = router()
 def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
     record = limit_changes.read_limit(context, account_id)
-    return etag_response(request, AccountLimit.of(record), limit_changes.limit_etag(record))
+    return etag_response(request, AccountLimit.of(record.account), limit_changes.limit_etag(record))
 
 
 @routes.post(
@@ -66,7 +66,7 @@ def change_account_limit(
 def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | StoredResponse:
     if isinstance(result, DomainProposal):
         return Proposal.of(result)
-    return as_response(AccountLimit.of(result), HTTPStatus.OK)
+    return as_response(AccountLimit.of(result.account), HTTPStatus.OK)
 
 
 @routes.create(

@@ -86,7 +86,7 @@ def create_reservation(
     """
 
     def render(result: DomainCreatedReservation | Refusal) -> CreatedReservation | StoredResponse:
-        return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.at(result)
+        return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.of(result)
 
     try:
         return idempotency.respond(create.create_reservation(context, body.request(run_id)), render, body)

@@ -16,9 +16,9 @@ from app.api.schemas.common import (
     Reference,
     Relation,
     Timestamp,
+    example,
 )
-from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.examples import example
+from app.api.schemas.events import EventCounts, step_events_of
 from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import FilterKind

@@ -1,25 +1,31 @@
-"""Response schemas of populations and budgets."""
+"""Response schemas of populations, budgets and their histories."""
 
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
-from app.accounting.events import NeighboringRelation, event_to_dict
+from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
-    Account,
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_POPULATION_ID,
+    AnsweredEventCount,
     Composition,
     ExtendedNumber,
     Limit,
     Output,
     Page,
+    example,
 )
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_POPULATION_ID, example
+from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import AccountKind
+from app.ledger.admission import Reading, reading_of
+from app.ledger.filters import FilterKind
 from app.service.accounts.partitions import AccountView
-from app.service.json_values import json_finite
 from app.service.planning.assumptions import about_limit, about_loss
+from app.service.queries.account_history import AccountHistory as DomainAccountHistory
 
 _ACCOUNT = {
     "epsilon_including_reserved": 2.3187,
@@ -95,16 +101,31 @@ class LifetimeSpend(Output):
     epsilon_limit: float
 
     @classmethod
-    def of(cls, population: DomainAccount) -> "LifetimeSpend":
+    def of(cls, population: DomainAccount) -> Self:
         """Convert from the domain."""
-        assert population.limit is not None, "populations have limits"
-        return cls(
-            population=population.id,
-            population_path=population.path,
-            **json_finite(epsilon=population.epsilon()),
-            delta=population.limit.delta,
-            epsilon_limit=population.limit.epsilon,
-        )
+        return cls(population=population.id, population_path=population.path, **asdict(reading_of([population])))
+
+
+class Account(Output):
+    """Common fields of accounts."""
+
+    id: str
+    name: str
+    path: str
+    filter: FilterKind
+    planned: list[AnsweredEventCount]
+    weights_frozen: bool = Field(
+        description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
+        "its own limit has none."
+    )
+    epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
+    epsilon_declared: ExtendedNumber = Field(
+        description="Epsilon of an in-process accountant: valid only if all events were fixed in advance."
+    )
+    own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
+    warnings: list[str] = Field(description="Warnings about the limit.")
+    created_at: datetime
+    updated_at: datetime
 
 
 class ComposedAccount(Account):
@@ -118,6 +139,19 @@ class ComposedAccount(Account):
     attestation: Attestation | None = None
     lifetime: LifetimeSpend = Field(description="The total privacy loss of the population, which never decreases.")
 
+    @classmethod
+    def _of(cls, view: AccountView, **own: object) -> Self:
+        account = view.record.account
+        return cls(
+            **account_members(view.record, reading_of([account])),
+            composition="sequential" if account.partitions_per_unit is None else "parallel",
+            max_partitions_per_unit=account.partitions_per_unit,
+            epsilon_including_reserved=account.epsilon(account.spent + account.held),
+            attestation=view.attestation,
+            lifetime=LifetimeSpend.of(view.population),
+            **own,
+        )
+
 
 class Population(ComposedAccount):
     """A population and its spending."""
@@ -130,14 +164,14 @@ class Population(ComposedAccount):
     limit: Limit
 
     @classmethod
-    def of(cls, view: AccountView) -> "Population":
+    def of(cls, view: AccountView) -> Self:
         """Convert from the domain."""
-        record = view.record
-        return cls(
-            **shared(view),
-            privacy_unit=record.population.privacy_unit,
-            neighboring_relation=record.population.relation,
-            size=record.population.size,
+        population = view.record.population
+        return cls._of(
+            view,
+            privacy_unit=population.privacy_unit,
+            neighboring_relation=population.relation,
+            size=population.size,
         )
 
 
@@ -154,17 +188,16 @@ class Budget(ComposedAccount):
     block: DataBlock | None = None
 
     @classmethod
-    def of(cls, view: AccountView) -> "Budget":
+    def of(cls, view: AccountView) -> Self:
         """Convert from the domain."""
-        account, block = view.record.account, view.block
-        assert account.parent_id is not None, "a budget has a parent"
-        return cls(
-            **shared(view),
+        account = view.record.account
+        return cls._of(
+            view,
             parent=account.parent_id,
             population=account.population_id,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,
-            block=block and DataBlock(data_from=block.data_from, data_to=block.data_to, label=block.label),
+            block=view.block,
         )
 
 
@@ -176,43 +209,110 @@ class BudgetPage(Page[Budget]):
     """Budgets, newest first."""
 
 
-def shared(view: AccountView) -> dict[str, Any]:
-    """Convert the fields of an account with a limit."""
-    record, account, said = view.record, view.record.account, view.attestation
-    assert account.limit is not None, "populations and budgets have limits"
+def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
+    """Convert the common fields of accounts, with the delta and the epsilon of the governing limit."""
+    account = record.account
+    about = [] if account.limit is None else about_limit(account.limit, account.filter)
     return {
         "id": account.id,
         "name": account.name,
         "path": account.path,
         "filter": account.filter,
-        "planned": counted(account.planned),
+        "planned": account.planned,
         "weights_frozen": account.weights_frozen,
-        **json_finite(
-            epsilon=account.epsilon(),
-            epsilon_including_reserved=account.epsilon(account.spent + account.held),
-            epsilon_declared=account.epsilon_declared(account.limit.delta),
-        ),
-        "limit": Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
+        "limit": account.limit,
+        **asdict(reading),
+        "epsilon_declared": account.epsilon_declared(reading.delta),
         "own_delta": account.spent.delta_value(),
-        "warnings": [
-            *about_limit(account.limit, account.filter),
-            *about_loss(account.epsilon(), account.limit.epsilon),
-        ],
-        "composition": "sequential" if account.partitions_per_unit is None else "parallel",
-        "max_partitions_per_unit": account.partitions_per_unit,
-        "attestation": said
-        and Attestation(
-            text=said.text,
-            replacement_assumption=said.replacement_assumption,
-            attested_by=said.attested_by,
-            attested_at=said.attested_at,
-        ),
-        "lifetime": LifetimeSpend.of(view.population),
+        "warnings": [*about, *about_loss(reading.epsilon, reading.epsilon_limit)],
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }
 
 
-def counted(steps: tuple[StepEvent, ...]) -> list[dict[str, Any]]:
-    """Convert step events."""
-    return [{"event": event_to_dict(step.event), "count": step.count} for step in steps]
+class AccountHistoryPoint(Output):
+    """Spending at a time."""
+
+    created_at: datetime
+    epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
+
+
+class ChildShare(Output):
+    """Share of a child of the account."""
+
+    account: str | None = Field(validation_alias="account_id", description="Null: all other children.")
+    path: str
+    kind: AccountKind | None
+    shares: list[float] = Field(
+        description="For each point, the child's share of the account's threshold at `order`. At one order shares "
+        "add up exactly, unlike epsilon; of disjoint parts the largest counts."
+    )
+
+
+class LimitChange(Output):
+    """A change of the limit."""
+
+    changed_at: datetime = Field(validation_alias="at")
+    before: Limit
+    after: Limit
+
+
+class AccountHistory(Output):
+    """An account's epsilon over time, evenly thinned out to `max_points`."""
+
+    model_config = example(
+        {
+            "account": EXAMPLE_POPULATION_ID,
+            "limit": {"epsilon": 8.0, "delta": 1e-5},
+            "points": [
+                {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
+                {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
+            ],
+            "order": 9.5,
+            "children": [
+                {
+                    "account": EXAMPLE_BUDGET_ID,
+                    "path": "mimic/icu-team",
+                    "kind": "budget",
+                    "shares": [0.0, 0.1312],
+                }
+            ],
+            "limit_changes": [],
+            "decisions": 420,
+            "decisions_sampled": 420,
+            "exact": True,
+        }
+    )
+
+    account: str
+    limit: Limit
+    points: list[AccountHistoryPoint] = Field(
+        description="Times of charges, after the creation of the account; empty without charges."
+    )
+    order: float | None = Field(description="The Rényi order that is exhausted last.")
+    children: list[ChildShare] = Field(description="In descending order of their share.")
+    limit_changes: list[LimitChange]
+    decisions: int = Field(description="Number of decisions on all runs under the account.")
+    decisions_sampled: int = Field(description="Number of decisions that the history is computed from.")
+    exact: bool = Field(
+        description="Whether the history covers all charges. Otherwise its end is exact, and it interpolates a "
+        "run's charges between the read ones."
+    )
+
+    @classmethod
+    def of(cls, history: DomainAccountHistory) -> Self:
+        """Convert from the domain."""
+        return cls(
+            account=history.account.id,
+            limit=history.account.limit,
+            points=[
+                AccountHistoryPoint(created_at=at, epsilon=epsilon)
+                for at, epsilon in zip(history.moments, history.epsilons, strict=True)
+            ],
+            order=history.order,
+            children=history.children,
+            limit_changes=history.changes,
+            decisions=history.decisions,
+            decisions_sampled=history.read,
+            exact=history.exact,
+        )

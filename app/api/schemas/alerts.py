@@ -6,14 +6,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.common import Body, Output, Page, Reference
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, example
+from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Output, Page, Reference, example
+from app.ledger.account_records import AccountRecord
 from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
-from app.ledger.alerts import Alert as DomainAlert
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
 from app.ledger.alerts import AlertType, DeliveryStatus
-from app.ledger.alerts import Delivery as DomainDelivery
-from app.ledger.alerts import Webhook as DomainWebhook
 from app.ledger.names import MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.webhooks import Subscription
@@ -116,16 +113,13 @@ class Webhook(Output):
     id: str
     url: str
     types: list[str] = Field(description="Types of alerts; empty: all.")
-    account: str | None = Field(description="Only alerts about this account or accounts under it; null: all.")
+    account: str | None = Field(
+        validation_alias="account_id", description="Only alerts about this account or accounts under it; null: all."
+    )
     previous_secret_expires_at: datetime | None = Field(description="Expiry of the previous secret, or null.")
     created_at: datetime
     disabled_at: datetime | None = Field(description="Null: active.")
     disabled_reason: str | None
-
-    @classmethod
-    def of(cls, webhook: DomainWebhook) -> Self:
-        """Convert from the domain."""
-        return cls(**_shown(webhook))
 
 
 class CreatedWebhook(Webhook):
@@ -134,11 +128,6 @@ class CreatedWebhook(Webhook):
     model_config = example(WEBHOOK_EXAMPLE | {"secret": _SECRET})
 
     secret: str = Field(description="For a Standard Webhooks library at the receiver.")
-
-    @classmethod
-    def of(cls, webhook: DomainWebhook) -> Self:
-        """Convert from the domain."""
-        return cls(**_shown(webhook), secret=webhook.secret)
 
 
 class WebhookPage(Page[Webhook]):
@@ -152,20 +141,9 @@ class Alert(Output):
 
     id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
-    account: str | None = Field(description="The account of the alert; null: a test.")
-    data: dict[str, Any]
+    account: str | None = Field(validation_alias="account_id", description="The account of the alert; null: a test.")
+    data: dict[str, Any] = Field(validation_alias="payload")
     created_at: datetime
-
-    @classmethod
-    def of(cls, alert: DomainAlert) -> Self:
-        """Convert from the domain."""
-        return cls(
-            id=alert.id,
-            type=alert.type,
-            account=alert.account_id,
-            data=dict(alert.payload),
-            created_at=alert.created_at,
-        )
 
 
 class AlertPage(Page[Alert]):
@@ -178,36 +156,17 @@ class Delivery(Output):
     model_config = example(DELIVERY_EXAMPLE)
 
     id: str
-    webhook: str
-    alert: str
+    webhook: str = Field(validation_alias="webhook_id")
+    alert: str = Field(validation_alias="alert_id")
     alert_type: AlertType
     status: DeliveryStatus = Field(description="`given_up`: the webhook was disabled before acknowledgement.")
     attempts: int
-    next_attempt_at: datetime | None = Field(description="Null unless pending.")
+    next_attempt_at: datetime | None = Field(validation_alias="due_at", description="Null unless pending.")
     last_attempt_at: datetime | None
     last_status: int | None = Field(description="HTTP status of the last response, or null.")
     last_error: str | None
     delivered_at: datetime | None = Field(description="Last acknowledgement; it may be pending again.")
     created_at: datetime
-
-    @classmethod
-    def of(cls, delivery: DomainDelivery) -> Self:
-        """Convert from the domain."""
-        pending = delivery.status is DeliveryStatus.PENDING
-        return cls(
-            id=delivery.id,
-            webhook=delivery.webhook_id,
-            alert=delivery.alert_id,
-            alert_type=AlertType(delivery.alert_type),
-            status=delivery.status,
-            attempts=delivery.attempts,
-            next_attempt_at=delivery.next_attempt_at if pending else None,
-            last_attempt_at=delivery.last_attempt_at,
-            last_status=delivery.last_status,
-            last_error=delivery.last_error,
-            delivered_at=delivery.delivered_at,
-            created_at=delivery.created_at,
-        )
 
 
 class DeliveryPage(Page[Delivery]):
@@ -243,11 +202,6 @@ class AlertSettings(Output):
     thresholds: list[float]
     forecast_days: int
 
-    @classmethod
-    def of(cls, tells: DomainAlertSettings) -> Self:
-        """Convert from the domain."""
-        return cls(thresholds=list(tells.thresholds), forecast_days=tells.forecast_days)
-
 
 class Forecast(Output):
     """Forecast of when an account's limit is exhausted."""
@@ -272,25 +226,13 @@ class Forecast(Output):
     observed_since: datetime | None = Field(description="Start of the observed period.")
 
     @classmethod
-    def of(cls, account_id: str, seen: LimitForecast) -> Self:
+    def of(cls, found: tuple[AccountRecord, LimitForecast]) -> Self:
         """Convert from the domain."""
+        record, seen = found
         return cls(
-            account=account_id,
+            account=record.account.id,
             utilisation=seen.forecast.share,
             utilisation_per_day=seen.forecast.per_day,
             exhaustion_at=seen.exhaustion_at,
             observed_since=seen.since,
         )
-
-
-def _shown(webhook: DomainWebhook) -> dict[str, Any]:
-    return {
-        "id": webhook.id,
-        "url": webhook.url,
-        "types": list(webhook.types),
-        "account": webhook.account_id,
-        "previous_secret_expires_at": webhook.previous_secret_expires_at,
-        "created_at": webhook.created_at,
-        "disabled_at": webhook.disabled_at,
-        "disabled_reason": webhook.disabled_reason,
-    }

@@ -1,13 +1,22 @@
 """Schemas of API keys."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import Body, Name, Output, Page, Reason, Reference, Timestamp
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, example
-from app.ledger.api_keys import KeyRecord
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_KEY_ID,
+    Body,
+    Name,
+    Output,
+    Page,
+    Reason,
+    Reference,
+    Timestamp,
+    example,
+)
 from app.ledger.permissions import Role
 from app.service.governance.api_keys import MOST_OVERLAP_SECONDS, IssuedKey, KeyTerms
 
@@ -80,11 +89,6 @@ class ApiKey(Output):
     revoked_at: datetime | None
     last_used_at: datetime | None = Field(description="Accurate to about a minute.")
 
-    @classmethod
-    def of(cls, key: KeyRecord) -> "ApiKey":
-        """Convert from the domain."""
-        return cls(**_shown(key))
-
 
 class CreatedApiKey(ApiKey):
     """A new key with its secret, which is shown once."""
@@ -93,14 +97,10 @@ class CreatedApiKey(ApiKey):
     key: str = Field(description="The key for the header `Authorization: Bearer ...`.")
 
     @classmethod
-    def issued(cls, issued: IssuedKey) -> "CreatedApiKey":
+    def of(cls, issued: IssuedKey) -> Self:
         """Convert from the domain."""
-        return cls(**_shown(issued.record), key=issued.key)
+        return cls(**dict(ApiKey.of(issued.record)), key=issued.key)
 
 
 class ApiKeyPage(Page[ApiKey]):
     """Keys, newest first."""
-
-
-def _shown(key: KeyRecord) -> dict[str, Any]:
-    return {name: getattr(key, name) for name in ApiKey.model_fields}

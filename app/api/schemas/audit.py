@@ -1,14 +1,24 @@
-"""Response schemas of audit events."""
+"""Response schemas of audit events and recorded decisions."""
 
-import json
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, Json
 
-from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, example
-from app.ledger.hash_chain import AuditEntry
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_REQUEST_ID,
+    EXAMPLE_RUN_ID,
+    ExtendedNumber,
+    Output,
+    Page,
+    example,
+)
+from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
+from app.ledger.decisions import Decision as DomainDecision
+from app.ledger.decisions import DecisionOutcome, DecisionWithPath
 
 ACT_EXAMPLE: dict[str, Any] = {
     "position": 3,
@@ -18,7 +28,7 @@ ACT_EXAMPLE: dict[str, Any] = {
     "before": {"limit": {"epsilon": 2.0, "delta": 1e-5}},
     "after": {"limit": {"epsilon": 3.0, "delta": 1e-5}},
     "reason": "The study goes on for another year, as its board has approved.",
-    "request_id": "req_6f1c2d3e4f506172",
+    "request_id": EXAMPLE_REQUEST_ID,
     "created_at": "2026-11-21T09:00:00Z",
     "hash": "5f0c1d2e" * 8,
 }
@@ -33,29 +43,110 @@ class AuditEvent(Output):
     actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")
     action: str
     subject: str = Field(description="Id of the affected object.")
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
+    before: Json[dict[str, Any]] | None
+    after: Json[dict[str, Any]] | None
     reason: str | None
     request_id: str | None
     created_at: datetime
-    hash: str = Field(description="sha256 (hex) of the hash before it and this entry: docs/reference/export-format.md.")
-
-    @classmethod
-    def of(cls, entry: AuditEntry) -> Self:
-        """Convert from the domain."""
-        return cls(
-            position=entry.position,
-            actor=entry.actor,
-            action=entry.action,
-            subject=entry.subject,
-            before=entry.before and json.loads(entry.before),
-            after=entry.after and json.loads(entry.after),
-            reason=entry.reason,
-            request_id=entry.request_id,
-            created_at=entry.created_at,
-            hash=entry.entry_hash.hex(),
-        )
+    hash: Annotated[str, BeforeValidator(bytes.hex)] = Field(
+        validation_alias="entry_hash",
+        description="sha256 (hex) of the hash before it and this entry: docs/reference/export-format.md.",
+    )
 
 
 class AuditEventPage(Page[AuditEvent]):
     """Audit events in the requested order."""
+
+
+_FACTS = (
+    *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
+    *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
+)
+DECISION_EXAMPLE: dict[str, Any] = {
+    "run": EXAMPLE_RUN_ID,
+    "run_path": "mimic/icu-team/mortality",
+    "position": 3118,
+    "decision": "refused",
+    "attempt": 1,
+    "first_step": 3118,
+    "count": 1,
+    "requested_count": 1,
+    "epsilon": 2.9996,
+    "delta": 1e-5,
+    "epsilon_limit": 3.0,
+    "binding_account": EXAMPLE_BUDGET_ID,
+    "binding_account_path": "mimic/icu-team",
+    "refusal": {name: REFUSED_EXAMPLE[name] for name in _FACTS},
+    "actor": EXAMPLE_KEY_ID,
+    "request_id": EXAMPLE_REQUEST_ID,
+    "hash": "9f2c" * 16,
+    "created_at": "2026-11-21T09:00:01Z",
+}
+
+
+class Decision(Output):
+    """A decision on requested or reported steps."""
+
+    model_config = example(DECISION_EXAMPLE)
+
+    run: str
+    run_path: str
+    position: int = Field(description="Position among the run's decisions, from 0.")
+    decision: DecisionOutcome
+    attempt: int
+    first_step: int
+    count: int
+    requested_count: int = Field(description="More than `count` if the request was truncated.")
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
+    delta: float
+    epsilon_limit: float = Field(description="Of the run's limit.")
+    binding_account: str = Field(description="The account with the least room, or that refused.")
+    binding_account_path: str
+    refusal: dict[str, Any] | None = Field(description="Of a refusal: its `detail` and numbers; else null.")
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    actor: str = Field(description="Actor of the request.")
+    request_id: str | None
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
+    created_at: datetime
+
+    @classmethod
+    def of(cls, decided: DecisionWithPath) -> Self:
+        """Convert from the domain."""
+        decision = decided.decision
+        return cls(
+            **decision_members(decision),
+            run=decision.run_id,
+            run_path=decided.run_path,
+            requested_count=decision.requested_count,
+            binding_account_path=decision.binding_account_path,
+            refusal=_refusal(decision),
+        )
+
+
+class DecisionPage(Page[Decision]):
+    """Decisions, newest first."""
+
+
+def decision_members(decision: DomainDecision) -> dict[str, Any]:
+    """Convert the common fields of recorded decisions."""
+    return {
+        "position": decision.position,
+        "decision": decision.outcome,
+        "attempt": decision.attempt,
+        "first_step": decision.first_step,
+        "count": decision.step_count,
+        **asdict(decision.reading),
+        "binding_account": decision.binding_account_id,
+        "reservation": decision.reservation_id,
+        "actor": decision.actor.id,
+        "request_id": decision.actor.request_id,
+        "hash": decision.entry_hash.hex(),
+        "created_at": decision.created_at,
+    }
+
+
+def _refusal(decision: DomainDecision) -> dict[str, Any] | None:
+    if decision.refusal_details is None:
+        return None
+    facts = refusal_facts(decision)
+    return {"detail": refusal_text(facts, decision.binding_account_path, decision.step_count), **facts}

@@ -1,11 +1,10 @@
-"""Response schemas of checkpoints and the signing key."""
+"""Response schemas of what is signed, checkpoints and statements, and of the signing key."""
 
 from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_ORGANISATION_ID, example
+from app.api.schemas.common import EXAMPLE_ORGANISATION_ID, EXAMPLE_RUN_ID, Output, Page, example
 from app.ledger.audit import Checkpoint as DomainCheckpoint
 from app.service.signatures import Signer
 
@@ -81,3 +80,23 @@ class SigningKey(Output):
     def of(cls, signer: Signer) -> Self:
         """Convert from the domain."""
         return cls(algorithm="Ed25519", key_id=signer.key_id, public_key=signer.public_key)
+
+
+class Statement(Output):
+    """The signed cost of a model, or of all models trained on a population."""
+
+    model_config = example(
+        {
+            "payload": {
+                "type": "run_statement",
+                "format": 1,
+                "organisation": EXAMPLE_ORGANISATION_ID,
+                "run": {"id": EXAMPLE_RUN_ID, "path": "mimic/icu-team/resnet", "status": "completed"},
+                "loss": {"limit": {"epsilon": 3.0, "delta": 1e-5}, "epsilon_by_filter": 2.71},
+            },
+            "signature": SIGNATURE_EXAMPLE,
+        }
+    )
+
+    payload: dict[str, Any] = Field(description="Described in docs/how-to/issue-statements.md.")
+    signature: Signature

@@ -18,13 +18,34 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from app.accounting.events import MAX_EVENTS, NeighboringRelation
-from app.api.schemas.examples import EXAMPLE_CURSOR, example
+from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind
 from app.ledger.filters import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
 from app.service.accounts.spec import ID_PREFIXES
+from app.service.json_values import json_number
+
+EXAMPLE_EVENT: dict[str, Any] = {
+    "type": "poisson_sampled",
+    "sampling_probability": 0.01,
+    "event": {"type": "gaussian", "noise_multiplier": 1.1},
+}
+EXAMPLE_REQUEST_ID = "req_6f1c2d3e4f506172"
+EXAMPLE_RUN_ID = "run_019aa5b3c4d7b0c1d2e3f4051627"
+EXAMPLE_BUDGET_ID = "bud_019aa5b3c4d6a0b1c2d3e4f50617"
+EXAMPLE_RESERVATION_ID = "res_019aa5b3c4d8c1d0e2f304152637"
+EXAMPLE_POPULATION_ID = "pop_019aa5b3c4d50f1e2d3c4b5a6978"
+EXAMPLE_ORGANISATION_ID = "org_019aa5b3c4d00f1e2d3c4b5a6978"
+EXAMPLE_PROPOSAL_ID = "prp_019aa5b3c4d9d2e1f30415263748"
+EXAMPLE_KEY_ID = "key_019aa5b3c4d4e5f607182930"
+EXAMPLE_EXPERIMENT_ID = "exp_019aa5b3c4dae3f20415263748596a"
+EXAMPLE_CURSOR = "cnVuXzAxOWFhNWIzYzRkN2IwYzFkMmUzZjQwNTE2Mjc"
+
+
+def example(*examples: dict[str, Any]) -> ConfigDict:
+    """Configure the examples of a schema."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})
 
 
 class Input(BaseModel):
@@ -61,9 +82,14 @@ class EmptyBody(Body):
 
 
 class Output(BaseModel):
-    """A response body."""
+    """A response body, read from an object of the domain; a `validation_alias` is the attribute of another name."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, validate_by_name=True)
+
+    @classmethod
+    def of(cls, source: Any, /) -> Self:  # noqa: ANN401 - each schema is of another type
+        """Convert from the domain."""
+        return cls.model_validate(source)
 
 
 T = TypeVar("T", bound=Output)
@@ -75,12 +101,13 @@ Infinity = TypeAliasType(
     Annotated[Literal["Infinity"], WithJsonSchema({"enum": ["Infinity"], "type": "string"})],
 )
 ExtendedNumber = TypeAliasType(
-    "ExtendedNumber", Annotated[float | Infinity, Field(description='A number, or "Infinity".')]
+    "ExtendedNumber",
+    Annotated[float | Infinity, BeforeValidator(json_number), Field(description='A number, or "Infinity".')],
 )
 
 
 EVENT_FORMAT: Final = "event"
-AnsweredEvent = Annotated[dict[str, Any], WithJsonSchema({"format": EVENT_FORMAT})]
+AnsweredEvent = Annotated[dict[str, Any], BeforeValidator(event_to_dict), WithJsonSchema({"format": EVENT_FORMAT})]
 """An event in an answer: it was checked when it came in. The description refers to the schema of requests."""
 
 
@@ -189,25 +216,3 @@ class Limit(Output):
 
     epsilon: float
     delta: float
-
-
-class Account(Output):
-    """Common fields of accounts."""
-
-    id: str
-    name: str
-    path: str
-    filter: FilterKind
-    planned: list[AnsweredEventCount]
-    weights_frozen: bool = Field(
-        description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
-        "its own limit has none."
-    )
-    epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
-    epsilon_declared: ExtendedNumber = Field(
-        description="Epsilon of an in-process accountant: valid only if all events were fixed in advance."
-    )
-    own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
-    warnings: list[str] = Field(description="Warnings about the limit.")
-    created_at: datetime
-    updated_at: datetime

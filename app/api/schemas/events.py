@@ -3,7 +3,15 @@
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, FailFast, Field, RootModel, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    RootModel,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticSerializationError, to_json
 
 from app.accounting.errors import InvalidEventError
@@ -17,8 +25,7 @@ from app.accounting.events import (
     event_from_dict,
 )
 from app.accounting.work import require_affordable_events
-from app.api.schemas.common import Count
-from app.api.schemas.examples import example
+from app.api.schemas.common import Count, Input, example
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
     DiscreteGaussianEvent,
@@ -32,6 +39,8 @@ from app.api.schemas.mechanisms import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
+from app.ledger.accounts import StepEvent
+from app.ledger.errors import RequestTooLargeError
 
 
 class PoissonSampledEvent(EventInput):
@@ -209,3 +218,38 @@ def _held(event: dict[str, object]) -> list[object]:
     several = event.get("events")
     held = [event.get("event"), *(several if isinstance(several, list) else [])]
     return [one for one in held if isinstance(one, dict)]
+
+
+class EventCount(Input):
+    """`count` repetitions of one event."""
+
+    event: SentEvent
+    count: Count = 1
+
+
+def _few(given: object) -> object:
+    """Refuse a list that is too long before its items are validated.
+
+    Raises:
+        RequestTooLargeError: it has more than 1,000 items.
+    """
+    if isinstance(given, list) and len(given) > MAX_EVENTS:
+        raise RequestTooLargeError(
+            f"A request holds at most {MAX_EVENTS} events; this one has {len(given)}. Send several requests, or use "
+            "`count` for repetitions."
+        )
+    return given
+
+
+EventCounts = Annotated[list[EventCount], BeforeValidator(_few), Field(json_schema_extra={"maxItems": MAX_EVENTS})]
+
+
+def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
+    """Convert to the domain.
+
+    Raises:
+        PlanTooExpensiveError: pricing them exceeds the work limit of a request.
+    """
+    steps = tuple(StepEvent(item.event.domain, item.count) for item in items)
+    require_affordable_events(step.event for step in steps)
+    return steps

@@ -1,15 +1,21 @@
 """Schemas of experiments."""
 
 import json
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from app.accounting.events import event_to_dict
 from app.accounting.formulas.run_count_sampling import MAX_MEAN, MAX_SHAPE, MIN_SHAPE
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_EXPERIMENT_ID,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_RUN_ID,
     AnsweredEvent,
     ExtendedNumber,
     Input,
@@ -19,17 +25,9 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-)
-from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.examples import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_EXPERIMENT_ID,
-    EXAMPLE_KEY_ID,
-    EXAMPLE_POPULATION_ID,
-    EXAMPLE_RUN_ID,
     example,
 )
+from app.api.schemas.events import EventCounts, step_events_of
 from app.api.schemas.reservations import not_made
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
@@ -38,7 +36,6 @@ from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord, Sweep
 from app.service.idempotency import StoredResponse
-from app.service.json_values import json_finite
 
 _TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {
@@ -175,8 +172,6 @@ class Experiment(Output):
     def of(cls, record: ExperimentRecord, **further: object) -> Self:
         """Convert from the domain."""
         experiment, account, run = record.experiment, record.account.account, record.run
-        assert account.parent_id is not None, "it has a parent budget"
-        event = None if run is None or run.event is None else event_to_dict(run.event)
         return cls(
             id=experiment.id,
             name=account.name,
@@ -187,11 +182,9 @@ class Experiment(Output):
             population=account.population_id,
             run=run and run.account_id,
             status=run and run.status,
-            event=event,
+            event=run and run.event,
             runs=record.runs,
-            **json_finite(epsilon=record.reading.epsilon),
-            delta=record.reading.delta,
-            epsilon_limit=record.reading.epsilon_limit,
+            **asdict(record.reading),
             created_by=experiment.created_by,
             created_at=experiment.created_at,
             **further,

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from app.accounting.events import MAX_COUNT
-from app.api.schemas.common import Input
-from app.api.schemas.examples import example
+from app.api.schemas.common import Input, example
 
 NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
 Epsilon = Annotated[float, Field(gt=0, le=1e4)]

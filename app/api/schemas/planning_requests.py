@@ -5,10 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.api.schemas.common import Body, Delta, Filter, Relation
-from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent
-from app.api.schemas.examples import EXAMPLE_EVENT, example
+from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Filter, Relation, example
+from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import Batches, PlanAssumptions
@@ -99,30 +97,25 @@ class CalibrationTarget(PlanAssumptionsBody):
         return self.event.domain, goal
 
 
-class FindNoiseMultiplier(CalibrationTarget):
+class RepeatedEventTarget(CalibrationTarget):
+    """An event, the number of its repetitions, and its target."""
+
+    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
+
+    count: Count
+
+    def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
+        """Build the planner's arguments; raises as `asked`."""
+        event, goal = self.asked()
+        return event, self.count, goal
+
+
+class FindNoiseMultiplier(RepeatedEventTarget):
     """An event and its target; its own noise multiplier is ignored."""
 
-    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
 
-    count: int = Field(ge=1, le=1_000_000_000)
-
-    def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
-        """Build the planner's arguments; raises as `asked`."""
-        event, goal = self.asked()
-        return event, self.count, goal
-
-
-class FindSamplingProbability(CalibrationTarget):
+class FindSamplingProbability(RepeatedEventTarget):
     """An event and its target; its own sampling probability is ignored."""
-
-    model_config = example(EXAMPLE_TARGET | {"count": 10_000})
-
-    count: int = Field(ge=1, le=1_000_000_000)
-
-    def question(self) -> tuple[DpEvent, int, CalibrationGoal]:
-        """Build the planner's arguments; raises as `asked`."""
-        event, goal = self.asked()
-        return event, self.count, goal
 
 
 class FindMaxSteps(CalibrationTarget):
@@ -130,7 +123,7 @@ class FindMaxSteps(CalibrationTarget):
 
     model_config = example(EXAMPLE_TARGET | {"steps_per_epoch": 100})
 
-    steps_per_epoch: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    steps_per_epoch: Count | None = None
 
     def question(self) -> tuple[DpEvent, CalibrationGoal, int | None]:
         """Build the planner's arguments; raises as `asked`."""
@@ -152,7 +145,7 @@ class ComputeLaplaceCost(Body):
         le=1e12,
         description="Maximum L1 distance between the outputs of two inputs: 2 for vectors of probabilities, not 1.",
     )
-    releases: int = Field(default=1, ge=1, le=1_000_000_000, description="about the same unit")
+    releases: Count = Field(default=1, description="about the same unit")
     delta: Delta | None = Field(default=None, description="for the Rényi bound, which may be below the sum")
 
     @model_validator(mode="after")

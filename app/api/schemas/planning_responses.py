@@ -1,31 +1,99 @@
 """Response schemas of stateless planning."""
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
-from app.accounting.events import event_to_dict
 from app.accounting.orders import PURE
-from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output
-from app.api.schemas.examples import example
-from app.api.schemas.planning_examples import (
-    DELTA_EXAMPLE,
-    EPSILON_EXAMPLE,
-    LAPLACE_EXAMPLE,
-    MOST_STEPS_EXAMPLE,
-    NOISE_MULTIPLIER_EXAMPLE,
-    SAMPLING_PROBABILITY_EXAMPLE,
-    TRAJECTORY_EXAMPLE,
-)
-from app.service.json_values import json_finite, json_number
-from app.service.planning.calibration import Solution, Steps
-from app.service.planning.costs import AccountantReading, PlanCost, Trajectory
-from app.service.planning.costs import LaplaceCost as DomainLaplaceCost
+from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
+from app.service.planning.costs import ADAPTIVE, CLASSIC, RDP
+
+EPSILON_EXAMPLE: dict[str, Any] = {
+    "epsilon": 3.847,
+    "delta": 1e-5,
+    "optimal_order": 5.9665,
+    "accountants": [
+        {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
+        {"name": "adaptive", "epsilon": 3.85522, "optimal_order": None, "note": ADAPTIVE},
+        {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
+    ],
+    "warnings": [],
+}
+DELTA_EXAMPLE: dict[str, Any] = {
+    "delta": 4.6147e-6,
+    "epsilon": 4.0,
+    "optimal_order": 6.1594,
+    "accountants": [
+        {"name": "rdp", "delta": 4.6147e-6, "optimal_order": 6.1594, "note": RDP},
+        {"name": "rdp_classic", "delta": 6.9402e-5, "optimal_order": 5.9665, "note": CLASSIC},
+    ],
+    "warnings": [],
+}
+TRAJECTORY_EXAMPLE: dict[str, Any] = {
+    "points": [
+        {"step": 1, "epsilon": 0.76828},
+        {"step": 2500, "epsilon": 2.6682},
+        {"step": 5000, "epsilon": 3.847},
+    ],
+    "steps": 5000,
+    "delta": 1e-5,
+    "warnings": [],
+}
+NOISE_MULTIPLIER_EXAMPLE: dict[str, Any] = {
+    "noise_multiplier": 2.27807,
+    "reachable": True,
+    "event": {
+        "type": "poisson_sampled",
+        "sampling_probability": 0.01,
+        "event": {"type": "gaussian", "noise_multiplier": 2.27807},
+    },
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "optimal_order": 10.086,
+    "warnings": [],
+}
+SAMPLING_PROBABILITY_EXAMPLE: dict[str, Any] = {
+    "sampling_probability": 0.00397641,
+    "reachable": True,
+    "event": {
+        "type": "poisson_sampled",
+        "sampling_probability": 0.00397641,
+        "event": {"type": "gaussian", "noise_multiplier": 1.1},
+    },
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "optimal_order": 9.8294,
+    "warnings": [],
+}
+MOST_STEPS_EXAMPLE: dict[str, Any] = {
+    "steps": 1404,
+    "epochs": 14,
+    "epsilon": 1.9994,
+    "epsilon_after_epochs": 1.9967,
+    "delta": 1e-5,
+    "optimal_order": 9.0008,
+    "warnings": [],
+}
+LAPLACE_EXAMPLE: dict[str, Any] = {
+    "scale": 4.3429,
+    "bound": 10.0,
+    "probability": 0.9,
+    "noise_multiplier": 2.1715,
+    "epsilon": 0.46052,
+    "epsilon_basic": 46.052,
+    "epsilon_rdp": 27.089,
+    "optimal_order": 2.2416,
+    "warnings": ["An epsilon above 20 is vacuous: it gives almost no protection."],
+}
 
 OptimalOrder = Annotated[ExtendedNumber | None, BeforeValidator(lambda order: "Infinity" if order == PURE else order)]
 """A Rényi order; infinity adds up the epsilons of pure mechanisms."""
+
+_BEST_ORDER = (
+    'The Rényi order at which the bound is smallest; at "Infinity" the epsilons of pure mechanisms are added up.'
+)
+_ALL_METHODS = "The plan by all applicable accounting methods, for comparison with other tools."
 
 AccountantName = TypeAliasType("AccountantName", Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"])
 
@@ -34,33 +102,18 @@ class AccountantEpsilon(Output):
     """The epsilon of one accounting method."""
 
     name: AccountantName
-    epsilon: ExtendedNumber
+    epsilon: ExtendedNumber = Field(validation_alias="value")
     optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
-
-    @classmethod
-    def of(cls, reading: AccountantReading) -> "AccountantEpsilon":
-        """Convert from the domain."""
-        return cls(
-            name=reading.name,
-            **json_finite(epsilon=reading.value),
-            optimal_order=reading.optimal_order,
-            note=reading.note,
-        )
 
 
 class AccountantDelta(Output):
     """The delta of one accounting method."""
 
     name: AccountantName
-    delta: float
+    delta: float = Field(validation_alias="value")
     optimal_order: OptimalOrder = Field(default=None, description="Null for a method without orders.")
     note: str
-
-    @classmethod
-    def of(cls, reading: AccountantReading) -> "AccountantDelta":
-        """Convert from the domain."""
-        return cls(name=reading.name, delta=reading.value, optimal_order=reading.optimal_order, note=reading.note)
 
 
 class EpsilonEstimate(Output):
@@ -70,25 +123,9 @@ class EpsilonEstimate(Output):
 
     epsilon: ExtendedNumber
     delta: float
-    optimal_order: OptimalOrder = Field(
-        description='The Rényi order at which the bound is smallest; at "Infinity" '
-        "the epsilons of pure mechanisms are added up."
-    )
-    accountants: list[AccountantEpsilon] = Field(
-        description="The plan by all applicable accounting methods, for comparison with other tools."
-    )
+    optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
+    accountants: list[AccountantEpsilon] = Field(description=_ALL_METHODS)
     warnings: list[str]
-
-    @classmethod
-    def of(cls, cost: PlanCost) -> "EpsilonEstimate":
-        """Convert from the domain."""
-        return cls(
-            **json_finite(epsilon=cost.epsilon),
-            delta=cost.delta,
-            optimal_order=cost.optimal_order,
-            accountants=[AccountantEpsilon.of(reading) for reading in cost.accountants],
-            warnings=list(cost.warnings),
-        )
 
 
 class DeltaEstimate(Output):
@@ -98,25 +135,9 @@ class DeltaEstimate(Output):
 
     delta: float = Field(description="1 without a bound at this epsilon.")
     epsilon: float
-    optimal_order: OptimalOrder = Field(
-        description='The Rényi order at which the bound is smallest; at "Infinity" '
-        "the epsilons of pure mechanisms are added up."
-    )
-    accountants: list[AccountantDelta] = Field(
-        description="The plan by all applicable accounting methods, for comparison with other tools."
-    )
+    optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
+    accountants: list[AccountantDelta] = Field(description=_ALL_METHODS)
     warnings: list[str]
-
-    @classmethod
-    def of(cls, cost: PlanCost) -> "DeltaEstimate":
-        """Convert from the domain."""
-        return cls(
-            delta=cost.delta,
-            epsilon=cost.epsilon,
-            optimal_order=cost.optimal_order,
-            accountants=[AccountantDelta.of(reading) for reading in cost.accountants],
-            warnings=list(cost.warnings),
-        )
 
 
 class EpsilonTrajectoryPoint(Output):
@@ -136,14 +157,6 @@ class EpsilonTrajectory(Output):
     delta: float
     warnings: list[str]
 
-    @classmethod
-    def of(cls, found: Trajectory) -> "EpsilonTrajectory":
-        """Convert from the domain."""
-        points = [
-            EpsilonTrajectoryPoint(step=point.step, **json_finite(epsilon=point.epsilon)) for point in found.points
-        ]
-        return cls(points=points, steps=found.steps, delta=found.delta, warnings=list(found.warnings))
-
 
 class CalibrationEstimate(Output):
     """The result of a calibration."""
@@ -162,13 +175,9 @@ class NoiseMultiplierEstimate(CalibrationEstimate):
     model_config = example(NOISE_MULTIPLIER_EXAMPLE)
 
     noise_multiplier: float | None = Field(
-        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices."
+        validation_alias="value",
+        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices.",
     )
-
-    @classmethod
-    def of(cls, found: Solution, delta: float) -> "NoiseMultiplierEstimate":
-        """Convert from the domain."""
-        return cls(noise_multiplier=found.value, **_solution(found, delta))
 
 
 class SamplingProbabilityEstimate(CalibrationEstimate):
@@ -177,13 +186,9 @@ class SamplingProbabilityEstimate(CalibrationEstimate):
     model_config = example(SAMPLING_PROBABILITY_EXAMPLE)
 
     sampling_probability: float | None = Field(
-        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices."
+        validation_alias="value",
+        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices.",
     )
-
-    @classmethod
-    def of(cls, found: Solution, delta: float) -> "SamplingProbabilityEstimate":
-        """Convert from the domain."""
-        return cls(sampling_probability=found.value, **_solution(found, delta))
 
 
 class MaxStepsEstimate(Output):
@@ -201,11 +206,6 @@ class MaxStepsEstimate(Output):
     optimal_order: OptimalOrder = Field(description="The Rényi order at which `epsilon` is smallest.")
     warnings: list[str]
 
-    @classmethod
-    def of(cls, found: Steps, delta: float) -> "MaxStepsEstimate":
-        """Convert from the domain."""
-        return cls(delta=delta, **asdict(found) | {"warnings": list(found.warnings)})
-
 
 class LaplaceCost(Output):
     """Laplace noise and the cost of its releases."""
@@ -221,20 +221,3 @@ class LaplaceCost(Output):
     epsilon_rdp: ExtendedNumber | None = Field(description="Of all releases at delta; null without one.")
     optimal_order: OptimalOrder = Field(default=None, description="The Rényi order at which `epsilon_rdp` is smallest.")
     warnings: list[str]
-
-    @classmethod
-    def of(cls, cost: DomainLaplaceCost) -> "LaplaceCost":
-        """Convert from the domain."""
-        rdp = None if cost.epsilon_rdp is None else json_number(cost.epsilon_rdp)
-        return cls(**asdict(cost) | {"epsilon_rdp": rdp, "warnings": list(cost.warnings)})
-
-
-def _solution(found: Solution, delta: float) -> dict[str, Any]:
-    return {
-        "reachable": found.value is not None,
-        "event": None if found.event is None else event_to_dict(found.event),
-        "epsilon": found.epsilon,
-        "delta": delta,
-        "optimal_order": found.optimal_order,
-        "warnings": list(found.warnings),
-    }

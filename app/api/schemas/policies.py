@@ -1,13 +1,11 @@
 """Schemas of policies."""
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.common import Body, Delta, Input, Output, Reason, Relation
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, example
+from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Delta, Input, Output, Reason, Relation, example
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.service.governance.policies import PolicyRecord
 
@@ -112,8 +110,7 @@ class PolicyRules(Input):
 
     def domain(self) -> Policy:
         """Convert to the domain."""
-        said = self.model_dump(exclude_none=True)
-        return policy_of(said)
+        return policy_of(self.model_dump(exclude_none=True))
 
 
 class ReplacePolicy(Body):
@@ -157,13 +154,13 @@ class AccountPolicy(Output):
     warnings: list[PolicyWarning] = Field(description="Rules of this policy with less effect than it seems.")
 
     @classmethod
-    def of(cls, record: PolicyRecord, *, account: bool) -> Self:
+    def of(cls, record: PolicyRecord) -> Self:
         """Convert from the domain."""
         return cls(
-            account=record.subject if account else None,
+            account=None if record.of_organisation else record.subject,
             path=record.path,
             policy=facts_of(record.policy),
             effective=_SAID | facts_of(record.effective),
             revision=record.revision,
-            warnings=[PolicyWarning(**asdict(each)) for each in record.warnings],
+            warnings=record.warnings,
         )

@@ -1,15 +1,23 @@
 """Schemas of limits and proposals."""
 
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
-from app.api.schemas.common import Body, Limit, LimitInput, Output, Page, Reason
-from app.api.schemas.examples import EXAMPLE_BUDGET_ID, EXAMPLE_KEY_ID, EXAMPLE_PROPOSAL_ID, example
-from app.ledger.account_records import AccountRecord
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_PROPOSAL_ID,
+    Body,
+    Limit,
+    LimitInput,
+    Output,
+    Page,
+    Reason,
+    example,
+)
 from app.ledger.filters import FilterKind
-from app.ledger.proposals import Proposal as DomainProposal
 from app.ledger.proposals import ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
@@ -67,26 +75,12 @@ class AccountLimit(Output):
         }
     )
 
-    account: str
+    account: str = Field(validation_alias="id")
     path: str
     limit: Limit
-    revision: int = Field(description="Number of changes of this limit.")
+    revision: int = Field(validation_alias="limit_revision", description="Number of changes of this limit.")
     filter: FilterKind
     weights_frozen: bool
-
-    @classmethod
-    def of(cls, record: AccountRecord) -> Self:
-        """Convert from the domain."""
-        account = record.account
-        assert account.limit is not None, "it was looked for"
-        return cls(
-            account=account.id,
-            path=account.path,
-            limit=Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
-            revision=account.limit_revision,
-            filter=account.filter,
-            weights_frozen=account.weights_frozen,
-        )
 
 
 class Proposal(Output):
@@ -96,7 +90,7 @@ class Proposal(Output):
 
     id: str
     kind: ProposalKind
-    account: str | None = Field(description="Null: the organisation itself.")
+    account: str | None = Field(validation_alias="account_id", description="Null: the organisation itself.")
     proposed: dict[str, Any] = Field(
         description="By kind: a new limit or policy and the revision that it replaces; the limit of a run; a new "
         "population; or the quarantined accounts and reasons."
@@ -108,12 +102,6 @@ class Proposal(Output):
     decided_by: str | None
     decided_at: datetime | None
     decision_reason: str | None
-
-    @classmethod
-    def of(cls, proposal: DomainProposal) -> Self:
-        """Convert from the domain."""
-        same = {name: getattr(proposal, name) for name in cls.model_fields if name not in {"account", "proposed"}}
-        return cls(**same, account=proposal.account_id, proposed=proposal.proposed)
 
 
 class ProposalPage(Page[Proposal]):

@@ -1,39 +1,34 @@
 """Schemas of reservations and attempts."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from app.accounting.events import event_to_dict
 from app.api.problems import problem_body
-from app.api.schemas.common import AnsweredEvent, Body, ExtendedNumber, Output
-from app.api.schemas.event_counts import EventCount, EventCounts, step_events_of
-from app.api.schemas.examples import (
+from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    AnsweredEvent,
+    Body,
+    ExtendedNumber,
+    Output,
     example,
 )
+from app.api.schemas.events import EventCount, EventCounts, step_events_of
 from app.api.schemas.steps import refusal_text
 from app.ledger.admission import Refusal
-from app.ledger.reservations import Reservation as DomainReservation
 from app.ledger.reservations import ReservationStatus
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
-from app.service.json_values import json_finite
-from app.service.reservations.create import (
-    CreatedReservation as DomainCreatedReservation,
-)
-from app.service.reservations.create import (
-    PlanRequest,
-)
-from app.service.reservations.create import (
-    PrecedingReservation as DomainPrecedingReservation,
-)
+from app.service.reservations.create import CreatedReservation as DomainCreatedReservation
+from app.service.reservations.create import PlanRequest
+from app.service.reservations.create import PrecedingReservation as DomainPrecedingReservation
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600
@@ -170,7 +165,7 @@ class PlannedEvent(Output):
 
     event: AnsweredEvent
     count: int
-    authorized: int
+    authorized: int = Field(validation_alias="used")
     revoked: int = Field(description="Number of repetitions removed by a lowered limit.")
 
 
@@ -180,21 +175,18 @@ class Reservation(Output):
     model_config = example(RESERVATION_EXAMPLE)
 
     id: str
-    run: str
+    run: str = Field(validation_alias="run_id")
     attempt: int
     status: ReservationStatus
-    plan: list[PlannedEvent]
+    plan: list[PlannedEvent] = Field(validation_alias="items")
     steps_planned: int
-    steps_authorized: int = Field(description="Steps authorized individually, or charged at the end.")
+    steps_authorized: int = Field(
+        validation_alias="steps_used", description="Steps authorized individually, or charged at the end."
+    )
     steps_revoked: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
     steps_executed: int | None = Field(default=None, description="Reported by the trainer; null unless committed.")
     lease_seconds: int
     expires_at: datetime
-
-    @classmethod
-    def of(cls, reservation: DomainReservation) -> "Reservation":
-        """Convert from the domain."""
-        return cls(**_members(reservation))
 
 
 class CreatedReservation(Reservation):
@@ -212,37 +204,17 @@ class CreatedReservation(Reservation):
     binding_account_path: str
 
     @classmethod
-    def at(cls, held: DomainCreatedReservation) -> "CreatedReservation":
+    def of(cls, held: DomainCreatedReservation) -> Self:
         """Convert from the domain."""
         return cls(
-            **_members(held.reservation),
+            **dict(Reservation.of(held.reservation)),
             next_step=held.next_step,
-            **json_finite(epsilon=held.reading.epsilon, epsilon_planned=held.planned.epsilon),
-            delta=held.reading.delta,
-            epsilon_limit=held.reading.epsilon_limit,
+            **asdict(held.reading),
+            epsilon_planned=held.planned.epsilon,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,
             binding_account_path=held.binding.path,
         )
-
-
-def _members(reservation: DomainReservation) -> dict[str, Any]:
-    return {
-        "id": reservation.id,
-        "run": reservation.run_id,
-        "attempt": reservation.attempt,
-        "status": reservation.status,
-        "plan": [
-            PlannedEvent(event=event_to_dict(item.event), count=item.count, authorized=item.used, revoked=item.revoked)
-            for item in reservation.items
-        ],
-        "steps_planned": reservation.steps_planned,
-        "steps_authorized": reservation.steps_used,
-        "steps_revoked": reservation.steps_revoked,
-        "steps_executed": reservation.steps_executed,
-        "lease_seconds": reservation.lease_seconds,
-        "expires_at": reservation.expires_at,
-    }
 
 
 def plan_refused(refusal: Refusal, plan: Sequence[EventCount]) -> StoredResponse:

@@ -1,16 +1,26 @@
-"""Schemas of runs."""
+"""Schemas of runs and their histories."""
 
-from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from app.accounting.events import NeighboringRelation, event_to_dict
+from app.accounting.events import NeighboringRelation
+from app.api.pagination import encode_cursor
 from app.api.schemas.account_creation import CreateAccount
-from app.api.schemas.accounts import counted
+from app.api.schemas.accounts import Account, account_members
+from app.api.schemas.audit import decision_members
 from app.api.schemas.common import (
-    Account,
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_REQUEST_ID,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
     AnsweredEvent,
+    AnsweredEventCount,
+    ExtendedNumber,
     Limit,
     LimitInput,
     Name,
@@ -18,25 +28,16 @@ from app.api.schemas.common import (
     Page,
     Reference,
     Relation,
-)
-from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent
-from app.api.schemas.examples import (
-    EXAMPLE_BUDGET_ID,
-    EXAMPLE_EVENT,
-    EXAMPLE_POPULATION_ID,
-    EXAMPLE_RESERVATION_ID,
-    EXAMPLE_RUN_ID,
     example,
 )
+from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
+from app.ledger.decisions import DecisionOutcome
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
-from app.service.json_values import json_finite
-from app.service.planning.assumptions import about_limit, about_loss
-from app.service.queries.runs import RunRecord
+from app.service.queries.runs import History, RunRecord
 from app.service.runs.register import RegisteredRun, RunDeclaration
 
 RUN_EXAMPLE: dict[str, Any] = {
@@ -167,49 +168,112 @@ class Run(Account):
     binding_account_path: str | None
 
     @classmethod
-    def of(cls, record: RunRecord) -> "Run":
+    def of(cls, record: RunRecord) -> Self:
         """Convert from the domain."""
-        account, population = record.own.account, record.own.population
+        account, population, run = record.own.account, record.own.population, record.run
         budget = record.budgets[0]
         return cls(
-            id=account.id,
-            name=account.name,
-            path=account.path,
+            **account_members(record.own, record.reading),
             budget=budget.id,
             budget_path=budget.path,
             budgets=[each.id for each in record.budgets],
             population=account.population_id,
             privacy_unit=population.privacy_unit,
             neighboring_relation=population.relation,
-            status=record.run.status,
-            attempt=record.run.attempt,
-            next_step=record.run.next_step,
-            event=None if record.run.event is None else event_to_dict(record.run.event),
-            reservation=record.run.reservation_id,
-            limit=None if account.limit is None else Limit(epsilon=account.limit.epsilon, delta=account.limit.delta),
-            filter=account.filter,
-            planned=counted(account.planned),
-            weights_frozen=account.weights_frozen,
-            **json_finite(
-                epsilon=record.reading.epsilon, epsilon_declared=account.epsilon_declared(record.reading.delta)
-            ),
-            own_delta=account.spent.delta_value(),
-            warnings=[
-                *([] if account.limit is None else about_limit(account.limit, account.filter)),
-                *about_loss(record.reading.epsilon, record.reading.epsilon_limit),
-            ],
-            delta=record.reading.delta,
-            epsilon_limit=record.reading.epsilon_limit,
+            status=run.status,
+            attempt=run.attempt,
+            next_step=run.next_step,
+            event=run.event,
+            reservation=run.reservation_id,
+            declared_steps=run.declared_steps,
+            declared_steps_per_hour=run.declared_steps_per_hour,
+            deviations=run.deviations,
             steps_remaining=record.steps_remaining,
             binding_account=record.binding and record.binding.id,
             binding_account_path=record.binding and record.binding.path,
-            declared_steps=record.run.declared_steps,
-            declared_steps_per_hour=record.run.declared_steps_per_hour,
-            deviations=[Deviation(**asdict(each)) for each in record.run.deviations],
-            created_at=record.own.created_at,
-            updated_at=record.own.updated_at,
         )
 
 
 class RunPage(Page[Run]):
     """Runs, newest first."""
+
+
+class RunHistoryPoint(Output):
+    """One decision on a run."""
+
+    position: int = Field(description="Position among the run's decisions, from 0.")
+    decision: DecisionOutcome
+    attempt: int
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
+    delta: float
+    epsilon_limit: float
+    events: list[AnsweredEventCount] = Field(
+        description="In order. A response has room for 4 MiB of events, each counted as its JSON and 400 bytes, "
+        "shared equally by the points: a point with more has the first ones. Request fewer points to get all."
+    )
+    events_truncated: bool = Field(description="Whether `events` is incomplete.")
+    accounts: list[str] = Field(description="Accounts of the charge, or of the refused charge, root first.")
+    binding_account: str
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    actor: str = Field(description="Actor of the request.")
+    request_id: str | None
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
+    created_at: datetime
+
+
+class RunHistory(Output):
+    """A run's decisions, evenly thinned out to `max_points`."""
+
+    model_config = example(
+        {
+            "run": EXAMPLE_RUN_ID,
+            "decisions": 2,
+            "next": "MQ",
+            "points": [
+                {
+                    "position": 1,
+                    "decision": "admitted",
+                    "attempt": 1,
+                    "first_step": 419,
+                    "count": 1,
+                    "next_step": 420,
+                    "epsilon": 1.6477,
+                    "delta": 1e-5,
+                    "epsilon_limit": 3.0,
+                    "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                    "events_truncated": False,
+                    "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
+                    "binding_account": EXAMPLE_BUDGET_ID,
+                    "reservation": EXAMPLE_RESERVATION_ID,
+                    "actor": EXAMPLE_KEY_ID,
+                    "request_id": EXAMPLE_REQUEST_ID,
+                    "hash": "9f2c" * 16,
+                    "created_at": "2026-11-21T09:00:01Z",
+                }
+            ],
+        }
+    )
+
+    run: str
+    points: list[RunHistoryPoint]
+    decisions: int = Field(description="Total number.")
+    next: str | None = Field(description="Send it as `after` to get later decisions; null before the first decision.")
+
+    @classmethod
+    def of(cls, history: History, after: str | None = None) -> Self:
+        """Convert from the domain; `after` is the cursor that was sent."""
+        points = [
+            RunHistoryPoint(
+                **decision_members(decision),
+                next_step=decision.next_step,
+                events=decision.steps,
+                events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
+                accounts=history.accounts,
+            )
+            for decision in history.points
+        ]
+        last = encode_cursor(str(points[-1].position)) if points else after
+        return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)

@@ -9,17 +9,19 @@ from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.accounting.events import DpEvent
-from app.api.schemas.common import Body, Count, ExtendedNumber, Output
-from app.api.schemas.event_counts import EventCounts, step_events_of
-from app.api.schemas.events import SentEvent
-from app.api.schemas.examples import (
+from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
     EXAMPLE_REQUEST_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
+    Body,
+    Count,
+    ExtendedNumber,
+    Output,
     example,
 )
+from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 

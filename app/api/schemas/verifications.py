@@ -5,8 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from app.api.schemas.common import Output, Page
-from app.api.schemas.examples import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, example
+from app.api.schemas.common import EXAMPLE_KEY_ID, EXAMPLE_RUN_ID, Output, Page, example
 from app.ledger.verifications import Verification as DomainVerification
 
 _DETAIL = (
@@ -35,7 +34,8 @@ class Discrepancy(Output):
     """A discrepancy found by a verification."""
 
     account: str | None = Field(
-        description="The account whose balance is not proven, and which is quarantined. Null: the cost of an event."
+        validation_alias="account_id",
+        description="The account whose balance is not proven, and which is quarantined. Null: the cost of an event.",
     )
     position: int | None = Field(description="First wrong decision of the run's chain, or null.")
     detail: str
@@ -44,7 +44,7 @@ class Discrepancy(Output):
 class Quarantine(Output):
     """A quarantined account."""
 
-    account: str
+    account: str = Field(validation_alias="account_id")
     detail: str = Field(description="The discrepancy that caused the quarantine.")
     liftable: bool = Field(
         description="No discrepancy remains: two persons may lift the quarantine by `POST "
@@ -83,15 +83,9 @@ class Verification(Output):
             sound=verification.sound,
             **verification.checked,
             discrepancy_count=verification.discrepancy_count,
-            discrepancies=[
-                Discrepancy(account=each.account_id, position=each.position, detail=each.detail)
-                for each in verification.discrepancies
-            ],
+            discrepancies=verification.discrepancies,
             quarantined_count=verification.quarantined_count,
-            quarantined=[
-                Quarantine(account=each.account_id, detail=each.detail, liftable=each.liftable)
-                for each in verification.quarantined
-            ],
+            quarantined=verification.quarantined,
         )
 
 

@@ -99,8 +99,14 @@ class Solution:
     value: float | None
     event: DpEvent | None
     epsilon: float | None
+    delta: float
     optimal_order: float | None
     warnings: tuple[str, ...]
+
+    @property
+    def reachable(self) -> bool:
+        """Whether any value suffices."""
+        return self.value is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,7 @@ class Steps:
     epochs: int | None
     epsilon: float | None
     epsilon_after_epochs: float | None
+    delta: float
     optimal_order: float | None
     warnings: tuple[str, ...]
 
@@ -163,16 +170,16 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
         warnings.append(_why(goal, f"Not even one step meets epsilon {goal.epsilon:g}"))
         if not _fits(goal, other_cost):
             epochs = None if steps_per_epoch is None else 0
-            return Steps(0, epochs, None, None, None, tuple(warnings))
+            return Steps(0, epochs, None, None, goal.delta, None, tuple(warnings))
     grid, total = orders(rule.grid_version), other_cost + curve.times(steps)
     found = epsilon_of_curve(grid, total, goal.delta)
     order = None if total.is_zero else found.order
     warnings += about_epsilon(found, total, goal.delta)
     if steps_per_epoch is None:
-        return Steps(steps, None, found.epsilon, None, order, tuple(warnings))
+        return Steps(steps, None, found.epsilon, None, goal.delta, order, tuple(warnings))
     epochs = steps // steps_per_epoch
     whole = epsilon_of_curve(grid, other_cost + curve.times(epochs * steps_per_epoch), goal.delta)
-    return Steps(steps, epochs, found.epsilon, whole.epsilon, order, tuple(warnings))
+    return Steps(steps, epochs, found.epsilon, whole.epsilon, goal.delta, order, tuple(warnings))
 
 
 def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> float:
@@ -205,12 +212,12 @@ def _solution(value: float, event: DpEvent, count: int, goal: CalibrationGoal) -
     found = epsilon_of_curve(orders(goal.rule().grid_version), total, goal.delta)
     warnings = goal.setting.warnings([step.event for step in steps], goal.delta)
     warnings += about_epsilon(found, total, goal.delta)
-    return Solution(value, event, found.epsilon, found.order, tuple(warnings))
+    return Solution(value, event, found.epsilon, goal.delta, found.order, tuple(warnings))
 
 
 def _unreachable(goal: CalibrationGoal, what: str) -> Solution:
     warnings = goal.setting.warnings([step.event for step in goal.other_events], goal.delta)
-    return Solution(None, None, None, None, (*warnings, _why(goal, what)))
+    return Solution(None, None, None, goal.delta, None, (*warnings, _why(goal, what)))
 
 
 def _fits(goal: CalibrationGoal, other_cost: RdpCurve) -> bool:
