@@ -19,7 +19,6 @@ from app.api.routers import (
     checkpoints,
     experiments,
     health,
-    metrics,
     planning,
     policies,
     proposals,
@@ -68,7 +67,6 @@ ROUTERS = (
     verifications,
     audit,
     health,
-    metrics,
 )
 """In the order of the OpenAPI document."""
 

@@ -23,6 +23,12 @@ After = Annotated[
 ]
 
 
+AnyAccount = Annotated[str | None, Query(max_length=2000)]
+"""Id or path of an account that a list is about."""
+
+NamedAccount = Annotated[AnyAccount, Query(min_length=1)]
+
+
 def encode_cursor(place: str | None) -> str | None:
     """Encode a place of a list as a cursor; None stays None."""
     return None if place is None else base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api import chart_responses
+from app.api.routers import charts
 from app.service.queries import account_history
 from tests.conftest import SAMPLED, Ledger
 
@@ -201,7 +201,7 @@ def test_who_waits_for_a_history_takes_no_thread_from_anybody_else(
         return make(*given)
 
     monkeypatch.setattr(account_history, "_made", slow)
-    monkeypatch.setattr(chart_responses, "draw", lambda *_: b"<svg/>")
+    monkeypatch.setattr(charts, "draw", lambda *_: b"<svg/>")
     with ThreadPoolExecutor(asked + 1) as pool:
         waiting = [pool.submit(ledger.get, what.format(population, 10 + one)) for one in range(asked)]
         wait(waiting, timeout=1)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from app.api import chart_responses
+from app.api.routers import charts
 from app.charts.model import Chart
 from app.charts.render import Frame, draw
 from tests.conftest import Ledger
@@ -70,14 +70,14 @@ def test_the_same_numbers_give_the_same_bytes_and_a_theme_gives_others(
 
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Chart]:
     """What is drawn from now on."""
-    charts: list[Chart] = []
+    seen: list[Chart] = []
 
     def watched(chart: Chart, frame: Frame) -> bytes:
-        charts.append(chart)
+        seen.append(chart)
         return draw(chart, frame)
 
-    monkeypatch.setattr(chart_responses, "draw", watched)
-    return charts
+    monkeypatch.setattr(charts, "draw", watched)
+    return seen
 
 
 @pytest.mark.parametrize("of", BOTH)
@@ -121,7 +121,7 @@ def test_who_waits_for_a_picture_takes_no_thread_from_anybody_else(
         assert drawn_now.wait(60)
         return b"a picture"
 
-    monkeypatch.setattr(chart_responses, "draw", slow)
+    monkeypatch.setattr(charts, "draw", slow)
     with ThreadPoolExecutor(asked + 1) as pool:
         waiting = [pool.submit(ledger.get, f"{paths['run']}.png?width={200 + one}") for one in range(asked)]
         wait(waiting, timeout=1)

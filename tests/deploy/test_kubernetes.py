@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import make_url
 
-from app.api.routers import metrics
+from app.api.routers import health
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
@@ -292,7 +292,7 @@ def test_prometheus_reads_each_replica_with_the_token_that_the_secret_has(tmp_pa
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     [endpoint] = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
-    assert endpoint["path"] in {route.path for route in metrics.routes.routes if isinstance(route, APIRoute)}
+    assert endpoint["path"] in {route.path for route in health.routes.routes if isinstance(route, APIRoute)}
 
     pod = deployment["spec"]["template"]["spec"]
     [secret] = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]

@@ -7,7 +7,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
-from app.api.pagination import PageRequestDep, page_response
+from app.api.pagination import AnyAccount, PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
@@ -53,13 +53,7 @@ def _created_or_proposed(result: AccountView | DomainProposal) -> Population | S
     return Population.of(result)
 
 
-@routes.read(
-    "/populations",
-    "List populations",
-    PopulationPage,
-    *LIST_ERRORS,
-    tag="populations",
-)
+@routes.read("/populations", "List populations", PopulationPage, *LIST_ERRORS, tag="populations")
 def list_populations(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the organisation's populations, newest first."""
     found = create.list_accounts(context, AccountKind.POPULATION, page)
@@ -87,11 +81,8 @@ def list_budgets(
     request: Request,
     context: ContextDep,
     page: PageRequestDep,
-    parent: Annotated[
-        str | None,
-        Query(max_length=2000, description="Only budgets directly under this account (id or path)."),
-    ] = None,
-    path: Annotated[str | None, Query(max_length=2000, description="Only the budget at this path.")] = None,
+    parent: Annotated[AnyAccount, Query(description="Only budgets directly under this account (id or path).")] = None,
+    path: Annotated[AnyAccount, Query(description="Only the budget at this path.")] = None,
 ) -> Response:
     """List the organisation's budgets, newest first."""
     found = create.list_accounts(context, AccountKind.BUDGET, page, parent=parent, path=path)

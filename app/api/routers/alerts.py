@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.api.pagination import PageRequestDep, page_response
+from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import Alert, AlertPage, AlertSettings, Forecast, ReplaceAlertSettings
@@ -20,12 +20,7 @@ def list_alerts(
     context: ContextDep,
     page: PageRequestDep,
     account: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=2000,
-            description="Only alerts about this account (id or path) or accounts under it.",
-        ),
+        NamedAccount, Query(description="Only alerts about this account (id or path) or accounts under it.")
     ] = None,
     type: Annotated[AlertType | None, Query(description="Only alerts of this type.")] = None,  # noqa: A002 - as on the wire
 ) -> Response:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Request, Response
 
-from app.api.pagination import PageRequestDep, page_response
+from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Decision, DecisionPage
@@ -31,13 +31,7 @@ def _wanted(
     return AuditFilter(action, actor, subject, since, until)
 
 
-@routes.read(
-    "/audit-events",
-    "List audit events",
-    AuditEventPage,
-    *LIST_ERRORS,
-    tag="audit",
-)
+@routes.read("/audit-events", "List audit events", AuditEventPage, *LIST_ERRORS, tag="audit")
 def list_audit_events(
     request: Request,
     context: ContextDep,
@@ -57,12 +51,7 @@ def list_audit_events(
 def _query(
     run: Annotated[str | None, Query(max_length=100, description="Only decisions on this run (id).")] = None,
     account: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=2000,
-            description="Only decisions on runs under this account (id or path), at any depth.",
-        ),
+        NamedAccount, Query(description="Only decisions on runs under this account (id or path), at any depth.")
     ] = None,
     decision: Annotated[DecisionOutcome | None, Query(description="Only decisions with this outcome.")] = None,
     actor: Annotated[Word, Query(description="Actor of the request.")] = None,
@@ -74,10 +63,7 @@ def _query(
 
 @routes.read("/decisions", "List step decisions", DecisionPage, *READ_ERRORS, tag="decisions")
 def list_decisions(
-    request: Request,
-    context: ContextDep,
-    query: Annotated[DecisionQuery, Depends(_query)],
-    page: PageRequestDep,
+    request: Request, context: ContextDep, query: Annotated[DecisionQuery, Depends(_query)], page: PageRequestDep
 ) -> Response:
     """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
     return page_response(request, queries.read_decisions(context, query, page), DecisionPage, Decision.of)

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import PageRequestDep, page_response
+from app.api.pagination import AnyAccount, PageRequestDep, page_response
 from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
@@ -52,8 +52,7 @@ def list_experiments(
     context: ContextDep,
     page: PageRequestDep,
     budget: Annotated[
-        str | None,
-        Query(max_length=2000, description="Only experiments under this population or budget (id or path)."),
+        AnyAccount, Query(description="Only experiments under this population or budget (id or path).")
     ] = None,
 ) -> Response:
     """List the experiments in the caller's scope, newest first."""

@@ -1,18 +1,27 @@
-"""Health checks, without authentication."""
+"""Health checks and metrics, without a caller."""
 
 import asyncio
-from typing import Annotated, Literal
+import hmac
+from typing import Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from app.api.problems import responses
-from app.api.route import PlacementsDep, operation_id
+from app.api.route import PlacementsDep, anonymous_limiter, operation_id
 from app.api.schemas.common import Output, example
-from app.ledger.errors import LedgerUnavailableError
+from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.background import STOPPING, TaskRegistry
-from app.service.monitoring.database_collector import IntegrityMonitor
+from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
+from app.service.monitoring.exposition import exposition
+from app.service.monitoring.process_sampler import Sampler
 from app.service.timekeeping import wrong_clock
+
+_EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.
+# TYPE epsilon_ledger_decisions_total counter
+epsilon_ledger_decisions_total{outcome="admitted"} 1204.0
+"""
 
 routes = APIRouter(tags=["health"], generate_unique_id_function=operation_id)
 
@@ -38,26 +47,19 @@ class Readiness(Output):
         }
     )
 
-    status: Annotated[
-        Literal["ok", "degraded"],
-        Field(description="`degraded`: it serves requests, and the other members need attention."),
-    ] = "ok"
-    unavailable: Annotated[
-        dict[str, str] | None,
-        Field(description="By placement, why its organisations get 503."),
-    ] = None
-    integrity_warnings: Annotated[
-        dict[str, str] | None,
-        Field(description="By placement, warnings about its ledger, at most a minute old: run `verify`."),
-    ] = None
-    clock_skew: Annotated[
-        dict[str, str] | None,
-        Field(description="By placement, the clock skew to its database above 5 seconds."),
-    ] = None
-    stopped_tasks: Annotated[
-        list[str] | None,
-        Field(description="Background tasks that have ended unexpectedly: restart this process."),
-    ] = None
+    status: Literal["ok", "degraded"] = Field(
+        default="ok", description="`degraded`: it serves requests, and the other members need attention."
+    )
+    unavailable: dict[str, str] | None = Field(default=None, description="By placement, why its organisations get 503.")
+    integrity_warnings: dict[str, str] | None = Field(
+        default=None, description="By placement, warnings about its ledger, at most a minute old: run `verify`."
+    )
+    clock_skew: dict[str, str] | None = Field(
+        default=None, description="By placement, the clock skew to its database above 5 seconds."
+    )
+    stopped_tasks: list[str] | None = Field(
+        default=None, description="Background tasks that have ended unexpectedly: restart this process."
+    )
 
 
 @routes.get("/healthz", summary="Get the liveness")
@@ -67,10 +69,7 @@ def get_liveness() -> Health:
 
 
 @routes.get(
-    "/readyz",
-    summary="Get the readiness",
-    responses=responses("ledger_unavailable"),
-    response_model_exclude_none=True,
+    "/readyz", summary="Get the readiness", responses=responses("ledger_unavailable"), response_model_exclude_none=True
 )
 async def get_readiness(request: Request, placements: PlacementsDep) -> Readiness:
     """Succeed if at least one database can take a step, by a rehearsal at most a second old.
@@ -101,3 +100,45 @@ async def get_readiness(request: Request, placements: PlacementsDep) -> Readines
     if not any(wrong.values()):
         return Readiness()
     return Readiness(status="degraded", **{name: facts or None for name, facts in wrong.items()})
+
+
+@routes.get(
+    "/metrics",
+    summary="Get the Prometheus metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"example": _EXAMPLE}}}, **responses("unauthenticated", "rate_limited")},
+)
+async def get_metrics(request: Request, placements: PlacementsDep) -> Response:
+    """Get the metrics of all workers on this port and of the ledgers, at most a few seconds old.
+
+    If the service has a metrics token, it is required (`Authorization: Bearer …`), and the accounts with the highest
+    utilisation are listed by organisation. Otherwise metrics are public, without names.
+    """
+    token: str | None = request.app.state.metrics_token
+    if token is not None:
+        address = request.client.host if request.client else ""
+        with anonymous_limiter(request).refund_unless(AuthenticationError, address):
+            _require(request.headers.getlist("authorization"), token)
+    ledgers: DatabaseCollector = request.app.state.ledgers
+    sampler: Sampler = request.app.state.sampler
+    snapshots = await ledgers.collect()
+    sampler.sample()
+    named = 0 if token is None else request.app.state.metrics_top_accounts
+    accept = request.headers.get("accept", "")
+    integrity: IntegrityMonitor = request.app.state.integrity
+    now = {each.name: each.database.clock.now() for each in placements if each.database.clock.known}
+    text, media_type = await asyncio.to_thread(
+        exposition, snapshots, integrity.warnings, named=named, accept=accept, now=now
+    )
+    return Response(text, media_type=media_type)
+
+
+def _require(sent: list[str], token: str) -> None:
+    """Require the metrics token.
+
+    Raises:
+        AuthenticationError: it is missing or wrong.
+    """
+    right = f"Bearer {token}".encode()
+    if len(sent) != 1 or not hmac.compare_digest(sent[0].encode(), right):
+        raise AuthenticationError("Metrics need the token that the service was given for them.")

@@ -5,13 +5,15 @@ parsed there too.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from fastapi import Request, Response
+from pydantic import BaseModel
 
 from app.api.plans import PLANS, answer_plan
 from app.api.problems import COSTING_ERRORS, SENDING, responses
-from app.api.route import AuthenticatedRoute, Handler, StrictJsonRequest, router
+from app.api.route import AuthenticatedRoute, Endpoint, Handler, StrictJsonRequest, router
 from app.api.schemas.common import Body
 from app.api.schemas.planning_requests import (
     ComputeDelta,
@@ -54,78 +56,55 @@ class PlanRoute(AuthenticatedRoute):
 routes = router("accounting", PlanRoute)
 
 
-@routes.post(
-    "/accounting/epsilon",
-    summary="Compute the epsilon of a plan",
-    response_model=EpsilonEstimate,
-    responses=responses(*SENDING, *COSTING_ERRORS),
-)
+def _operation(path: str, summary: str, schema: type[BaseModel], *problems: str) -> Callable[[Endpoint], Endpoint]:
+    """Add a POST route that stores nothing."""
+    return routes.post(path, summary=summary, response_model=schema, responses=responses(*SENDING, *problems))
+
+
+@_operation("/accounting/epsilon", "Compute the epsilon of a plan", EpsilonEstimate, *COSTING_ERRORS)
 async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
     """Compute the epsilon of the events together, fixed in advance; nothing is stored."""
     return await _planned(request, body)
 
 
-@routes.post(
-    "/accounting/delta",
-    summary="Compute the delta of a plan",
-    response_model=DeltaEstimate,
-    responses=responses(*SENDING, *COSTING_ERRORS),
-)
+@_operation("/accounting/delta", "Compute the delta of a plan", DeltaEstimate, *COSTING_ERRORS)
 async def compute_delta(request: Request, body: ComputeDelta) -> Response:
     """Compute the smallest delta of the events together at this epsilon, fixed in advance."""
     return await _planned(request, body)
 
 
-@routes.post(
-    "/accounting/trajectory",
-    summary="Compute the epsilon trajectory of a plan",
-    response_model=EpsilonTrajectory,
-    responses=responses(*SENDING, *COSTING_ERRORS),
-)
+@_operation("/accounting/trajectory", "Compute the epsilon trajectory of a plan", EpsilonTrajectory, *COSTING_ERRORS)
 async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
     """Compute the epsilon after the steps of a plan that is fixed in advance, for a plot."""
     return await _planned(request, body)
 
 
-@routes.post(
-    "/accounting/noise-multiplier",
-    summary="Find the minimum noise multiplier",
-    response_model=NoiseMultiplierEstimate,
-    responses=responses(*SENDING, *COSTING_ERRORS),
+@_operation(
+    "/accounting/noise-multiplier", "Find the minimum noise multiplier", NoiseMultiplierEstimate, *COSTING_ERRORS
 )
 async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
     """Find the minimum noise of `count` repetitions of an event beside the other planned events, rounded up."""
     return await _planned(request, body)
 
 
-@routes.post(
-    "/accounting/steps",
-    summary="Find the maximum number of steps",
-    response_model=MaxStepsEstimate,
-    responses=responses(*SENDING, *COSTING_ERRORS),
-)
+@_operation("/accounting/steps", "Find the maximum number of steps", MaxStepsEstimate, *COSTING_ERRORS)
 async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
     """Find the maximum number of repetitions, and of whole epochs, that meets the target."""
     return await _planned(request, body)
 
 
-@routes.post(
+@_operation(
     "/accounting/sampling-probability",
-    summary="Find the maximum sampling probability",
-    response_model=SamplingProbabilityEstimate,
-    responses=responses(*SENDING, *COSTING_ERRORS),
+    "Find the maximum sampling probability",
+    SamplingProbabilityEstimate,
+    *COSTING_ERRORS,
 )
 async def find_sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
     """Find the maximum Poisson sampling of `count` repetitions of an event beside the other planned events."""
     return await _planned(request, body)
 
 
-@routes.post(
-    "/accounting/laplace",
-    summary="Compute the cost of Laplace noise",
-    response_model=LaplaceCost,
-    responses=responses(*SENDING),
-)
+@_operation("/accounting/laplace", "Compute the cost of Laplace noise", LaplaceCost)
 async def compute_laplace_cost(body: ComputeLaplaceCost) -> Response:
     """Compute scale and epsilon from a bound that the noise keeps with a probability, or the bound from the scale."""
     return _json(PLANS["computeLaplaceCost"].result(body))

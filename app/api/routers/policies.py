@@ -30,10 +30,7 @@ def get_organisation_policy(request: Request, context: ContextDep) -> Response:
 
 
 @routes.put(
-    "/policy",
-    summary="Replace the policy of the organisation",
-    response_model=AccountPolicy,
-    responses=_CHANGING,
+    "/policy", summary="Replace the policy of the organisation", response_model=AccountPolicy, responses=_CHANGING
 )
 def replace_organisation_policy(body: ReplacePolicy, context: ContextDep, if_match: IfMatch = None) -> Response:
     """Replace the policy. Equal or stricter rules apply from the next step, also to active runs (200).

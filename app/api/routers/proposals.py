@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep, as_response
-from app.api.pagination import PageRequestDep, page_response
+from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
 from app.api.schemas.proposals import (
@@ -73,9 +73,7 @@ def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | S
     "/accounts/{account_id}/quarantine/lift",
     "Propose to lift a quarantine",
     Proposal,
-    *WRITE_ERRORS,
-    "not_found",
-    "idempotency_key_reused",
+    *(*WRITE_ERRORS, "not_found", "idempotency_key_reused"),
     tag="quarantines",
 )
 def lift_quarantine(
@@ -95,12 +93,7 @@ def list_proposals(
     page: PageRequestDep,
     status: Annotated[ProposalStatus | None, Query(description="Only items with this status.")] = None,
     account: Annotated[
-        str | None,
-        Query(
-            min_length=1,
-            max_length=2000,
-            description="Only proposals about this account (id or path) or accounts under it.",
-        ),
+        NamedAccount, Query(description="Only proposals about this account (id or path) or accounts under it.")
     ] = None,
 ) -> Response:
     """List the proposals in the caller's scope, newest first."""
@@ -117,17 +110,8 @@ def get_proposal(proposal_id: str, request: Request, context: ContextDep) -> Res
 @routes.change(
     "/proposals/{proposal_id}/approve",
     "Approve a proposal",
-    *WRITE_ERRORS,
-    *(
-        "not_found",
-        "name_taken",
-        "proposal_closed",
-        "precondition_failed",
-        "delta_too_large",
-        "limit_too_small",
-        "policy_violation",
-        "account_quarantined",
-    ),
+    *(*WRITE_ERRORS, "not_found", "name_taken", "proposal_closed", "precondition_failed"),
+    *("delta_too_large", "limit_too_small", "policy_violation", "account_quarantined"),
     tag="proposals",
 )
 def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:
@@ -138,9 +122,7 @@ def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview
 @routes.change(
     "/proposals/{proposal_id}/reject",
     "Reject or withdraw a proposal",
-    *WRITE_ERRORS,
-    "not_found",
-    "proposal_closed",
+    *(*WRITE_ERRORS, "not_found", "proposal_closed"),
     tag="proposals",
 )
 def reject_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:

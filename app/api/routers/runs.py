@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, PageRequestDep, decode_cursor, page_response
+from app.api.pagination import After, AnyAccount, PageRequestDep, decode_cursor, page_response
 from app.api.problems import OPENING, READ_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.reservations import plan_refused
@@ -43,10 +43,7 @@ def list_runs(
     request: Request,
     context: ContextDep,
     page: PageRequestDep,
-    budget: Annotated[
-        str | None,
-        Query(max_length=2000, description="Only runs that charge this budget (id or path) directly."),
-    ] = None,
+    budget: Annotated[AnyAccount, Query(description="Only runs that charge this budget (id or path) directly.")] = None,
     status: Annotated[RunStatus | None, Query(description="Only items with this status.")] = None,
 ) -> Response:
     """List the organisation's runs, newest first."""

@@ -12,52 +12,37 @@ from app.ledger.hash_chain import canonical
 from app.service.audit.statements import population_statement, run_statement
 from app.service.signatures import require_signer
 
-routes = router()
+routes = router("statements")
 
 _PROBLEMS: Final = responses(*READ_ERRORS, "account_quarantined", "signing_not_configured")
 _HTML: Final = {"text/html": {"schema": {"type": "string"}, "example": "<!DOCTYPE html>…"}}
-_AS_JSON: Final[dict[str, Any]] = {"tags": ["statements"], "response_model": Statement, "responses": _PROBLEMS}
+_AS_JSON: Final[dict[str, Any]] = {"response_model": Statement, "responses": _PROBLEMS}
 _AS_PAGE: Final[dict[str, Any]] = {
-    "tags": ["statements"],
     "response_class": Response,
     "responses": {200: {"content": _HTML, "description": "OK"}} | _PROBLEMS,
 }
 
 
-@routes.get(
-    "/runs/{run_id}/statement",
-    summary="Get the signed statement of a run",
-    **_AS_JSON,
-)
+@routes.get("/runs/{run_id}/statement", summary="Get the signed statement of a run", **_AS_JSON)
 def get_run_statement(run_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get a run's mechanisms, steps, and loss by the filter and by the tightest accountant, with their assumptions."""
     return _json(run_statement(context, run_id, require_signer(signer)))
 
 
-@routes.get(
-    "/runs/{run_id}/statement.html",
-    summary="Get the statement of a run as HTML",
-    **_AS_PAGE,
-)
+@routes.get("/runs/{run_id}/statement.html", summary="Get the statement of a run as HTML", **_AS_PAGE)
 def get_run_statement_html(run_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""
     return _page(run_statement(context, run_id, require_signer(signer)))
 
 
-@routes.get(
-    "/populations/{population_id}/statement",
-    summary="Get the signed statement of a population",
-    **_AS_JSON,
-)
+@routes.get("/populations/{population_id}/statement", summary="Get the signed statement of a population", **_AS_JSON)
 def get_population_statement(population_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the maximum loss of a population, and the models that it was spent on."""
     return _json(population_statement(context, population_id, require_signer(signer)))
 
 
 @routes.get(
-    "/populations/{population_id}/statement.html",
-    summary="Get the statement of a population as HTML",
-    **_AS_PAGE,
+    "/populations/{population_id}/statement.html", summary="Get the statement of a population as HTML", **_AS_PAGE
 )
 def get_population_statement_html(population_id: str, context: ContextDep, signer: SignerDep) -> Response:
     """Get the same statement as a printable page."""

@@ -62,8 +62,7 @@ def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
     "/webhooks/{webhook_id}/rotate",
     "Rotate the secret of a webhook",
     CreatedWebhook,
-    *_CHANGING,
-    "webhook_state_conflict",
+    *(*_CHANGING, "webhook_state_conflict"),
 )
 def rotate_webhook_secret(
     webhook_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateWebhookSecret | None = None
