@@ -11,7 +11,8 @@ from app.api.pagination import AnyAccount, PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
-from app.api.schemas.accounts import AccountHistory, Budget, BudgetPage, Population, PopulationPage
+from app.api.schemas.accounts import Budget, BudgetPage, Population, PopulationPage
+from app.api.schemas.histories import AccountHistory
 from app.api.schemas.proposals import Proposal
 from app.ledger.accounts import AccountKind
 from app.ledger.proposals import Proposal as DomainProposal

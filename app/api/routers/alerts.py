@@ -50,9 +50,7 @@ def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, context:
 
 
 @routes.get(
-    "/accounts/{account_id}/forecast",
-    summary="Get the forecast of an account",
-    responses=responses(*READ_ERRORS),
+    "/accounts/{account_id}/forecast", summary="Get the forecast of an account", responses=responses(*READ_ERRORS)
 )
 def get_forecast(account_id: str, context: ContextDep) -> Forecast:
     """Get the pace of the last seven days, and when the limit is exhausted at this pace.

@@ -9,14 +9,7 @@ from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import NamedAccount, PageRequestDep, page_response
 from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, IfMatch, etag_response, router
-from app.api.schemas.proposals import (
-    AccountLimit,
-    ChangeLimit,
-    LiftQuarantine,
-    Proposal,
-    ProposalPage,
-    ProposalReview,
-)
+from app.api.schemas.proposals import AccountLimit, ChangeLimit, LiftQuarantine, Proposal, ProposalPage, ProposalReview
 from app.ledger.account_records import AccountRecord
 from app.ledger.proposals import Proposal as DomainProposal
 from app.ledger.proposals import ProposalStatus
@@ -49,11 +42,7 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
     },
 )
 def change_account_limit(
-    account_id: str,
-    body: ChangeLimit,
-    context: ContextDep,
-    idempotency: IdempotencyDep,
-    if_match: IfMatch = None,
+    account_id: str, body: ChangeLimit, context: ContextDep, idempotency: IdempotencyDep, if_match: IfMatch = None
 ) -> Response:
     """Change a limit: a stricter limit applies at once (200); a looser one is proposed (201).
 

@@ -8,8 +8,9 @@ from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, AnyAccount, PageRequestDep, decode_cursor, page_response
 from app.api.problems import OPENING, READ_ERRORS
 from app.api.route import ContextDep, etag_response, router
+from app.api.schemas.histories import RunHistory
 from app.api.schemas.reservations import plan_refused
-from app.api.schemas.runs import CreateRun, Run, RunHistory, RunPage
+from app.api.schemas.runs import CreateRun, Run, RunPage
 from app.ledger.admission import Refusal
 from app.ledger.errors import InvalidInputError
 from app.ledger.runs import RunStatus

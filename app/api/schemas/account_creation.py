@@ -41,8 +41,7 @@ class CreateAccount(Body):
     name: Name
     filter: Filter = FilterKind.ADAPTIVE
     planned: EventCounts = Field(
-        default=[],
-        description="Workload for which an adaptive filter is tuned; empty: the first charged event.",
+        default=[], description="Workload for which an adaptive filter is tuned; empty: the first charged event."
     )
 
 
@@ -143,8 +142,7 @@ class CreateBudget(CreateComposedAccount):
     opens_at: Timestamp | None = Field(default=None, description="The budget is closed before.")
     closes_at: Timestamp | None = Field(default=None, description="The budget is closed from then on.")
     block: DataBlockInput | None = Field(
-        default=None,
-        description="The budget's data; requires a parallel parent, and blocks must not overlap.",
+        default=None, description="The budget's data; requires a parallel parent, and blocks must not overlap."
     )
 
     def terms(self) -> AccountSpec:

@@ -1,4 +1,4 @@
-"""Response schemas of populations, budgets and their histories."""
+"""Response schemas of populations and budgets."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -20,12 +20,10 @@ from app.api.schemas.common import (
 )
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
-from app.ledger.accounts import AccountKind
 from app.ledger.admission import Reading, reading_of
 from app.ledger.filters import FilterKind
 from app.service.accounts.partitions import AccountView
 from app.service.planning.assumptions import about_limit, about_loss
-from app.service.queries.account_history import AccountHistory as DomainAccountHistory
 
 _ACCOUNT = {
     "epsilon_including_reserved": 2.3187,
@@ -168,10 +166,7 @@ class Population(ComposedAccount):
         """Convert from the domain."""
         population = view.record.population
         return cls._of(
-            view,
-            privacy_unit=population.privacy_unit,
-            neighboring_relation=population.relation,
-            size=population.size,
+            view, privacy_unit=population.privacy_unit, neighboring_relation=population.relation, size=population.size
         )
 
 
@@ -228,91 +223,3 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }
-
-
-class AccountHistoryPoint(Output):
-    """Spending at a time."""
-
-    created_at: datetime
-    epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
-
-
-class ChildShare(Output):
-    """Share of a child of the account."""
-
-    account: str | None = Field(validation_alias="account_id", description="Null: all other children.")
-    path: str
-    kind: AccountKind | None
-    shares: list[float] = Field(
-        description="For each point, the child's share of the account's threshold at `order`. At one order shares "
-        "add up exactly, unlike epsilon; of disjoint parts the largest counts."
-    )
-
-
-class LimitChange(Output):
-    """A change of the limit."""
-
-    changed_at: datetime = Field(validation_alias="at")
-    before: Limit
-    after: Limit
-
-
-class AccountHistory(Output):
-    """An account's epsilon over time, evenly thinned out to `max_points`."""
-
-    model_config = example(
-        {
-            "account": EXAMPLE_POPULATION_ID,
-            "limit": {"epsilon": 8.0, "delta": 1e-5},
-            "points": [
-                {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
-                {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
-            ],
-            "order": 9.5,
-            "children": [
-                {
-                    "account": EXAMPLE_BUDGET_ID,
-                    "path": "mimic/icu-team",
-                    "kind": "budget",
-                    "shares": [0.0, 0.1312],
-                }
-            ],
-            "limit_changes": [],
-            "decisions": 420,
-            "decisions_sampled": 420,
-            "exact": True,
-        }
-    )
-
-    account: str
-    limit: Limit
-    points: list[AccountHistoryPoint] = Field(
-        description="Times of charges, after the creation of the account; empty without charges."
-    )
-    order: float | None = Field(description="The Rényi order that is exhausted last.")
-    children: list[ChildShare] = Field(description="In descending order of their share.")
-    limit_changes: list[LimitChange]
-    decisions: int = Field(description="Number of decisions on all runs under the account.")
-    decisions_sampled: int = Field(description="Number of decisions that the history is computed from.")
-    exact: bool = Field(
-        description="Whether the history covers all charges. Otherwise its end is exact, and it interpolates a "
-        "run's charges between the read ones."
-    )
-
-    @classmethod
-    def of(cls, history: DomainAccountHistory) -> Self:
-        """Convert from the domain."""
-        return cls(
-            account=history.account.id,
-            limit=history.account.limit,
-            points=[
-                AccountHistoryPoint(created_at=at, epsilon=epsilon)
-                for at, epsilon in zip(history.moments, history.epsilons, strict=True)
-            ],
-            order=history.order,
-            children=history.children,
-            limit_changes=history.changes,
-            decisions=history.decisions,
-            decisions_sampled=history.read,
-            exact=history.exact,
-        )

@@ -98,10 +98,7 @@ class RotateWebhookSecret(Body):
     model_config = example({"overlap_seconds": 86400})
 
     overlap_seconds: int = Field(
-        default=86_400,
-        ge=0,
-        le=7 * 86_400,
-        description="Seconds during which the previous secret signs too.",
+        default=86_400, ge=0, le=7 * 86_400, description="Seconds during which the previous secret signs too."
     )
 
 

@@ -69,8 +69,7 @@ class RevokeApiKey(Body):
 
     reason: Reason | None = None
     include_successors: bool = Field(
-        default=False,
-        description="Also revoke the keys that it was rotated to: a thief may have rotated it.",
+        default=False, description="Also revoke the keys that it was rotated to: a thief may have rotated it."
     )
 
 

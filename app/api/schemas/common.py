@@ -166,9 +166,7 @@ def _text(value: object) -> object:
 
 
 Reason = Annotated[
-    str,
-    Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."),
-    AfterValidator(_readable),
+    str, Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."), AfterValidator(_readable)
 ]
 AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
 

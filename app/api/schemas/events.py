@@ -15,15 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError, to_json
 
 from app.accounting.errors import InvalidEventError
-from app.accounting.events import (
-    MAX_COUNT,
-    MAX_EVENTS,
-    MAX_GROUP,
-    MAX_NESTING,
-    MIN_SHAPE,
-    DpEvent,
-    event_from_dict,
-)
+from app.accounting.events import MAX_COUNT, MAX_EVENTS, MAX_GROUP, MAX_NESTING, MIN_SHAPE, DpEvent, event_from_dict
 from app.accounting.work import require_affordable_events
 from app.api.schemas.common import Count, Input, example
 from app.api.schemas.mechanisms import (

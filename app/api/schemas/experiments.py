@@ -82,12 +82,7 @@ class CreateExperiment(CreateAccount):
 
     model_config = example(
         {"name": "widths", "budget": "mimic/icu-team", "charging_mode": "each_run"},
-        {
-            "name": "learning-rates",
-            "budget": "mimic/icu-team",
-            "charging_mode": "repeat_and_select",
-            "trials": _TRIALS,
-        },
+        {"name": "learning-rates", "budget": "mimic/icu-team", "charging_mode": "repeat_and_select", "trials": _TRIALS},
     )
 
     charging_mode: Annotated[ChargingMode, Field(strict=False)] = Field(

@@ -31,11 +31,7 @@ DELTA_EXAMPLE: dict[str, Any] = {
     "warnings": [],
 }
 TRAJECTORY_EXAMPLE: dict[str, Any] = {
-    "points": [
-        {"step": 1, "epsilon": 0.76828},
-        {"step": 2500, "epsilon": 2.6682},
-        {"step": 5000, "epsilon": 3.847},
-    ],
+    "points": [{"step": 1, "epsilon": 0.76828}, {"step": 2500, "epsilon": 2.6682}, {"step": 5000, "epsilon": 3.847}],
     "steps": 5000,
     "delta": 1e-5,
     "warnings": [],

@@ -47,11 +47,7 @@ Attempt = Annotated[
 ]
 StepsExecuted = Annotated[
     int,
-    Field(
-        ge=0,
-        le=2**53,
-        description="Number of executed steps of the plan, including individually authorized ones.",
-    ),
+    Field(ge=0, le=2**53, description="Number of executed steps of the plan, including individually authorized ones."),
 ]
 
 RESERVATION_EXAMPLE: dict[str, Any] = {
@@ -155,8 +151,7 @@ class CreateAttempt(Body):
         description="Number of the first step after the checkpoint; by default the run's next step.",
     )
     steps_executed: StepsExecuted | None = Field(
-        default=None,
-        description="Commits the active reservation; by default its remainder is forfeited.",
+        default=None, description="Commits the active reservation; by default its remainder is forfeited."
     )
 
 

@@ -1,26 +1,19 @@
-"""Schemas of runs and their histories."""
+"""Schemas of runs."""
 
-from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from app.accounting.events import NeighboringRelation
-from app.api.pagination import encode_cursor
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import Account, account_members
-from app.api.schemas.audit import decision_members
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
-    EXAMPLE_KEY_ID,
     EXAMPLE_POPULATION_ID,
-    EXAMPLE_REQUEST_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
     AnsweredEvent,
-    AnsweredEventCount,
-    ExtendedNumber,
     Limit,
     LimitInput,
     Name,
@@ -33,11 +26,10 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.decisions import DecisionOutcome
 from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
-from app.service.queries.runs import History, RunRecord
+from app.service.queries.runs import RunRecord
 from app.service.runs.register import RegisteredRun, RunDeclaration
 
 RUN_EXAMPLE: dict[str, Any] = {
@@ -101,8 +93,7 @@ class CreateRun(CreateAccount):
         return self
 
     plan: EventCounts = Field(
-        default=[],
-        description="Plan to reserve for the run's steps; if it is refused, no run is created.",
+        default=[], description="Plan to reserve for the run's steps; if it is refused, no run is created."
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
@@ -196,84 +187,3 @@ class Run(Account):
 
 class RunPage(Page[Run]):
     """Runs, newest first."""
-
-
-class RunHistoryPoint(Output):
-    """One decision on a run."""
-
-    position: int = Field(description="Position among the run's decisions, from 0.")
-    decision: DecisionOutcome
-    attempt: int
-    first_step: int
-    count: int
-    next_step: int
-    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
-    delta: float
-    epsilon_limit: float
-    events: list[AnsweredEventCount] = Field(
-        description="In order. A response has room for 4 MiB of events, each counted as its JSON and 400 bytes, "
-        "shared equally by the points: a point with more has the first ones. Request fewer points to get all."
-    )
-    events_truncated: bool = Field(description="Whether `events` is incomplete.")
-    accounts: list[str] = Field(description="Accounts of the charge, or of the refused charge, root first.")
-    binding_account: str
-    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
-    actor: str = Field(description="Actor of the request.")
-    request_id: str | None
-    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
-    created_at: datetime
-
-
-class RunHistory(Output):
-    """A run's decisions, evenly thinned out to `max_points`."""
-
-    model_config = example(
-        {
-            "run": EXAMPLE_RUN_ID,
-            "decisions": 2,
-            "next": "MQ",
-            "points": [
-                {
-                    "position": 1,
-                    "decision": "admitted",
-                    "attempt": 1,
-                    "first_step": 419,
-                    "count": 1,
-                    "next_step": 420,
-                    "epsilon": 1.6477,
-                    "delta": 1e-5,
-                    "epsilon_limit": 3.0,
-                    "events": [{"event": EXAMPLE_EVENT, "count": 1}],
-                    "events_truncated": False,
-                    "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
-                    "binding_account": EXAMPLE_BUDGET_ID,
-                    "reservation": EXAMPLE_RESERVATION_ID,
-                    "actor": EXAMPLE_KEY_ID,
-                    "request_id": EXAMPLE_REQUEST_ID,
-                    "hash": "9f2c" * 16,
-                    "created_at": "2026-11-21T09:00:01Z",
-                }
-            ],
-        }
-    )
-
-    run: str
-    points: list[RunHistoryPoint]
-    decisions: int = Field(description="Total number.")
-    next: str | None = Field(description="Send it as `after` to get later decisions; null before the first decision.")
-
-    @classmethod
-    def of(cls, history: History, after: str | None = None) -> Self:
-        """Convert from the domain; `after` is the cursor that was sent."""
-        points = [
-            RunHistoryPoint(
-                **decision_members(decision),
-                next_step=decision.next_step,
-                events=decision.steps,
-                events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
-                accounts=history.accounts,
-            )
-            for decision in history.points
-        ]
-        last = encode_cursor(str(points[-1].position)) if points else after
-        return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)

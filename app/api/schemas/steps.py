@@ -124,13 +124,7 @@ class AuthorizeSteps(Body):
         else:
             items = tuple((step.event, step.count) for step in step_events_of(self.events))
         return StepRequest(
-            run_id,
-            items,
-            self.first_step,
-            idempotency_key,
-            self.attempt,
-            Mode(self.mode),
-            self.on_exceed,
+            run_id, items, self.first_step, idempotency_key, self.attempt, Mode(self.mode), self.on_exceed
         )
 
 

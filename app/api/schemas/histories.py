@@ -1,0 +1,191 @@
+"""Response schemas of the histories of accounts and runs."""
+
+from datetime import datetime
+from typing import Self
+
+from pydantic import Field
+
+from app.api.pagination import encode_cursor
+from app.api.schemas.audit import decision_members
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_EVENT,
+    EXAMPLE_KEY_ID,
+    EXAMPLE_POPULATION_ID,
+    EXAMPLE_REQUEST_ID,
+    EXAMPLE_RESERVATION_ID,
+    EXAMPLE_RUN_ID,
+    AnsweredEventCount,
+    ExtendedNumber,
+    Limit,
+    Output,
+    example,
+)
+from app.ledger.accounts import AccountKind
+from app.ledger.decisions import DecisionOutcome
+from app.service.queries.account_history import AccountHistory as DomainAccountHistory
+from app.service.queries.runs import History
+
+
+class RunHistoryPoint(Output):
+    """One decision on a run."""
+
+    position: int = Field(description="Position among the run's decisions, from 0.")
+    decision: DecisionOutcome
+    attempt: int
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: ExtendedNumber = Field(description="Of the run afterwards.")
+    delta: float
+    epsilon_limit: float
+    events: list[AnsweredEventCount] = Field(
+        description="In order. A response has room for 4 MiB of events, each counted as its JSON and 400 bytes, "
+        "shared equally by the points: a point with more has the first ones. Request fewer points to get all."
+    )
+    events_truncated: bool = Field(description="Whether `events` is incomplete.")
+    accounts: list[str] = Field(description="Accounts of the charge, or of the refused charge, root first.")
+    binding_account: str
+    reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    actor: str = Field(description="Actor of the request.")
+    request_id: str | None
+    hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
+    created_at: datetime
+
+
+class RunHistory(Output):
+    """A run's decisions, evenly thinned out to `max_points`."""
+
+    model_config = example(
+        {
+            "run": EXAMPLE_RUN_ID,
+            "decisions": 2,
+            "next": "MQ",
+            "points": [
+                {
+                    "position": 1,
+                    "decision": "admitted",
+                    "attempt": 1,
+                    "first_step": 419,
+                    "count": 1,
+                    "next_step": 420,
+                    "epsilon": 1.6477,
+                    "delta": 1e-5,
+                    "epsilon_limit": 3.0,
+                    "events": [{"event": EXAMPLE_EVENT, "count": 1}],
+                    "events_truncated": False,
+                    "accounts": [EXAMPLE_POPULATION_ID, EXAMPLE_BUDGET_ID, EXAMPLE_RUN_ID],
+                    "binding_account": EXAMPLE_BUDGET_ID,
+                    "reservation": EXAMPLE_RESERVATION_ID,
+                    "actor": EXAMPLE_KEY_ID,
+                    "request_id": EXAMPLE_REQUEST_ID,
+                    "hash": "9f2c" * 16,
+                    "created_at": "2026-11-21T09:00:01Z",
+                }
+            ],
+        }
+    )
+
+    run: str
+    points: list[RunHistoryPoint]
+    decisions: int = Field(description="Total number.")
+    next: str | None = Field(description="Send it as `after` to get later decisions; null before the first decision.")
+
+    @classmethod
+    def of(cls, history: History, after: str | None = None) -> Self:
+        """Convert from the domain; `after` is the cursor that was sent."""
+        points = [
+            RunHistoryPoint(
+                **decision_members(decision),
+                next_step=decision.next_step,
+                events=decision.steps,
+                events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
+                accounts=history.accounts,
+            )
+            for decision in history.points
+        ]
+        last = encode_cursor(str(points[-1].position)) if points else after
+        return cls(run=history.run_id, points=points, decisions=history.decisions, next=last)
+
+
+class AccountHistoryPoint(Output):
+    """Spending at a time."""
+
+    created_at: datetime
+    epsilon: ExtendedNumber = Field(description="By the account's filter as it is now, at its delta.")
+
+
+class ChildShare(Output):
+    """Share of a child of the account."""
+
+    account: str | None = Field(validation_alias="account_id", description="Null: all other children.")
+    path: str
+    kind: AccountKind | None
+    shares: list[float] = Field(
+        description="For each point, the child's share of the account's threshold at `order`. At one order shares "
+        "add up exactly, unlike epsilon; of disjoint parts the largest counts."
+    )
+
+
+class LimitChange(Output):
+    """A change of the limit."""
+
+    changed_at: datetime = Field(validation_alias="at")
+    before: Limit
+    after: Limit
+
+
+class AccountHistory(Output):
+    """An account's epsilon over time, evenly thinned out to `max_points`."""
+
+    model_config = example(
+        {
+            "account": EXAMPLE_POPULATION_ID,
+            "limit": {"epsilon": 8.0, "delta": 1e-5},
+            "points": [
+                {"created_at": "2026-11-21T09:00:00Z", "epsilon": 0.0},
+                {"created_at": "2026-11-21T09:30:00Z", "epsilon": 2.0904},
+            ],
+            "order": 9.5,
+            "children": [
+                {"account": EXAMPLE_BUDGET_ID, "path": "mimic/icu-team", "kind": "budget", "shares": [0.0, 0.1312]}
+            ],
+            "limit_changes": [],
+            "decisions": 420,
+            "decisions_sampled": 420,
+            "exact": True,
+        }
+    )
+
+    account: str
+    limit: Limit
+    points: list[AccountHistoryPoint] = Field(
+        description="Times of charges, after the creation of the account; empty without charges."
+    )
+    order: float | None = Field(description="The Rényi order that is exhausted last.")
+    children: list[ChildShare] = Field(description="In descending order of their share.")
+    limit_changes: list[LimitChange]
+    decisions: int = Field(description="Number of decisions on all runs under the account.")
+    decisions_sampled: int = Field(description="Number of decisions that the history is computed from.")
+    exact: bool = Field(
+        description="Whether the history covers all charges. Otherwise its end is exact, and it interpolates a "
+        "run's charges between the read ones."
+    )
+
+    @classmethod
+    def of(cls, history: DomainAccountHistory) -> Self:
+        """Convert from the domain."""
+        return cls(
+            account=history.account.id,
+            limit=history.account.limit,
+            points=[
+                AccountHistoryPoint(created_at=at, epsilon=epsilon)
+                for at, epsilon in zip(history.moments, history.epsilons, strict=True)
+            ],
+            order=history.order,
+            children=history.children,
+            limit_changes=history.changes,
+            decisions=history.decisions,
+            decisions_sampled=history.read,
+            exact=history.exact,
+        )
