@@ -151,8 +151,7 @@ class CreateBudget(CreateComposedAccount):
         Raises:
             InvalidInputError: its window is empty.
         """
-        sent = self.block
-        block = None if sent is None else Block(sent.data_from, sent.data_to, sent.label)
+        block = None if self.block is None else Block(**dict(self.block))
         window = Window(self.opens_at, self.closes_at) if self.opens_at or self.closes_at else ALWAYS
         planned = step_events_of(self.planned)
         return AccountSpec(self.name, self.limit.domain(), self.filter, planned, self.parallel(), window, block)

@@ -106,21 +106,16 @@ class CreateRun(CreateAccount):
         Raises:
             PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
         """
-        plan = step_events_of(self.plan)
-        return RegisteredRun(self._declaration(), self._terms(), plan, self.lease_seconds)
-
-    def _declaration(self) -> RunDeclaration:
-        return RunDeclaration(
+        declaration = RunDeclaration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
             None if self.event is None else self.event.domain,
             self.privacy_unit,
             self.neighboring_relation,
             self.steps_per_hour,
         )
-
-    def _terms(self) -> AccountSpec:
         limit = None if self.limit is None else self.limit.domain()
-        return AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
+        spec = AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
+        return RegisteredRun(declaration, spec, step_events_of(self.plan), self.lease_seconds)
 
 
 class Deviation(Output):
