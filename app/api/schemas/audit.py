@@ -1,10 +1,11 @@
 """Response schemas of audit events and recorded decisions."""
 
+import json
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, Json
+from pydantic import BeforeValidator, Field
 
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
@@ -34,6 +35,9 @@ ACT_EXAMPLE: dict[str, Any] = {
 }
 
 
+StoredJson = Annotated[dict[str, Any], BeforeValidator(json.loads)]
+
+
 class AuditEvent(Output):
     """An entry of the organisation's audit log."""
 
@@ -43,8 +47,8 @@ class AuditEvent(Output):
     actor: str = Field(description="A key's id, `oidc:` and a person's subject, `cli`, `service` or `unauthenticated`.")
     action: str
     subject: str = Field(description="Id of the affected object.")
-    before: Json[dict[str, Any]] | None
-    after: Json[dict[str, Any]] | None
+    before: StoredJson | None
+    after: StoredJson | None
     reason: str | None
     request_id: str | None
     created_at: datetime

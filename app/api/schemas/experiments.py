@@ -1,6 +1,5 @@
 """Schemas of experiments."""
 
-import json
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -29,6 +28,7 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.events import EventCounts, step_events_of
 from app.api.schemas.reservations import not_made
+from app.api.schemas.steps import refusal_facts
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
 from app.ledger.experiments import ChargingMode
@@ -204,5 +204,4 @@ class ExperimentPage(Page[Experiment]):
 
 def sweep_refused(decision: Decision) -> StoredResponse:
     """Build the response to a sweep that does not fit."""
-    assert decision.refusal_details is not None, "a refusal has its numbers"
-    return not_made(json.loads(decision.refusal_details), decision.binding_account_id, decision.binding_account_path, 1)
+    return not_made(refusal_facts(decision), decision.binding_account_id, decision.binding_account_path, 1)

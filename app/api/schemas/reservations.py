@@ -21,7 +21,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
-from app.api.schemas.steps import refusal_text
+from app.api.schemas.steps import Attempt, refusal_text
 from app.ledger.admission import Refusal
 from app.ledger.reservations import ReservationStatus
 from app.service.charging.requests import refusal_details
@@ -41,9 +41,6 @@ LeaseSeconds = Annotated[
         description="Maximum silence of the trainer in seconds, after which the remainder of the plan is forfeited. "
         "Renewal restarts the lease.",
     ),
-]
-Attempt = Annotated[
-    int, Field(ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge.")
 ]
 StepsExecuted = Annotated[
     int,
@@ -115,11 +112,8 @@ class CreateReservation(Body):
         Raises:
             PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
         """
-        before = (
-            None
-            if self.preceding is None
-            else DomainPrecedingReservation(self.preceding.reservation, self.preceding.steps_executed)
-        )
+        sent = self.preceding
+        before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
         return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
 
 

@@ -71,6 +71,9 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "dry_run": False,
 }
 
+Attempt = Annotated[
+    int, Field(ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge.")
+]
 StepMode = TypeAliasType("StepMode", Literal["authorize", "report"])
 
 
@@ -91,9 +94,7 @@ class AuthorizeSteps(Body):
     count: Count | None = Field(default=None, description="Number of steps; 1 by default.")
     event: SentEvent | None = Field(default=None, description="Event of each step; by default the run's.")
     events: EventCounts | None = Field(default=None, min_length=1, description="At most 1,000, in order.")
-    attempt: int = Field(
-        default=1, ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge."
-    )
+    attempt: Attempt = 1
     mode: StepMode = Field(
         default="authorize",
         description="`authorize`: before the release of the steps. `report`: after their release; they are charged "
