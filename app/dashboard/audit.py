@@ -17,14 +17,13 @@ from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_i
 from app.dashboard.forms import Fields, read_fields
 from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
 from app.ledger.audit import AuditFilter
-from app.ledger.decisions import Decision, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.audit.queries import (
-    DecisionQuery,
     name_accounts,
     read_audit_entries,
     read_decision,
@@ -66,9 +65,9 @@ class DecisionFields(Fields):
     since: Moment = None
     until: Moment = None
 
-    def query(self) -> DecisionQuery:
+    def wanted(self) -> DecisionFilter:
         """Convert to the service's filter."""
-        return DecisionQuery(self.run, self.account, self.decision, self.actor, self.since, self.until)
+        return DecisionFilter(self.run, self.account, self.decision, self.actor, self.since, self.until)
 
 
 @routes.get("/decisions")
@@ -82,7 +81,7 @@ def show_decisions(request: Request, page: PageDep, after: str = "") -> Response
     place = decode_cursor(after)
     try:
         if fields is not None:
-            found = read_decisions(page.context, fields.query(), PageRequest(PAGE, place))
+            found = read_decisions(page.context, fields.wanted(), PageRequest(PAGE, place))
     except (NotFoundError, InsufficientScopeError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:

@@ -10,10 +10,9 @@ from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Decision, DecisionPage
 from app.api.schemas.common import Timestamp
 from app.ledger.audit import AuditFilter
-from app.ledger.decisions import DecisionOutcome
+from app.ledger.decisions import DecisionFilter, DecisionOutcome
 from app.ledger.names import ACTOR_LENGTH
 from app.service.audit import queries
-from app.service.audit.queries import DecisionQuery
 
 routes = router()
 
@@ -21,7 +20,7 @@ Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
 When = Annotated[Timestamp | None, Query()]
 
 
-def _wanted(
+def _audit_events(
     action: Annotated[Word, Query(description="Such as `budget.created`; `budget.*` matches the prefix.")] = None,
     actor: Annotated[Word, Query(description="Only events of this actor.")] = None,
     subject: Annotated[Word, Query(description="Id of the affected object.")] = None,
@@ -35,7 +34,7 @@ def _wanted(
 def list_audit_events(
     request: Request,
     context: ContextDep,
-    wanted: Annotated[AuditFilter, Depends(_wanted)],
+    wanted: Annotated[AuditFilter, Depends(_audit_events)],
     page: PageRequestDep,
     order: Annotated[Literal["oldest", "newest"], Query(description="`oldest` reads the log forward.")] = "newest",
 ) -> Response:
@@ -48,7 +47,7 @@ def list_audit_events(
     return page_response(request, found, AuditEventPage, AuditEvent.of)
 
 
-def _query(
+def _decisions(
     run: Annotated[str | None, Query(max_length=100, description="Only decisions on this run (id).")] = None,
     account: Annotated[
         NamedAccount, Query(description="Only decisions on runs under this account (id or path), at any depth.")
@@ -57,13 +56,13 @@ def _query(
     actor: Annotated[Word, Query(description="Actor of the request.")] = None,
     since: Annotated[When, Query(description="From this time on.")] = None,
     until: Annotated[When, Query(description="Before this time.")] = None,
-) -> DecisionQuery:
-    return DecisionQuery(run, account, decision, actor, since, until)
+) -> DecisionFilter:
+    return DecisionFilter(run, account, decision, actor, since, until)
 
 
 @routes.read("/decisions", "List step decisions", DecisionPage, *READ_ERRORS, tag="decisions")
 def list_decisions(
-    request: Request, context: ContextDep, query: Annotated[DecisionQuery, Depends(_query)], page: PageRequestDep
+    request: Request, context: ContextDep, wanted: Annotated[DecisionFilter, Depends(_decisions)], page: PageRequestDep
 ) -> Response:
     """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
-    return page_response(request, queries.read_decisions(context, query, page), DecisionPage, Decision.of)
+    return page_response(request, queries.read_decisions(context, wanted, page), DecisionPage, Decision.of)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
 from app.ledger.audit import AuditFilter
-from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.hash_chain import AuditEntry
 from app.ledger.pages import Page, PageRequest
@@ -19,33 +19,15 @@ from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import EVENTS_ROOM, find_path
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionQuery:
-    """Filter of decisions; None: no restriction.
-
-    Args:
-        account: id or path; decisions of all runs that charge this account.
-        actor: who requested the steps.
-        since: inclusive; `until` is exclusive.
-    """
-
-    run: str | None = None
-    account: str | None = None
-    outcome: DecisionOutcome | None = None
-    actor: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-
-def read_decisions(context: RequestContext, query: DecisionQuery, page: PageRequest) -> Page[DecisionWithPath]:
-    """List the decisions within the caller's scope.
+def read_decisions(context: RequestContext, wanted: DecisionFilter, page: PageRequest) -> Page[DecisionWithPath]:
+    """List the decisions within the caller's scope; `wanted.within` is the account's id or path.
 
     Raises:
         InvalidInputError: `until` is before `since`, or the cursor is of another list.
     """
     with context.read() as tx:
-        _check_time(query.since, query.until)
-        return decisions.page(tx, context.organisation_id, _reachable(tx, context, query), page)
+        _check_time(wanted.since, wanted.until)
+        return decisions.page(tx, context.organisation_id, _reachable(tx, context, wanted), page)
 
 
 def read_decision(context: RequestContext, run_id: str, position: int) -> DecisionWithPath:
@@ -89,22 +71,15 @@ def _check_time(since: datetime | None, until: datetime | None) -> None:
         )
 
 
-def _reachable(tx: Connection, context: RequestContext, query: DecisionQuery) -> DecisionFilter:
-    """Build the filter of a query, restricted to the caller's scope."""
-    run = None if query.run is None else find_path(tx, context, query.run)[-1].account
+def _reachable(tx: Connection, context: RequestContext, wanted: DecisionFilter) -> DecisionFilter:
+    """Restrict a filter to the caller's scope."""
+    run = None if wanted.run_id is None else find_path(tx, context, wanted.run_id)[-1].account
     # find_path and find_account check the scope of a named run or account.
-    above = query.account or (context.principal.scope if run is None else None)
+    above = wanted.within or (context.principal.scope if run is None else None)
     account = None if above is None else find_account(tx, context, above).account
     if run is None and account is not None and account.kind is AccountKind.RUN:
         run, account = account, None
-    return DecisionFilter(
-        run_id=None if run is None else run.id,
-        within=None if account is None else account.id,
-        outcome=query.outcome,
-        actor=query.actor,
-        since=query.since,
-        until=query.until,
-    )
+    return replace(wanted, run_id=None if run is None else run.id, within=None if account is None else account.id)
 
 
 @dataclass(frozen=True, slots=True)
