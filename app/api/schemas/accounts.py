@@ -138,16 +138,21 @@ class ComposedAccount(Account):
     lifetime: LifetimeSpend = Field(description="The total privacy loss of the population, which never decreases.")
 
     @classmethod
-    def _of(cls, view: AccountView, **own: object) -> Self:
+    def of(cls, view: AccountView) -> Self:
+        """Convert from the domain; a population and a budget each take the members that they have."""
         account = view.record.account
         return cls(
             **account_members(view.record, reading_of([account])),
+            parent=account.parent_id,
+            size=view.record.population.size,
             composition="sequential" if account.partitions_per_unit is None else "parallel",
             max_partitions_per_unit=account.partitions_per_unit,
             epsilon_including_reserved=account.epsilon(account.spent + account.held),
             attestation=view.attestation,
             lifetime=LifetimeSpend.of(view.population),
-            **own,
+            opens_at=account.window.opens_at,
+            closes_at=account.window.closes_at,
+            block=view.block,
         )
 
 
@@ -161,14 +166,6 @@ class Population(ComposedAccount):
     size: int | None
     limit: Limit
 
-    @classmethod
-    def of(cls, view: AccountView) -> Self:
-        """Convert from the domain."""
-        population = view.record.population
-        return cls._of(
-            view, privacy_unit=population.privacy_unit, neighboring_relation=population.relation, size=population.size
-        )
-
 
 class Budget(ComposedAccount):
     """A budget and its spending."""
@@ -181,19 +178,6 @@ class Budget(ComposedAccount):
     opens_at: datetime | None = None
     closes_at: datetime | None = None
     block: DataBlock | None = None
-
-    @classmethod
-    def of(cls, view: AccountView) -> Self:
-        """Convert from the domain."""
-        account = view.record.account
-        return cls._of(
-            view,
-            parent=account.parent_id,
-            population=account.population_id,
-            opens_at=account.window.opens_at,
-            closes_at=account.window.closes_at,
-            block=view.block,
-        )
 
 
 class PopulationPage(Page[Population]):
@@ -212,6 +196,9 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         "id": account.id,
         "name": account.name,
         "path": account.path,
+        "population": account.population_id,
+        "privacy_unit": record.population.privacy_unit,
+        "neighboring_relation": record.population.relation,
         "filter": account.filter,
         "planned": account.planned,
         "weights_frozen": account.weights_frozen,

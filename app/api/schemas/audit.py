@@ -117,14 +117,7 @@ class Decision(Output):
     def of(cls, decided: DecisionWithPath) -> Self:
         """Convert from the domain."""
         decision = decided.decision
-        return cls(
-            **decision_members(decision),
-            run=decision.run_id,
-            run_path=decided.run_path,
-            requested_count=decision.requested_count,
-            binding_account_path=decision.binding_account_path,
-            refusal=_refusal(decision),
-        )
+        return cls(**decision_members(decision), run_path=decided.run_path, refusal=_refusal(decision))
 
 
 class DecisionPage(Page[Decision]):
@@ -132,15 +125,19 @@ class DecisionPage(Page[Decision]):
 
 
 def decision_members(decision: DomainDecision) -> dict[str, Any]:
-    """Convert the common fields of recorded decisions."""
+    """Convert the fields of a recorded decision, of which a schema takes those that it has."""
     return {
+        "run": decision.run_id,
         "position": decision.position,
         "decision": decision.outcome,
         "attempt": decision.attempt,
         "first_step": decision.first_step,
         "count": decision.step_count,
+        "requested_count": decision.requested_count,
+        "next_step": decision.next_step,
         **asdict(decision.reading),
         "binding_account": decision.binding_account_id,
+        "binding_account_path": decision.binding_account_path,
         "reservation": decision.reservation_id,
         "actor": decision.actor.id,
         "request_id": decision.actor.request_id,

@@ -97,7 +97,6 @@ class RunHistory(Output):
         points = [
             RunHistoryPoint(
                 **decision_members(decision),
-                next_step=decision.next_step,
                 events=decision.steps,
                 events_truncated=sum(step.count for step in decision.steps) < decision.step_count,
                 accounts=history.accounts,

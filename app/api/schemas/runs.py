@@ -156,16 +156,12 @@ class Run(Account):
     @classmethod
     def of(cls, record: RunRecord) -> Self:
         """Convert from the domain."""
-        account, population, run = record.own.account, record.own.population, record.run
-        budget = record.budgets[0]
+        run, budget = record.run, record.budgets[0]
         return cls(
             **account_members(record.own, record.reading),
             budget=budget.id,
             budget_path=budget.path,
             budgets=[each.id for each in record.budgets],
-            population=account.population_id,
-            privacy_unit=population.privacy_unit,
-            neighboring_relation=population.relation,
             status=run.status,
             attempt=run.attempt,
             next_step=run.next_step,
