@@ -4,7 +4,7 @@
     trainer = Trainer(callbacks=[LedgerCallback(run)])
     trainer.fit(model, loader)
 
-Split batches that exceed the memory: `trainer.fit(model, in_pieces(loader, 64, optimizer))`.
+Split batches that exceed the memory: `trainer.fit(model, split_batches(loader, 64, optimizer))`.
 
 Needs `pip install "epsilon-ledger-client[lightning]"`; works with `lightning` and with `pytorch_lightning`.
 """
@@ -27,27 +27,27 @@ try:
 except ImportError:  # the older package of the same code
     from pytorch_lightning import Callback
 
-__all__ = ["LedgerCallback", "in_pieces"]
+__all__ = ["LedgerCallback", "split_batches"]
 
 
-def in_pieces(data_loader: DataLoader, max_batch_size: int, optimizer: DPOptimizer) -> DataLoader:
-    """Split a loader's batches into pieces that fit into memory, for a `Trainer`.
+def split_batches(data_loader: DataLoader, max_batch_size: int, optimizer: DPOptimizer) -> DataLoader:
+    """Split a loader's batches into physical batches that fit into memory, for a `Trainer`.
 
-    Opacus' `wrap_data_loader` and `BatchMemoryManager` estimate the number of pieces, after which Lightning ends the
-    epoch, mostly within a batch. This loader has no length, so that Lightning exhausts it.
+    Opacus' `wrap_data_loader` and `BatchMemoryManager` estimate the number of physical batches, after which Lightning
+    ends the epoch, mostly within a batch. This loader has no length, so that Lightning exhausts it.
 
     Args:
         data_loader: from `make_private`.
-        max_batch_size: maximum number of records in a piece, at least 1.
+        max_batch_size: maximum number of records in a physical batch, at least 1.
         optimizer: from `make_private`.
 
     Returns:
-        A loader of the pieces; with `Trainer(limit_train_batches=...)` an epoch may still end within a batch.
+        A loader of the physical batches; with `Trainer(limit_train_batches=...)` an epoch may still end within a batch.
     """
     observe(data_loader)
-    pieces = wrap_data_loader(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
-    pieces.batch_sampler.__class__ = UnsizedSplitting
-    return pieces
+    split = wrap_data_loader(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
+    split.batch_sampler.__class__ = UnsizedSplitting
+    return split
 
 
 class LedgerCallback(Callback):
@@ -95,7 +95,7 @@ class LedgerCallback(Callback):
     def on_train_batch_start(self, *_: Any) -> None:  # noqa: ANN401 - as above
         """Record the delivery of the batch; Lightning may have prefetched others."""
         if self._source is not None:
-            self._source.iteration.hand()
+            self._source.iteration.deliver()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
         """Log the epsilon spent."""
@@ -115,7 +115,7 @@ class LedgerCallback(Callback):
             optimizer, step = self._steps.pop()
             optimizer.step = step
         if self._source is not None:
-            self._source.handed_by_trainer = False
+            self._source.delivered_by_trainer = False
         self._source = self._loader = None
 
     def _attach(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401 - as above
@@ -135,7 +135,7 @@ class LedgerCallback(Callback):
         self._loader = loader
         self._source = observe(how["data_loader"]) if isinstance(how["data_loader"], DataLoader) else None
         if self._source is not None:
-            self._source.handed_by_trainer = True
+            self._source.delivered_by_trainer = True
 
     def _step(self, step: Callable[..., Any], trainer: Any, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - Lightning's
         try:
@@ -156,7 +156,7 @@ def _require_whole_batches(loader: Any) -> None:  # noqa: ANN401 - a loader, or 
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, BatchSplittingSampler) and not isinstance(sampler, UnsizedSplitting):
         raise UnsupportedTrainingError(
-            "Lightning ends an epoch after len(loader) pieces, which Opacus only estimates: mostly within a batch, "
-            "whose first pieces would be added to those of another one. Give the trainer "
-            "epsilon_ledger.lightning.in_pieces(loader, max_batch_size, optimizer) instead, which has no length."
+            "Lightning ends an epoch after len(loader) physical batches, which Opacus only estimates: mostly within a "
+            "batch, whose first physical batches would be added to those of another one. Give the trainer "
+            "epsilon_ledger.lightning.split_batches(loader, max_batch_size, optimizer) instead, which has no length."
         )

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from epsilon_ledger import LedgerUnavailableError, composed, gaussian, poisson_sampled
-from epsilon_ledger.lightning import LedgerCallback, in_pieces
+from epsilon_ledger.lightning import LedgerCallback, split_batches
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, Training, make_private, small_loader
 
@@ -125,7 +125,7 @@ def test_a_shuffled_loader_is_turned_away_unless_it_is_said_how_to_charge_it(
 def test_pieces_that_lightning_would_cut_off_are_turned_away(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
     training.loader = wrap_data_loader(data_loader=training.loader, max_batch_size=3, optimizer=training.optimizer)
-    with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.in_pieces"):
+    with pytest.raises(UnsupportedTrainingError, match=r"ends an epoch after len.*lightning\.split_batches"):
         fit(lightning, training, LedgerCallback(fake_run.as_run))
     assert fake_run.asked == []
 
@@ -136,14 +136,14 @@ def test_a_fit_in_pieces_releases_every_batch_once_and_whole(
     engine: PrivacyEngine, fake_run: FakeRun, package: Any, workers: int
 ) -> None:
     training = make_private(engine, small_loader(workers=workers))
-    training.loader = in_pieces(training.loader, 3, training.optimizer)
+    training.loader = split_batches(training.loader, 3, training.optimizer)
     fit(package, training, LedgerCallback(fake_run.as_run))
     assert fake_run.asked == [STEP] * 24
 
 
 def test_a_fit_that_ends_within_a_batch_is_not_gone_on_with(engine: PrivacyEngine, fake_run: FakeRun) -> None:
     training = make_private(engine)
-    training.loader = in_pieces(training.loader, 1, training.optimizer)
+    training.loader = split_batches(training.loader, 1, training.optimizer)
     with pytest.raises(UnsupportedTrainingError, match="discard_batch"):
         fit(lightning, training, LedgerCallback(fake_run.as_run), limit_train_batches=11)
 

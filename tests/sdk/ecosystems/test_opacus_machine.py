@@ -16,7 +16,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger import LedgerError
-from epsilon_ledger.lightning import LedgerCallback, in_pieces
+from epsilon_ledger.lightning import LedgerCallback, split_batches
 from tests.sdk.ecosystems import distributed_canaries
 from tests.sdk.ecosystems.canaries import DRAWS, KINDS, Bench, WrongReleaseError
 from tests.sdk.ecosystems.conftest import HOOKS_WARN
@@ -100,7 +100,7 @@ def fits(seed: int) -> Bench:
                 bench.run.fault, terms = "", {"max_epochs": 2}
                 dice.random = lambda: 1.0  # type: ignore[method-assign] # no more faults
             discard(bench)
-            loader = in_pieces(bench.loader, size, bench.optimizers[0]) if size else bench.loader
+            loader = split_batches(bench.loader, size, bench.optimizers[0]) if size else bench.loader
             before = bench.sums
             try:
                 trainer_of(lightning, LedgerCallback(bench.run.as_run), **terms).fit(Net(bench), loader)

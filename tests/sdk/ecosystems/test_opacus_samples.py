@@ -136,9 +136,9 @@ def test_a_piece_has_its_own_records_only(training: Training, fake_run: FakeRun)
 def test_a_piece_that_is_left_out_or_stepped_twice_spoils_its_batch(training: Training, fake_run: FakeRun) -> None:
     pieces = iter(pieces_of(training))
     training.step(first := next(pieces))
-    with pytest.raises(UnsupportedTrainingError, match="piece 1 of its batch, and 1 were stepped"):
+    with pytest.raises(UnsupportedTrainingError, match="physical batch 1 of its batch, and 1 were stepped"):
         training.step(first)
-    with pytest.raises(UnsupportedTrainingError, match="piece 2 of its batch, and 0 were stepped"):
+    with pytest.raises(UnsupportedTrainingError, match="physical batch 2 of its batch, and 0 were stepped"):
         training.step(next(pieces))
     assert fake_run.asked == []
 
@@ -225,7 +225,7 @@ def test_a_norm_that_moves_between_pieces_does_not_thin_the_noise(engine: Privac
     pieces = iter(pieces_of(training))
     training.step(next(pieces))
     training.optimizer.max_grad_norm = 0.1
-    with pytest.raises(UnsupportedTrainingError, match=r"from 1\.0 to 0\.1 between two pieces"):
+    with pytest.raises(UnsupportedTrainingError, match=r"from 1\.0 to 0\.1 between two physical batches"):
         training.step(next(pieces))
     assert fake_run.asked == []
 
@@ -235,7 +235,9 @@ def test_unsampled_batches_are_not_added_up_either(engine: PrivacyEngine, fake_r
     training = make_private(engine, small_loader(shuffle=True), poisson_sampling=False)
     attach(training.optimizer, fake_run.as_run, sampling_probability=1.0)
     training.optimizer.signal_skip_step(do_skip=True)
-    with pytest.raises(UnsupportedTrainingError, match=r"not known which batch this piece is of\. .*data_loader="):
+    with pytest.raises(
+        UnsupportedTrainingError, match=r"not known which batch this physical batch is of\. .*data_loader="
+    ):
         training.step(next(iter(training.loader)))
     attach(training.optimizer, fake_run.as_run, sampling_probability=1.0, data_loader=training.loader)
     training.epoch(pieces_of(training))

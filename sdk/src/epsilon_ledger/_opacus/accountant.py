@@ -60,7 +60,7 @@ class LedgerAccountant(IAccountant):
         """
         event = poisson_sampled(sample_rate, gaussian(noise_multiplier))
         self.run.authorize(event=event)
-        self._write_down(event, noise_multiplier, sample_rate)
+        self._record(event, noise_multiplier, sample_rate)
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
         """Return the hook that `make_private` attaches to its optimizer.
@@ -72,7 +72,7 @@ class LedgerAccountant(IAccountant):
             A hook that records an authorized step and stops any other.
         """
 
-        def write_down(optimizer: DPOptimizer) -> None:
+        def record(optimizer: DPOptimizer) -> None:
             hook = optimizer.step_hook
             if not isinstance(hook, LedgerHook) or hook.event is None or (hook.run and hook.run.id != self.run.id):
                 raise UnsupportedTrainingError(
@@ -80,9 +80,9 @@ class LedgerAccountant(IAccountant):
                     "make_private, or attach(optimizer, run, data_loader=data_loader) after it."
                 )
             if hook.charged:
-                self._write_down(hook.event, optimizer.noise_multiplier, sample_rate)
+                self._record(hook.event, optimizer.noise_multiplier, sample_rate)
 
-        return write_down
+        return record
 
     def get_epsilon(self, delta: float, *args: object, **kwargs: object) -> float:
         """Get the run's epsilon at a delta.
@@ -151,7 +151,7 @@ class LedgerAccountant(IAccountant):
             raise ValueError(f"This state belongs to {state_dict.get('run')}, but the accountant to {self.run.id}.")
         self._events = [EventCount(event=item["event"], count=item["count"]) for item in state_dict["events"]]
 
-    def _write_down(self, event: Event, noise_multiplier: float, sample_rate: float) -> None:
+    def _record(self, event: Event, noise_multiplier: float, sample_rate: float) -> None:
         noise, rate = float(noise_multiplier), float(sample_rate)
         if self.history and self.history[-1][:2] == (noise, rate):
             self.history[-1] = (noise, rate, self.history[-1][2] + 1)

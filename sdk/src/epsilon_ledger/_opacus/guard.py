@@ -7,7 +7,7 @@ from opacus.optimizers import DPOptimizer
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.ranks import agree, workers
-from epsilon_ledger._opacus.samples import Draw, Piece, SampleSource
+from epsilon_ledger._opacus.samples import Draw, PhysicalBatch, SampleSource
 
 _FETCH_AND_STEP: Final = (
     "Iterate the loader that make_private returned, or that a BatchMemoryManager made of it, and step each batch once, "
@@ -34,7 +34,7 @@ class GradientGuard:
         self.clipping: GhostClipping | None = None
         """The module that clips, where it is not the optimizer."""
         self._open: Draw | None = None
-        self._pieces = 0
+        self._stepped = 0
         self._rows = 0
         self._clipped_to: object = None
         optimizer.pre_step = self.pre_step
@@ -74,8 +74,9 @@ class GradientGuard:
         """
         if self._open is not None:
             raise UnsupportedTrainingError(
-                f"The optimizer holds {self._rows} of the {self._open.size} records of a batch whose other pieces were "
-                f"not stepped, and a new iteration would add other batches to them. {_DISCARD}; then begin."
+                f"The optimizer holds {self._rows} of the {self._open.size} records of a batch whose other "
+                f"physical batches were not stepped, and a new iteration would add other batches to "
+                f"them. {_DISCARD}; then begin."
             )
         if self._optimizer._step_skip_queue:  # noqa: SLF001 - as above
             raise UnsupportedTrainingError(
@@ -119,55 +120,55 @@ class GradientGuard:
         if self.source is None:
             if self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001 - as above
                 raise UnsupportedTrainingError(
-                    "It is not known which batch this piece is of. Attach the optimizer with data_loader=..., the "
-                    "loader that make_private returned."
+                    "It is not known which batch this physical batch is of. Attach the optimizer with data_loader=..., "
+                    "the loader that make_private returned."
                 )
             return
-        piece = self.source.iteration.current
-        if piece is None:
+        physical = self.source.iteration.current
+        if physical is None:
             raise UnsupportedTrainingError(
                 f"No batch was drawn for this step since the optimizer was attached and an iteration began. "
                 f"{_FETCH_AND_STEP}"
             )
-        self._add(piece, rows, clipped_to)
-        if piece.split:
-            self._optimizer._step_skip_queue[:] = [not piece.last]  # noqa: SLF001 - as above
+        self._add(physical, rows, clipped_to)
+        if physical.split:
+            self._optimizer._step_skip_queue[:] = [not physical.last]  # noqa: SLF001 - as above
 
-    def _add(self, piece: Piece, rows: int, clipped_to: object) -> None:
-        """Add a piece to the open sample, or open a new sample with it."""
-        draw = piece.draw
+    def _add(self, physical: PhysicalBatch, rows: int, clipped_to: object) -> None:
+        """Add a physical batch to the open sample, or open a new sample with it."""
+        draw = physical.draw
         if self._open is None:
             self._require_unused(draw)
-            self._pieces, self._rows, self._clipped_to = 0, 0, clipped_to
+            self._stepped, self._rows, self._clipped_to = 0, 0, clipped_to
         elif draw is not self._open:
             raise UnsupportedTrainingError(
                 f"The optimizer holds a part of an earlier batch, and this step is of another one: a record may be in "
                 f"both, which its clipping norm does not bound. All that was added up is gone. {_FETCH_AND_STEP}"
             )
-        if piece.split and piece.index != self._pieces:
+        if physical.split and physical.index != self._stepped:
             raise UnsupportedTrainingError(
-                f"This is piece {piece.index + 1} of its batch, and {self._pieces} were stepped. Which records are in "
-                f"a piece depends on all others, so a batch is released with all of its pieces, each stepped once, or "
-                f"not at all. {_FETCH_AND_STEP}"
+                f"This is physical batch {physical.index + 1} of its batch, and {self._stepped} were stepped. The "
+                f"records of a physical batch depend on all others, so a batch is released with all of its "
+                f"physical batches, each stepped once, or not at all. {_FETCH_AND_STEP}"
             )
         if clipped_to != self._clipped_to:
             raise UnsupportedTrainingError(
-                f"The clipping norm went from {self._clipped_to} to {clipped_to} between two pieces of one batch: the "
-                f"noise would not fit. Move it after a release."
+                f"The clipping norm went from {self._clipped_to} to {clipped_to} between two physical batches of one "
+                f"batch: the noise would not fit. Move it after a release."
             )
-        self._open, self._pieces, self._rows = draw, self._pieces + 1, self._rows + rows
-        self._require_whole(piece, rows)
+        self._open, self._stepped, self._rows = draw, self._stepped + 1, self._rows + rows
+        self._require_whole(physical, rows)
 
-    def _require_whole(self, piece: Piece, rows: int) -> None:
+    def _require_whole(self, physical: PhysicalBatch, rows: int) -> None:
         """Check the gradient's number of records against the draw; users may split a batch further."""
         assert self.source is not None
-        releasing = piece.split or not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001 - as above
-        found = rows if piece.split else self._rows
+        releasing = physical.split or not self._optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001 - as above
+        found = rows if physical.split else self._rows
         # Opacus' loader can put a random record into an empty batch.
-        most = piece.size or int(self.source.random_if_empty)
-        if found > most or (releasing and found < piece.size):
+        most = physical.size or int(self.source.random_if_empty)
+        if found > most or (releasing and found < physical.size):
             raise UnsupportedTrainingError(
-                f"The gradient is of {found} records, but the batch that was drawn has {piece.size}: it is another "
+                f"The gradient is of {found} records, but the batch that was drawn has {physical.size}: it is another "
                 f"batch's, or a record is in it more than once, or some were left out by their place, which depends on "
                 f"all others. {_FETCH_AND_STEP}"
             )

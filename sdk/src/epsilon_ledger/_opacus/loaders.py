@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import present_guard
-from epsilon_ledger._opacus.samples import Draw, Iteration, Piece, SampleSource, drawn_probability
+from epsilon_ledger._opacus.samples import Draw, Iteration, PhysicalBatch, SampleSource, drawn_probability
 
 _SOURCES: Final[weakref.WeakKeyDictionary[Any, SampleSource]] = weakref.WeakKeyDictionary()
 
@@ -78,7 +78,7 @@ class _Drawing:
         self._poisson = source.poisson
         self._indices = _indices(sampler)
         # Without a loader, a draw is delivered at once.
-        self._by_hand = source.opening is None
+        self._delivers = source.opening is None
         self.iteration: Iteration = source.opening or source.begin()
         self.draw: Draw | None = None
         self._count = 0
@@ -92,30 +92,32 @@ class _Drawing:
         self.draw = Draw(len(indices), probability, (getattr(self._sampler, "epoch", 0), self._count))
         self._count += 1
         if not self._split:
-            self.iteration.add(Piece(self.draw, index=0, size=self.draw.size, last=True, split=False))
-            if self._by_hand:
-                self.iteration.hand()
+            self.iteration.add(PhysicalBatch(self.draw, index=0, size=self.draw.size, last=True, split=False))
+            if self._delivers:
+                self.iteration.deliver()
         return indices
 
 
 class _ObservedSplitting(BatchSplittingSampler):
-    """Splitting sampler that records its pieces instead of signalling the optimizer in advance.
+    """Splitting sampler that records its physical batches instead of signalling the optimizer in advance.
 
-    Opacus queues a signal when a piece is drawn. A piece that is never stepped, because a loop ended or a worker
-    prefetched it, would leave its signal behind and shift all later ones.
+    Opacus queues a signal when a physical batch is drawn. If it is never stepped, because a loop ended or a worker
+    prefetched it, it would leave its signal behind and shift all later ones.
     """
 
     def __iter__(self) -> Iterator[list[int]]:
         source = _SOURCES.get(self.sampler)
-        return super().__iter__() if source is None else self._pieces(_Drawing(self.sampler, source, split=True))
+        return (
+            super().__iter__() if source is None else self._physical_batches(_Drawing(self.sampler, source, split=True))
+        )
 
-    def _pieces(self, drawing: _Drawing) -> Iterator[list[int]]:
+    def _physical_batches(self, drawing: _Drawing) -> Iterator[list[int]]:
         for indices in drawing:
             assert drawing.draw is not None
             count = max(1, math.ceil(len(indices) / self.max_batch_size))
             for index, part in enumerate(np.array_split(np.asarray(indices, dtype=np.intp), count)):
                 last = index == count - 1
-                drawing.iteration.add(Piece(drawing.draw, index, size=len(part), last=last, split=True))
+                drawing.iteration.add(PhysicalBatch(drawing.draw, index, size=len(part), last=last, split=True))
                 if present_guard(self.optimizer) is None:  # not attached: keep Opacus' own signals
                     self.optimizer.signal_skip_step(do_skip=not last)
                 yield part.tolist()
@@ -125,8 +127,8 @@ class UnsizedSplitting(_ObservedSplitting):
     """Observed splitting without a length."""
 
     def __len__(self) -> int:
-        """Raise: the number of pieces depends on future draws."""
-        raise TypeError("The number of pieces depends on the batches that will be drawn.")
+        """Raise: the number of physical batches depends on future draws."""
+        raise TypeError("The number of physical batches depends on the batches that will be drawn.")
 
 
 class _HandingIterator:
@@ -138,8 +140,8 @@ class _HandingIterator:
     def __next__(self) -> Any:  # noqa: ANN401 - a batch
         kind: Any = type(self).__mro__[1]
         batch = kind.__next__(self)
-        if not self.source.handed_by_trainer:
-            self.iteration.hand()
+        if not self.source.delivered_by_trainer:
+            self.iteration.deliver()
         return batch
 
 

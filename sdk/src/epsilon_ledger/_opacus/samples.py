@@ -1,4 +1,4 @@
-"""Samples of a training: draws, their pieces, and their delivery."""
+"""Samples of a training: draws, their physical batches, and their delivery."""
 
 import math
 import weakref
@@ -34,14 +34,14 @@ class Draw:
 
 
 @dataclass(eq=False, slots=True, frozen=True)
-class Piece:
+class PhysicalBatch:
     """A draw, or a part of it from a BatchMemoryManager.
 
     Args:
         draw: the whole draw.
         index: from 0.
         size: number of records.
-        last: whether it is the draw's last piece.
+        last: whether it is the draw's last physical batch.
         split: whether a BatchMemoryManager made it.
     """
 
@@ -53,19 +53,19 @@ class Piece:
 
 
 class Iteration:
-    """One pass over a loader; pieces arrive in the order of their draws."""
+    """One pass over a loader; physical batches arrive in the order of their draws."""
 
     def __init__(self) -> None:
-        self._coming: deque[Piece] = deque()
-        self.current: Piece | None = None
-        """The piece delivered last."""
+        self._coming: deque[PhysicalBatch] = deque()
+        self.current: PhysicalBatch | None = None
+        """The physical batch delivered last."""
 
-    def add(self, piece: Piece) -> None:
-        """Queue a drawn piece; workers draw ahead of its use."""
-        self._coming.append(piece)
+    def add(self, physical: PhysicalBatch) -> None:
+        """Queue a drawn physical batch; workers draw ahead of its use."""
+        self._coming.append(physical)
 
-    def hand(self) -> None:
-        """Deliver the next piece to the training."""
+    def deliver(self) -> None:
+        """Deliver the next physical batch to the training."""
         if self._coming:
             self.current = self._coming.popleft()
 
@@ -90,8 +90,8 @@ class SampleSource:
         """The iteration that a loader is about to start."""
         self.random_if_empty = False
         """Whether the loader puts a random record into an empty batch."""
-        self.handed_by_trainer = False
-        """Whether a framework fetches ahead, and says itself (`iteration.hand`) which batch it trains on."""
+        self.delivered_by_trainer = False
+        """Whether a framework fetches ahead, and says itself (`iteration.deliver`) which batch it trains on."""
 
     def begin(self) -> Iteration:
         """Begin a new iteration, discarding unreleased draws of the previous one.

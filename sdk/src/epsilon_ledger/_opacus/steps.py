@@ -72,9 +72,9 @@ class StepReader:
         """
         if type(optimizer) is AdaClipDPOptimizer and optimizer._is_last_step_skipped:  # noqa: SLF001 - not public
             raise UnsupportedTrainingError(
-                "AdaClipDPOptimizer forgets the count of all but the last piece of a batch that a BatchMemoryManager "
-                "has split, and which records are in that piece depends on all others. Use batches that fit into "
-                "memory."
+                "AdaClipDPOptimizer forgets the count of all but the last physical batch when a BatchMemoryManager "
+                "splits a batch, and the records of that physical batch depend on all others. Use batches that fit "
+                "into memory."
             )
         return self.mechanism(optimizer)
 
