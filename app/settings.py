@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.persistence.database import POOL_SIZE
 from app.service.auth.authentication import DEFAULT_PLACEMENT
-from app.service.auth.oidc.authorization_code import OidcClient, OidcClientConfig, secret_in
+from app.service.auth.oidc.authorization_code import OidcClient, secret_in
 from app.service.auth.oidc.config import (
     OidcConfig,
     RoleMapping,
@@ -148,9 +148,9 @@ class Settings(BaseSettings):
                 f"set either {_variable('oidc_organisation')} or {_variable('oidc_organisation_claim')}, "
                 "so that it is plain whose people the provider knows"
             )
-        if self.oidc_jwks_url is not None and self.openid is not None:
+        if self.oidc_jwks_url is not None:
             try:
-                check_url(self.oidc_jwks_url, by_http=self.openid.by_http)
+                check_url(self.oidc_jwks_url, self.oidc_issuer)
             except ValueError as error:
                 raise ValueError(f"{_variable('oidc_jwks_url')} is invalid: {error}") from None
         return self
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
         if self.openid is None or self.oidc_client_id is None:
             return None
         secret = secret_in(self.oidc_client_secret_file) if self.oidc_client_secret_file else None
-        return OidcClient(self.openid, OidcClientConfig(self.oidc_client_id, secret, self.oidc_scopes))
+        return OidcClient(self.openid, self.oidc_client_id, secret, self.oidc_scopes)
 
     @property
     def database_urls(self) -> dict[str, str]:

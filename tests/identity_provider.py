@@ -170,9 +170,9 @@ class IdentityProvider:
 
     def wait_for(self, ledger: Ledger) -> None:
         """Wait until a service has the keys: it fetches them when it starts."""
-        people = ledger.http.app.state.keys._oidc  # type: ignore[attr-defined]
+        people = ledger.http.app.state.keys.oidc  # type: ignore[attr-defined]
         until = time.monotonic() + 10
-        while not people._provider.publishes(key_of("RS256").thumbprint()):
+        while not people.jwks.publishes(key_of("RS256").thumbprint()):
             assert time.monotonic() < until
             time.sleep(0.01)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from app.api.session_cookies import COOKIE
 from app.service.auth import sessions
 from app.service.auth.authentication import authenticate
+from app.service.auth.request_context import RequestContext
 from tests.conftest import Ledger
 
 
@@ -12,7 +13,7 @@ def cookie_for(ledger: Ledger, role: str = "admin", organisation: str = "hospita
     """The cookie of somebody who has signed in with the key of a role."""
     now = datetime.now(UTC)
     caller = authenticate(ledger.database, f"Bearer {ledger.keys[organisation, role]}", now)
-    return sessions.open_session(ledger.database, caller, now, lasting=timedelta(hours=1))
+    return sessions.open_session(RequestContext(ledger.database, caller, now), timedelta(hours=1))
 
 
 def signed_in(ledger: Ledger, role: str = "viewer", organisation: str = "hospital") -> dict[str, str]:

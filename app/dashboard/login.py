@@ -13,7 +13,14 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
-from app.api.route import StrictJsonRequest, address_of, authenticate_request, placement_of, rates_of
+from app.api.route import (
+    StrictJsonRequest,
+    address_of,
+    authenticate_request,
+    build_context,
+    placement_of,
+    rates_of,
+)
 from app.api.session_cookies import (
     COOKIE,
     FLOW_COOKIE,
@@ -35,6 +42,7 @@ from app.service.auth.oidc.authorization_code import (
     read_login_state,
 )
 from app.service.auth.oidc.tokens import token_in
+from app.service.auth.request_context import RequestContext
 
 NO_KEY: Final = "An API key has the form key_….…."
 
@@ -98,10 +106,8 @@ async def sign_out(request: Request) -> Response:
             fields = await form_of(request)
             require_token(cookie, fields.get("csrf", ""))
             caller = request.state.principal = await authenticate_request(request, credential)
-            db = placement_of(request).database
-            now = db.clock.moment(wait=False).latest
-            end = partial(sessions.end_sessions, cookie=None if "everywhere" in fields else cookie)
-            await run_in_threadpool(end, db, caller, now, request_id_of(request.scope))
+            context = build_context(placement_of(request), caller, request.scope)
+            await run_in_threadpool(sessions.end_sessions, context, None if "everywhere" in fields else cookie)
             request.app.state.keys.evict(credential)
     except AuthenticationError:
         pass  # it has ended already
@@ -146,8 +152,8 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
         if "error" in answer:
             return _refused(request, flow, answer)
         token = await run_in_threadpool(client.redeem, answer.get("code", ""), flow, _return_to(request))
-        authenticate = partial(request.app.state.keys.sign_in, token, client.client_id, flow.nonce)
-        person = await run_in_threadpool(authenticate, request_id_of(request.scope))
+        authenticate = partial(request.app.state.keys.oidc.authenticate, login=(client.client_id, flow.nonce))
+        person = await run_in_threadpool(authenticate, token, request_id_of(request.scope))
     lasting = timedelta(minutes=request.app.state.oidc_session_minutes)
     reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person.thumbprint)
     keep_cookie(request, reply, RENEWED_COOKIE, "1")
@@ -163,10 +169,12 @@ async def _open_session(
     db = placement_of(request).database
     # A token is for the moment of the sign-in, and lives minutes: the session has an end of its own.
     caller = caller if thumbprint is None else replace(caller, expires_at=None)
-    open_session = partial(
-        sessions.open_session, lasting=lasting, request_id=request_id_of(request.scope), thumbprint=thumbprint
-    )
-    cookie = await run_in_threadpool(lambda: open_session(db, caller, db.clock.now()))
+
+    def open_session() -> str:
+        context = RequestContext(db, caller, db.clock.now(), request_id_of(request.scope))
+        return sessions.open_session(context, lasting, thumbprint)
+
+    cookie = await run_in_threadpool(open_session)
     reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)
     keep_cookie(request, reply, COOKIE, cookie)
     return reply

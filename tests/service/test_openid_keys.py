@@ -215,8 +215,8 @@ def test_a_token_is_believed_while_its_key_is_published(
         ring.refresh("default")
     provider.publish("ES256")
     later(RENEWED_SECONDS)
-    assert ring._oidc is not None
-    ring._oidc.renew()
+    assert ring.oidc is not None
+    ring.oidc.jwks.renew()
     ring.refresh("default")
     assert (ring.find(header), ring.was_known(header)) == (None, False)
     with pytest.raises(AuthenticationError, match="not signed"):

@@ -17,6 +17,7 @@ from app.persistence.tables import sessions as table
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.credential_cache import Authenticator
+from app.service.auth.request_context import RequestContext
 from app.service.verification import verify
 from app.settings import Settings
 from tests.conftest import Ledger
@@ -31,9 +32,12 @@ def _caller(ledger: Ledger, role: str = "planner", organisation: str = "hospital
     return authenticate(ledger.database, header, datetime.now(UTC))
 
 
-def _opened(ledger: Ledger, caller: Principal | None = None, *, now: datetime | None = None, **how: Any) -> str:  # noqa: ANN401 - as passed on
+def _opened(
+    ledger: Ledger, caller: Principal | None = None, *, now: datetime | None = None, thumbprint: str | None = None
+) -> str:
     caller = caller or _caller(ledger)
-    return sessions.open_session(ledger.database, caller, now or datetime.now(UTC), lasting=LASTING, **how)
+    context = RequestContext(ledger.database, caller, now or datetime.now(UTC), "req-1")
+    return sessions.open_session(context, LASTING, thumbprint)
 
 
 def _seen(ledger: Ledger, cookie: str, now: datetime | None = None) -> Principal:
@@ -86,7 +90,7 @@ def test_a_key_has_so_many_sessions_and_the_first_of_them_ends(ledger: Ledger, m
 
 
 def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: Ledger) -> None:
-    cookie = _opened(ledger, request_id="req-1")
+    cookie = _opened(ledger)
     session_id, _, secret = cookie.partition(".")
     (row,) = _rows(ledger.database)
     assert row["id"] == session_id
@@ -171,7 +175,7 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
     for cookie in (ended, kept):
         ring.authenticate(f"{sessions.SCHEME} {cookie}")
     for _ in range(2):  # twice is as good as once, and noted once
-        sessions.end_sessions(ledger.database, caller, datetime.now(UTC), "req-2", cookie=ended)
+        sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-2"), ended)
     ring.refresh("default")
     assert ring.find(f"{sessions.SCHEME} {ended}") is None
     assert ring.find(f"{sessions.SCHEME} {kept}") is not None
@@ -190,7 +194,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
     ]
     for credential in (*own, *others):
         ring.authenticate(credential)
-    sessions.end_sessions(ledger.database, caller, datetime.now(UTC), "req-3")
+    sessions.end_sessions(RequestContext(ledger.database, caller, datetime.now(UTC), "req-3"))
     ring.refresh("default")
     assert [ring.find(credential) for credential in own] == [None] * 3
     assert all(ring.find(credential) for credential in others)
@@ -201,7 +205,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
 def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None:
     cookie = _opened(ledger)
     stranger = _caller(ledger, "admin", "clinic")
-    sessions.end_sessions(ledger.database, stranger, datetime.now(UTC), cookie=cookie)
+    sessions.end_sessions(RequestContext(ledger.database, stranger, datetime.now(UTC)), cookie)
     assert _seen(ledger, cookie).organisation_id == _caller(ledger).organisation_id
 
 
@@ -286,8 +290,8 @@ def test_a_key_that_the_provider_revokes_ends_the_sessions_that_it_vouched_for(
     ring, cookie = _person(ledger, provider)
     ring.authenticate(f"{sessions.SCHEME} {cookie}")
     provider.publish("ES256")
-    assert ring._oidc is not None
-    ring._oidc._provider._fetch()
+    assert ring.oidc is not None
+    ring.oidc.jwks._fetch()
     ring.refresh("default")
     assert ring.find(f"{sessions.SCHEME} {cookie}") is None
     with pytest.raises(AuthenticationError, match="not signed in any more"):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -21,7 +22,7 @@ from app.service.auth.authentication import KeyRefusedError, Principal, authenti
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.failed_attempts import FailedAttempt, FailedAttemptLog
 from app.service.auth.oidc.config import OidcConfig
-from app.service.auth.oidc.identities import OidcAuthenticator, OidcIdentity
+from app.service.auth.oidc.identities import OidcAuthenticator
 from app.service.auth.oidc.jwks import RETRIED_SECONDS
 from app.service.auth.oidc.tokens import token_in
 from app.service.background import repeat, run_detached
@@ -50,24 +51,18 @@ class _Known:
 
     Args:
         seen_at: before the query that found the caller.
-        written_at: when the last use was written; never for tokens.
-        person: set for a bearer token.
-        session: the row that the session's secret matched; set for a session.
-        thumbprint: of the provider's key that signed the token of a person's session.
+        session: the row that the session's secret matched; None: a key or a token.
+        thumbprint: of the provider's key that signed the token of a person or of their session; None: an API key of
+            this ledger is used, directly or by a session.
+        written_at: when the last use was written; never for people.
     """
 
     caller: Principal
     seen_at: float
     used_at: float
-    written_at: float = 0.0
-    person: OidcIdentity | None = None
     session: SessionRecord | None = None
     thumbprint: str | None = None
-
-    @property
-    def of_key(self) -> bool:
-        """Whether an API key of this ledger is used, directly or by a session."""
-        return self.person is None and self.thumbprint is None
+    written_at: float = 0.0
 
 
 class Authenticator:
@@ -78,7 +73,7 @@ class Authenticator:
         self._known: dict[bytes, _Known] = {}
         self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
         self._failures = FailedAttemptLog()
-        self._oidc = None if openid is None else OidcAuthenticator(openid, self._breakers, self._failures)
+        self.oidc: Final = None if openid is None else OidcAuthenticator(openid, self._breakers, self._failures)
 
     def find(self, authorization: str | None) -> Principal | None:
         """Get the cached caller of a header; None: not in the cache."""
@@ -135,16 +130,6 @@ class Authenticator:
         assert failure is not None, "there is a default placement"
         raise failure
 
-    def sign_in(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate a person by the ID token of a login.
-
-        Raises:
-            AuthenticationError: the token is refused.
-            LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
-        """
-        assert self._oidc is not None, "only a configured provider is redirected to"
-        return self._oidc.authenticate_login(token, client_id, nonce, request_id)
-
     async def run_refresh(self, placement: str) -> None:
         """Refresh the cached callers of a placement until cancelled."""
         failure = f"The keys of the placement {placement} could not be looked up"
@@ -152,9 +137,9 @@ class Authenticator:
 
     async def run_jwks_refresh(self) -> None:
         """Refresh the provider's signing keys until cancelled."""
-        while self._oidc is not None:
+        while self.oidc is not None:
             try:
-                await run_detached(self._oidc.renew)
+                await run_detached(self.oidc.jwks.renew)
             except LedgerUnavailableError:  # a request fetches them already
                 pass
             except Exception:
@@ -166,11 +151,14 @@ class Authenticator:
         asked = monotonic()
         here = {header: known for header, known in list(self._known.items()) if known.caller.placement == placement}
         for header, known in here.items():
-            if asked - known.used_at > IDLE_SECONDS and (not known.of_key or known.written_at >= known.used_at):
+            if asked - known.used_at > IDLE_SECONDS and (known.thumbprint or known.written_at >= known.used_at):
                 self._known.pop(header, None)
         for header, known in list(here.items()):
-            if known.person is not None and self._oidc is not None:  # needs no network and no database
-                self._renew(header, known, known.caller if self._oidc.is_valid(known.person) else None, asked)
+            if known.thumbprint is not None and known.session is None:  # a token needs no network and no database
+                ends = known.caller.expires_at
+                ended = ends is not None and self._breakers.now() >= ends
+                published = self._is_key_published(known.thumbprint)
+                self._renew(header, known, known.caller if published and not ended else None, asked)
                 del here[header]
         db = self._breakers[placement].db
         self._failures.flush(db)
@@ -189,7 +177,7 @@ class Authenticator:
                 valid = record if record is not None and record.invalid_reason(now) is None else None
                 caller = None if valid is None else principal_of(valid, placement)
             self._renew(header, known, caller, asked)
-        self._write_use(db, [known for known in here.values() if known.of_key], asked, now)
+        self._write_use(db, [known for known in here.values() if known.thumbprint is None], asked, now)
 
     def evict(self, authorization: str) -> None:
         """Remove a credential from the cache of this process."""
@@ -201,15 +189,15 @@ class Authenticator:
             self._failures.flush(door.db, all_of_them=True)
 
     def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Principal:
-        if self._oidc is None:
+        if self.oidc is None:
             raise AuthenticationError("This service takes no tokens of people; send an API key.")
         asked = monotonic()
         try:
-            person = self._oidc.authenticate(token, request_id)
+            person = self.oidc.authenticate(token, request_id)
         except AuthenticationError:
             self._forget(header)
             raise
-        self._remember(header, _Known(person.caller, asked, asked, person=person))
+        self._remember(header, _Known(person.caller, asked, asked, thumbprint=person.thumbprint))
         return person.caller
 
     def _renew(self, header: bytes, known: _Known, caller: Principal | None, asked: float) -> None:
@@ -234,15 +222,14 @@ class Authenticator:
         if cookie is None:
             return _Known(authenticate(db, credential, now, placement), asked, asked)
         found = sessions.authenticate(db, cookie, now, placement)
-        if not self._is_key_published(found.session.oidc_key_thumbprint):
+        thumbprint = found.session.oidc_key_thumbprint
+        if not self._is_key_published(thumbprint):
             raise AuthenticationError(sessions.ENDED)
-        known = _Known(found.caller, asked, asked)
-        known.session, known.thumbprint = found.session, found.session.oidc_key_thumbprint
-        return known
+        return _Known(found.caller, asked, asked, found.session, thumbprint)
 
     def _is_key_published(self, thumbprint: str | None) -> bool:
         """Whether the cached key set still has the key that signed a person's token."""
-        return thumbprint is None or (self._oidc is not None and self._oidc.publishes(thumbprint))
+        return thumbprint is None or (self.oidc is not None and self.oidc.jwks.publishes(thumbprint))
 
     def _remember(self, header: bytes, known: _Known) -> None:
         if len(self._known) >= MOST_CALLERS:

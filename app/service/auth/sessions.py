@@ -18,13 +18,14 @@ from sqlalchemy import Connection
 from app.ledger.api_keys import KeyRecord
 from app.ledger.audit import AuditAction
 from app.ledger.errors import AuthenticationError
-from app.ledger.hash_chain import Actor, canonical, digest
+from app.ledger.hash_chain import canonical, digest
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, sessions
 from app.persistence.repositories.sessions import SessionRecord
-from app.service.audit_log import AuditEvent, record_event
+from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import Principal, principal_of, secret_hash
+from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 
 SCHEME: Final = "\N{LOCK}Session"
@@ -45,58 +46,48 @@ class SignedInSession:
     caller: Principal
 
 
-def open_session(
-    db: Database,
-    caller: Principal,
-    now: datetime,
-    *,
-    lasting: timedelta,
-    request_id: str | None = None,
-    thumbprint: str | None = None,
-) -> str:
+def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | None = None) -> str:
     """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
     It lasts for `lasting`, and no longer than the key or token. People have the `thumbprint` of the provider's key.
     """
-    ends = now + lasting if caller.expires_at is None else min(now + lasting, caller.expires_at)
+    caller, ends = context.principal, context.now + lasting
     secret = secrets.token_urlsafe(32)
     person = thumbprint is not None
     session = SessionRecord(
-        id=new_id("ses", now),
+        id=new_id("ses", context.now),
         organisation_id=caller.organisation_id,
         secret_hash=b"",
         actor=caller.actor,
         role=str(caller.role) if person else None,
         scope=caller.scope if person else None,
         oidc_key_thumbprint=thumbprint,
-        created_at=now,
-        expires_at=ends,
+        created_at=context.now,
+        expires_at=ends if caller.expires_at is None else min(ends, caller.expires_at),
     )
     session = replace(session, secret_hash=_bound_hash(secret, session))
 
     def write(tx: Connection) -> None:
         there = sessions.of_actor(tx, caller.organisation_id, caller.actor)
         for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
-            _end(tx, first, caller, now, request_id)
+            _end(tx, context, first)
         sessions.add(tx, session)
-        act = AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session))
-        record_event(tx, caller.organisation_id, Actor(caller.actor, request_id), act, now)
+        context.record(tx, AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session)))
 
-    db.transact(caller.organisation_id, write)
+    context.transact(write)
     return f"{session.id}.{secret}"
 
 
-def end_sessions(
-    db: Database, caller: Principal, now: datetime, request_id: str | None = None, *, cookie: str | None = None
-) -> None:
+def end_sessions(context: RequestContext, cookie: str | None = None) -> None:
     """End the session of a cookie, or all of a key or person; other replicas notice within a second."""
 
     def write(tx: Connection) -> None:
+        caller = context.principal
         every = sessions.of_actor(tx, caller.organisation_id, caller.actor) if cookie is None else [cookie]
         for each in every:
-            _end(tx, each.partition(".")[0], caller, now, request_id)
+            _end(tx, context, each.partition(".")[0])
 
-    db.transact(caller.organisation_id, write)
+    context.transact(write)
 
 
 def cookie_in(credential: str | None) -> str | None:
@@ -157,10 +148,9 @@ def _facts(session: SessionRecord) -> dict[str, object]:
     }
 
 
-def _end(tx: Connection, session_id: str, caller: Principal, now: datetime, request_id: str | None) -> None:
-    if sessions.remove(tx, caller.organisation_id, session_id):
-        actor = Actor(caller.actor, request_id)
-        record_event(tx, caller.organisation_id, actor, AuditEvent(AuditAction.SESSION_ENDED, session_id), now)
+def _end(tx: Connection, context: RequestContext, session_id: str) -> None:
+    if sessions.remove(tx, context.organisation_id, session_id):
+        context.record(tx, AuditEvent(AuditAction.SESSION_ENDED, session_id))
 
 
 def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:

@@ -59,15 +59,6 @@ class LoginState:
 
 
 @dataclass(frozen=True, slots=True)
-class OidcClientConfig:
-    """Registration of this service at the provider; without a secret, as a public client."""
-
-    id: str
-    secret: str | None
-    scopes: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Endpoints:
     authorization: str
     token: str
@@ -114,13 +105,14 @@ def secret_in(file: str) -> str:
 
 
 class OidcClient:
-    """OpenID Connect client; safe to use from any thread that may wait for a network."""
+    """OpenID Connect client, public if it has no secret; safe to use from any thread that may wait for a network."""
 
-    def __init__(self, terms: OidcConfig, client: OidcClientConfig) -> None:
+    def __init__(self, terms: OidcConfig, client_id: str, secret: str | None, scopes: str) -> None:
         self.issuer: Final = terms.issuer
-        self.client_id: Final = client.id
+        self.client_id: Final = client_id
         self._terms = terms
-        self._client = client
+        self._secret = secret
+        self._scopes = scopes
         self._endpoints: _Endpoints | None = None
         self._reading = Lock()
         self._asking = BoundedSemaphore(MOST_AT_ONCE)
@@ -134,9 +126,9 @@ class OidcClient:
         challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
         asked = {
             "response_type": "code",
-            "client_id": self._client.id,
+            "client_id": self.client_id,
             "redirect_uri": return_to,
-            "scope": self._client.scopes,
+            "scope": self._scopes,
             "state": flow.state,
             "nonce": flow.nonce,
             "code_challenge": challenge,
@@ -175,13 +167,13 @@ class OidcClient:
             "code": code,
             "redirect_uri": return_to,
             "code_verifier": flow.verifier,
-            "client_id": self._client.id,
+            "client_id": self.client_id,
         }
         headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
-        if self._client.secret is not None and endpoints.secret_in_body:
-            fields["client_secret"] = self._client.secret
-        elif self._client.secret is not None:
-            pair = f"{quote_plus(self._client.id)}:{quote_plus(self._client.secret)}"  # RFC 6749, 2.3.1
+        if self._secret is not None and endpoints.secret_in_body:
+            fields["client_secret"] = self._secret
+        elif self._secret is not None:
+            pair = f"{quote_plus(self.client_id)}:{quote_plus(self._secret)}"  # RFC 6749, 2.3.1
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         request = Request(endpoints.token, urlencode(fields).encode(), headers)  # noqa: S310 - it was checked
         token = self._asked(request).get("id_token")
@@ -233,8 +225,8 @@ def _endpoints(terms: OidcConfig) -> _Endpoints:
     methods = told.get("token_endpoint_auth_methods_supported")
     basic = not isinstance(methods, list) or "client_secret_basic" in methods
     return _Endpoints(
-        authorization=check_url(str(told.get("authorization_endpoint")), by_http=terms.by_http),
-        token=check_url(str(told.get("token_endpoint")), by_http=terms.by_http),
+        authorization=check_url(str(told.get("authorization_endpoint")), terms.issuer),
+        token=check_url(str(told.get("token_endpoint")), terms.issuer),
         secret_in_body=not basic,
         names_itself=told.get("authorization_response_iss_parameter_supported") is True,
         read_at=monotonic(),

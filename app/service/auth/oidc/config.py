@@ -44,11 +44,6 @@ class OidcConfig:
     groups_claim: str = "groups"
     subject_claim: str = "sub"
 
-    @property
-    def by_http(self) -> bool:
-        """Whether plain HTTP is allowed: only for a provider on this machine."""
-        return urlsplit(self.issuer).hostname in _LOCAL
-
 
 def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
     """Choose the role of a person by their groups.
@@ -64,8 +59,10 @@ def granted(terms: OidcConfig, groups: list[str]) -> RoleMapping | None:
     return held[0] if held else None
 
 
-def check_url(url: str, *, by_http: bool) -> str:
+def check_url(url: str, issuer: str | None = None) -> str:
     """Check an address before it is fetched, and return it.
+
+    Plain HTTP is allowed only if the issuer, by default the address itself, is on this machine.
 
     Raises:
         ValueError: it is no https URL with a host, or has credentials or a fragment.
@@ -77,7 +74,8 @@ def check_url(url: str, *, by_http: bool) -> str:
         raise ValueError("it is no URL") from None
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError("a URL has printable ASCII characters only, and no space")
-    if parts.scheme not in ({"https", "http"} if by_http else {"https"}) or not parts.hostname:
+    schemes = {"https", "http"} if urlsplit(issuer or url).hostname in _LOCAL else {"https"}
+    if parts.scheme not in schemes or not parts.hostname:
         raise ValueError("it must begin with https://HOST; without TLS only a provider on localhost is asked")
     if parts.fragment or parts.username is not None or parts.password is not None:
         raise ValueError("it must hold no user, password or fragment")
@@ -86,16 +84,14 @@ def check_url(url: str, *, by_http: bool) -> str:
 
 def check_issuer(url: str) -> str:
     """Check the URL of an issuer like `check_url`, and refuse a query."""
-    check_url(url, by_http=_host(url) in _LOCAL)
-    if urlsplit(url).query:
+    if urlsplit(check_url(url)).query:
         raise ValueError("an issuer has no query")
     return url
 
 
 def check_origin(url: str) -> str:
     """Check the URL of an origin like `check_url`, refuse a path or query, and return it without a trailing slash."""
-    check_url(url, by_http=_host(url) in _LOCAL)
-    parts = urlsplit(url)
+    parts = urlsplit(check_url(url))
     if parts.query or parts.path not in {"", "/"}:
         raise ValueError("it must hold a host and no path")
     return url.rstrip("/")
@@ -144,10 +140,3 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if twice:
         raise ValueError(f"{twice[0]!a} is given twice")
     return dict(pairs)
-
-
-def _host(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -40,49 +41,32 @@ class OidcAuthenticator:
     """Authenticate people by tokens, and record refused ones."""
 
     def __init__(self, terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog) -> None:
+        self.jwks: Final = JwksCache(terms)
         self._terms = terms
         self._breakers = breakers
         self._failures = failures
-        self._provider = JwksCache(terms)
 
-    def authenticate(self, token: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate a bearer token; may call the provider and read a database.
+    def authenticate(
+        self, token: str, request_id: str | None = None, login: tuple[str, str] | None = None
+    ) -> OidcIdentity:
+        """Authenticate a bearer token, or with `login` the ID token of a login with this client id and nonce.
+
+        It may call the provider and read a database.
 
         Raises:
             AuthenticationError: the token is refused.
             LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
-        found = tokens.verify_token(token, self._provider)
-        try:
-            return OidcIdentity(self._caller(found.claims, self._breakers.now(), self._terms), found.thumbprint)
-        except TokenRefusedError as error:
-            self._note(error, request_id)
-            raise
-
-    def authenticate_login(self, token: str, client_id: str, nonce: str, request_id: str | None = None) -> OidcIdentity:
-        """Authenticate the ID token of a login with this nonce; raises as `authenticate` does."""
-        found = tokens.verify_token(token, self._provider, tokens.ID_TYPES)
-        terms = replace(self._terms, audience=client_id)
+        found = tokens.verify_token(token, self.jwks, tokens.TYPES if login is None else tokens.ID_TYPES)
+        terms = self._terms if login is None else replace(self._terms, audience=login[0])
         try:
             caller = self._caller(found.claims, self._breakers.now(), terms)
-            tokens.check_sign_in(found.claims, client_id, nonce)
+            if login is not None:
+                tokens.check_sign_in(found.claims, *login)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
         return OidcIdentity(caller, found.thumbprint)
-
-    def is_valid(self, person: OidcIdentity) -> bool:
-        """Whether an accepted token is still valid, by the cached key set."""
-        ends = person.caller.expires_at
-        return self._provider.publishes(person.thumbprint) and (ends is None or self._breakers.now() < ends)
-
-    def publishes(self, thumbprint: str) -> bool:
-        """Whether the provider publishes a key, by the cached key set."""
-        return self._provider.publishes(thumbprint)
-
-    def renew(self) -> None:
-        """Fetch the provider's keys if they are due."""
-        self._provider.renew()
 
     def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
         ends = tokens.validate_claims(terms, claims, now)

@@ -126,7 +126,7 @@ class JwksCache:
         terms = self._terms
         if terms.jwks_url is not None:
             return terms.jwks_url
-        return check_url(str(configuration_of(terms).get("jwks_uri")), by_http=terms.by_http)
+        return check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
 
 
 def configuration_of(terms: OidcConfig) -> dict[str, object]:

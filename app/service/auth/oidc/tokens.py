@@ -82,7 +82,7 @@ def token_in(authorization: str | None) -> str | None:
     return bearer
 
 
-def verify_token(token: str, provider: JwksCache, types: frozenset[str] = TYPES) -> VerifiedToken:
+def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> VerifiedToken:
     """Verify a token's signature and `typ`; keys in or referenced by its header are ignored.
 
     Raises:
