@@ -38,10 +38,10 @@ class PlanFields(Fields):
 @routes.get("/")
 def show_overview(request: Request, page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Show an organisation at a glance."""
-    tag = page.check_etag(page.minute, read_change_token(page.context))
+    page.check_etag(page.minute, read_change_token(page.context))
     seen = read_overview(page.context, request.app.state.account_statuses, wanted=find)
     opens = page.has_permission(Permission.ACCOUNT_MANAGE) and page.context.principal.scope is None
-    return page.render("overview.html", tag=tag, seen=seen, find=find, opens=opens, relations=RELATIONS)
+    return page.render("overview.html", seen=seen, find=find, opens=opens, relations=RELATIONS)
 
 
 @routes.get("/accounts/{account_id}")
@@ -53,7 +53,7 @@ async def show_account(
 
 
 def _shown(account_id: str, request: Request, page: PageContext, after: str | None) -> Response:
-    tag = page.check_etag(page.minute, read_change_token(page.context))
+    page.check_etag(page.minute, read_change_token(page.context))
     given, state = dict(request.query_params), request.app.state
     fields, faults = read_fields(PlanFields, given)
     plan = None if fields is None else fields.plan()
@@ -63,7 +63,6 @@ def _shown(account_id: str, request: Request, page: PageContext, after: str | No
     record = seen.view.record
     return page.render(
         "account.html",
-        tag=tag,
         seen=seen,
         following=encode_cursor(seen.runs.next),
         record=record,

@@ -77,14 +77,13 @@ routes = router()
 @routes.get("/approvals")
 def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
     """Show open and decided proposals, and the limit form of one account."""
-    tag = page.check_etag(read_change_token(page.context))
+    page.check_etag(read_change_token(page.context))
     account = account.strip()
     limit, fault = _current_limit(page, account, "the accounts above it")
     waiting = read_open_proposals(page.context)
     decided = read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after)))
     return page.render(
         "approvals.html",
-        tag=tag,
         waiting=waiting.items,
         more=waiting.next is not None,
         decided=decided.items,
@@ -100,7 +99,7 @@ def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> 
 @routes.get("/policies")
 def show_policies(page: PageDep, account: Account = "") -> Response:
     """Show the policy of the organisation or of one account, and the form that changes it."""
-    tag = page.check_etag(read_change_token(page.context))
+    page.check_etag(read_change_token(page.context))
     fault, account = "", account.strip()
     try:
         ruled = read_effective_policy(page.context, account or None)
@@ -109,7 +108,6 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
     on_account = bool(account) and not fault
     return page.render(
         "policies.html",
-        tag=tag,
         account=account,
         on_account=on_account,
         fault=fault,
@@ -125,12 +123,11 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
 @routes.get("/keys")
 def show_keys(page: PageDep, after: Cursor = "") -> Response:
     """Show keys, newest first, and the form that creates one."""
-    tag = page.check_etag(page.minute, read_change_token(page.context))
+    page.check_etag(page.minute, read_change_token(page.context))
     found = list_keys(page.context, PageRequest(KEYS, decode_cursor(after)))
     lendable = ISSUES[page.context.principal.role]
     return page.render(
         "keys.html",
-        tag=tag,
         keys=[(key, key.invalid_reason(page.context.now)) for key in found.items],
         following=encode_cursor(found.next),
         scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
@@ -145,13 +142,12 @@ def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> R
     found = list_webhook_statuses(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
     alerts = list_alerts(page.context, PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
-    tag = page.check_etag(page.minute, read_change_token(page.context), found, alerts)
+    page.check_etag(page.minute, read_change_token(page.context), found, alerts)
     account = account.strip()
     limit, fault = _current_limit(page, account, "the alert settings of the accounts above it")
     chosen = limit and limit.record.account
     return page.render(
         "webhooks.html",
-        tag=tag,
         webhooks=found.items,
         following=encode_cursor(found.next),
         alerts=alerts,

@@ -74,7 +74,7 @@ class DecisionFields(Fields):
 def show_decisions(request: Request, page: PageDep, after: str = "") -> Response:
     """Show decisions of all visible runs, newest first."""
     # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
-    tag = page.check_etag(page.minute, read_change_token(page.context))
+    page.check_etag(page.minute, read_change_token(page.context))
     given = dict(request.query_params)
     fields, faults = read_fields(DecisionFields, given)
     found: Page[DecisionWithPath] = Page((), None)
@@ -90,7 +90,6 @@ def show_decisions(request: Request, page: PageDep, after: str = "") -> Response
     filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
     return page.render(
         "decisions.html",
-        tag=tag,
         values=filters,
         faults=faults,
         found=found.items,
@@ -161,7 +160,7 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     whole = page.context.principal.scope is None
     verifications = list_verifications(page.context, PageRequest(SHOWN_VERIFICATIONS)).items if whole else ()
     newest = verifications[0].id if verifications else None
-    tag = page.check_etag(page.minute, newest, verified_now, read_change_token(page.context))
+    page.check_etag(page.minute, newest, verified_now, read_change_token(page.context))
     given = dict(request.query_params)
     fields, faults = read_fields(AuditFields, given)
     after = given.get("after", "")
@@ -176,7 +175,6 @@ def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:
     filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
     return page.render(
         "audit.html",
-        tag=tag,
         health=read_health(page.context) if whole else None,
         verifications=verifications,
         verified_now=verified_now,

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -15,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
-from app.api.route import authenticate_request, build_context, placement_of, reject_nul
+from app.api.route import Handler, authenticate_request, build_context, placement_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
 from app.api.validation_errors import truncate_echo
 from app.dashboard.assets import asset_url
@@ -54,8 +53,6 @@ NAV_ITEMS: Final = (
 MOST_OPTIONS: Final = 300
 """Accounts offered by a select field; with more, users type a path."""
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
 TEMPLATES: Final = Environment(
     loader=PackageLoader("app.dashboard"),
     autoescape=True,
@@ -64,62 +61,54 @@ TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(FILTERS)
-TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission)
-
-_PUBLIC: Final = {"page": None, "csrf": "", "tag": "", "part": False}
-"""Variables of a page without a signed-in principal."""
+TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS, page=None)
+"""`page` is the PageContext of a signed-in principal."""
 
 
 class PageContext:
-    """A page request of a signed-in principal."""
+    """A page request of a signed-in principal.
+
+    Args:
+        path: path and query of the page; `section` is the first segment.
+        query: the query parameters.
+        part: whether a script asks for the changing part only.
+        tag: entity tag; empty: not computed yet.
+    """
 
     def __init__(self, request: Request) -> None:
-        self._request = request
         self.context: RequestContext = build_context(placement_of(request), request.state.principal, request.scope)
-        self._part = PART_HEADER in request.headers
+        self.path = _path_of(request)
+        self.section = "/" + request.url.path.split("/")[1]
+        self.query = dict(request.query_params)
+        self.part = PART_HEADER in request.headers
+        self.tag = ""
+        self._request = request
 
     @property
-    def nav_items(self) -> list[tuple[str, str, Permission]]:
-        """Navigation items that the role may open."""
-        return [item for item in NAV_ITEMS if self.has_permission(item[2])]
-
-    @property
-    def nav_path(self) -> str:
-        """First segment of the page's path."""
-        return "/" + self._request.url.path.split("/")[1]
-
-    @property
-    def display_name(self) -> str:
-        """Abbreviated id of the principal."""
-        actor = self.context.principal.actor
-        return actor if actor.startswith("oidc:") else f"{actor[:4]}…{actor[-6:]}"
+    def csrf(self) -> str:
+        """CSRF token of the session."""
+        return sessions.csrf_token(cookie_of(self._request) or "")
 
     @property
     def minute(self) -> str:
         """The current minute, part of the entity tag of pages that depend on the time."""
         return f"{self.context.now:%Y-%m-%dT%H:%M}"
 
-    @property
-    def path(self) -> str:
-        """Path and query of the page."""
-        return _path_of(self._request)
-
     def has_permission(self, needed: Permission) -> bool:
         """Check whether the principal's role has a permission."""
         return needed in PERMISSIONS[self.context.principal.role]
 
-    def etag(self, *facts: object) -> str:
-        """Compute an entity tag from the principal, the version and what the page depends on."""
+    def check_etag(self, *facts: object) -> None:
+        """Compute the entity tag from the principal, the version and what the page depends on.
+
+        Raises:
+            PageUnchangedError: a script has this content already.
+        """
         caller = self.context.principal
         known = [VERSION, caller.actor, caller.role, caller.scope, self.path, *facts]
-        return f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
-
-    def check_etag(self, *facts: object) -> str:
-        """Compute an entity tag; raise PageUnchangedError if a script has this content already."""
-        tag = self.etag(*facts)
-        if self._part and self._request.headers.get("if-none-match") == tag:
-            raise PageUnchangedError(tag)
-        return tag
+        self.tag = f'"{hashlib.sha256(repr(known).encode()).hexdigest()[:32]}"'
+        if self.part and self._request.headers.get("if-none-match") == self.tag:
+            raise PageUnchangedError(self.tag)
 
     def account_paths(self) -> list[str]:
         """List paths of visible accounts in order, those at the top first, for a select field."""
@@ -127,17 +116,17 @@ class PageContext:
             found = self._request.app.state.account_statuses.read(tx, self.context)
         return sorted(each.path for each in found[:MOST_OPTIONS])
 
-    def render(self, template: str, *, tag: str | None = None, status_code: int = 200, **facts: object) -> Response:
+    def render(self, template: str, **facts: object) -> Response:
         """Render a page with the variables `facts`, or its changing part for a script.
 
-        Without a `tag`, the entity tag is computed from the content.
+        Without a tag so far, the entity tag is computed from the content.
         """
-        cookie = cookie_of(self._request)
-        context = {"page": self, "csrf": sessions.csrf_token(cookie) if cookie else "", "tag": tag or ""}
-        content = TEMPLATES.get_template(template).render(facts | context, part=self._part)
-        if not self._part:
-            return html(content, status_code)
-        return html(content, status_code, _validators(tag or self.check_etag(content)))
+        content = TEMPLATES.get_template(template).render(facts, page=self)
+        if not self.part:
+            return html(content)
+        if not self.tag:
+            self.check_etag(content)
+        return html(content, headers=_validators(self.tag))
 
 
 class PageUnchangedError(Exception):
@@ -198,13 +187,9 @@ def html(content: str, status: int = 200, headers: dict[str, str] | None = None)
 async def error_page(request: Request, error: Exception) -> Response:
     """Show a problem of the API as a page; `error` is one of EXPECTED_ERRORS."""
     reply = await problem_from_exception(request, error)
-    told = json.loads(bytes(reply.body))
-    signed_in = hasattr(request.state, "principal")
     content = TEMPLATES.get_template("error.html").render(
-        _PUBLIC,
-        page=PageContext(request) if signed_in else None,
-        csrf=sessions.csrf_token(cookie_of(request) or "") if signed_in else "",
-        problem=told,
+        page=PageContext(request) if hasattr(request.state, "principal") else None,
+        problem=json.loads(bytes(reply.body)),
         request_id=request_id_of(request.scope),
     )
     kept = {name: value for name, value in reply.headers.items() if name == "retry-after"}
@@ -215,7 +200,7 @@ def login_page(request: Request, target: str, fault: str = "") -> Response:
     """Build the sign-in page, which leads to the path `target`; with an error, its status is 401."""
     client: OidcClient | None = request.app.state.oidc_client
     provider = None if client is None else urlsplit(client.issuer).netloc
-    content = TEMPLATES.get_template("login.html").render(_PUBLIC, next=target, fault=fault, provider=provider)
+    content = TEMPLATES.get_template("login.html").render(next=target, fault=fault, provider=provider)
     return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 

@@ -83,7 +83,7 @@ class PlannerFields(Fields):
 @routes.get("/planner")
 async def show_planner(request: Request, page: PageDep) -> Response:
     """Show a plan and its cost, computed by a worker process so that no request thread waits."""
-    tag = page.check_etag(await to_thread.run_sync(read_change_token, page.context))
+    page.check_etag(await to_thread.run_sync(read_change_token, page.context))
     fields, faults = read_fields(PlannerFields, dict(request.query_params))
     found = None
     if fields is not None:
@@ -98,7 +98,6 @@ def _shown(request: Request, page: PageContext, tag: str, found: Estimate | None
     accounts, more = find_accounts(page.context, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
     return page.render(
         "planner.html",
-        tag=tag,
         values=_values(given),
         faults=faults,
         found=found,

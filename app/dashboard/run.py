@@ -32,11 +32,10 @@ KINDS: Final = {
 @routes.get("/runs/{run_id}")
 def show_run(run_id: str, request: Request, page: PageDep) -> Response:
     """Show the spending, refusals, deviations and reservations of a run."""
-    tag = page.check_etag(page.minute, run_change_token(page.context, run_id))
+    page.check_etag(page.minute, run_change_token(page.context, run_id))
     seen = get_run_detail(page.context, run_id)
     return page.render(
         "run.html",
-        tag=tag,
         seen=seen,
         record=seen.record,
         run=seen.record.run,
