@@ -1,7 +1,7 @@
 """Pages of decisions, and of the audit log and its integrity."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Path, Request, Response
@@ -13,9 +13,9 @@ from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.verifications import verify_now
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.api.session_cookies import require_own_page
-from app.dashboard.audit_messages import SENTENCES, alike, describe_event, ids_in
+from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
 from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PART_HEADER, PageContext, PageDep, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditFilter
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
@@ -65,39 +65,39 @@ class DecisionFields(Fields):
     since: Moment = None
     until: Moment = None
 
-    def wanted(self) -> DecisionFilter:
-        """Convert to the service's filter."""
-        return DecisionFilter(self.run, self.account, self.decision, self.actor, self.since, self.until)
-
 
 @routes.get("/decisions")
-def show_decisions(request: Request, page: PageDep, after: str = "") -> Response:
+def show_decisions(page: PageDep) -> Response:
     """Show decisions of all visible runs, newest first."""
     # A refusal by a replica whose clock is behind moves nothing else: so this is at most a minute old.
     page.check_etag(page.minute, read_change_token(page.context))
-    given = dict(request.query_params)
-    fields, faults = read_fields(DecisionFields, given)
+    fields, faults = read_fields(DecisionFields, page.query)
     found: Page[DecisionWithPath] = Page((), None)
-    place = decode_cursor(after)
+    place = PageRequest(PAGE, decode_cursor(page.query.get("after")))
     try:
         if fields is not None:
-            found = read_decisions(page.context, fields.wanted(), PageRequest(PAGE, place))
+            wanted = DecisionFilter(fields.run, fields.account, fields.decision, fields.actor, fields.since, fields.until)
+            found = read_decisions(page.context, wanted, place)
     except (NotFoundError, InsufficientScopeError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    following = encode_cursor(found.next)
-    filters = {name: text for name, text in given.items() if name in DecisionFields.model_fields and text.strip()}
     return page.render(
         "decisions.html",
-        values=filters,
+        **_search(page, DecisionFields, found.next),
         faults=faults,
         found=found.items,
         outcomes=list(DecisionOutcome),
         why=why,
-        older=following and f"/decisions?{urlencode(filters | {'after': following})}",
-        newest=f"/decisions?{urlencode(filters)}" if after else None,
     )
+
+
+def _search(page: PageContext, fields: type[Fields], next_place: str | None) -> dict[str, Any]:
+    """Get the given filters of a search as texts, and links to its older and to its newest entries."""
+    values = {name: text for name, text in page.query.items() if name in fields.model_fields and text.strip()}
+    older = next_place and f"{page.section}?{urlencode(values | {'after': encode_cursor(next_place)})}"
+    newest = f"{page.section}?{urlencode(values)}" if page.query.get("after") else None
+    return {"values": values, "older": older, "newest": newest}
 
 
 @routes.get("/decisions/{run_id}/{position}")
@@ -140,50 +140,41 @@ class AuditFields(Fields):
     since: Moment = None
     until: Moment = None
 
-    def wanted(self) -> AuditFilter:
-        """Convert to the service's filter."""
-        return AuditFilter(self.action, self.actor, self.subject, self.since, self.until)
-
 
 @routes.get("/audit")
 async def show_audit(request: Request, page: PageDep, verify: bool = False) -> Response:  # noqa: FBT001, FBT002 - a field
     """Show audit entries, with `verify` after verifying the ledger; a script's poll never verifies."""
-    now = verify and PART_HEADER not in request.headers
+    now = verify and not page.part
     if now:
         require_own_page(request)
         await verify_now(page.context)
-    return await run_in_threadpool(_shown, request, page, now)
+    return await run_in_threadpool(_shown, page, now)
 
 
-def _shown(request: Request, page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
+def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 - as said
     page.context.require_permission(Permission.AUDIT_READ)
     whole = page.context.principal.scope is None
     verifications = list_verifications(page.context, PageRequest(SHOWN_VERIFICATIONS)).items if whole else ()
     newest = verifications[0].id if verifications else None
     page.check_etag(page.minute, newest, verified_now, read_change_token(page.context))
-    given = dict(request.query_params)
-    fields, faults = read_fields(AuditFields, given)
-    after = given.get("after", "")
+    fields, faults = read_fields(AuditFields, page.query)
     found: Page[AuditEntry] = Page((), None)
     try:
         if fields is not None:
-            found = read_audit_entries(page.context, fields.wanted(), PageRequest(PAGE, decode_cursor(after)))
+            place = PageRequest(PAGE, decode_cursor(page.query.get("after")))
+            found = read_audit_entries(page.context, AuditFilter(**fields.model_dump()), place)
     except InvalidInputError as error:
         faults = {"until": error.detail}
     paths = name_accounts(page.context, ids_in(found.items))
-    following = encode_cursor(found.next)
-    filters = {name: text for name, text in given.items() if name in AuditFields.model_fields and text.strip()}
     return page.render(
         "audit.html",
         health=read_health(page.context) if whole else None,
         verifications=verifications,
         verified_now=verified_now,
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
-        values=filters,
+        **_search(page, AuditFields, found.next),
         faults=faults,
         found=[describe_event(kept, paths) for kept in found.items],
         actions=ACTIONS,
-        unknown=fields is not None and fields.action is not None and not alike(fields.action),
-        older=following and f"/audit?{urlencode(filters | {'after': following})}",
-        newest=f"/audit?{urlencode(filters)}" if after else None,
+        unknown=fields is not None and fields.action is not None and not is_known(fields.action),
     )

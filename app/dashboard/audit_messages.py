@@ -1,7 +1,7 @@
 """Audit entries as sentences without their subject."""
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,8 +71,6 @@ SENTENCES: Final[Mapping[str, str]] = {
 }
 """Sentence templates by action."""
 
-_RUNS: Final = "runs"
-
 
 @dataclass(frozen=True, slots=True)
 class AuditMessage:
@@ -85,19 +83,14 @@ class AuditMessage:
     link: str
 
 
-class _Facts(dict[str, str]):
-    """Template values; missing ones read "(not recorded)"."""
-
-    def __missing__(self, name: str) -> str:
-        return "(not recorded)"
-
-
 def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
     """Describe an audit entry; `paths` are those of accounts, by id."""
     before, after = _read(entry.before), _read(entry.after)
     subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
-    known = _Facts(
-        name=paths.get(entry.subject) or str(after.get("path") or after.get("name") or subject),
+    name = paths.get(entry.subject) or str(after.get("path") or after.get("name") or subject)
+    words = SENTENCES.get(entry.action, "did {action} to {name}").format(
+        action=entry.action,
+        name=name,
         account=_account(after, paths),
         limit=_limit(after),
         limit_before=_limit(before),
@@ -107,14 +100,11 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
         host=str(after.get("host")),
         signing_key=str(after.get("key_id")),
         signing_key_before=str(before.get("key_id")),
-        runs=str(len(after.get(_RUNS) or ())),
+        runs=len(after.get("runs") or ()),
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
-    pattern = SENTENCES.get(entry.action)
-    words = pattern.format_map(known) + _revoked(after) if pattern else f"did {entry.action} to {known['name']}"
-    return AuditMessage(
-        entry, words, _indented(before), _indented(after), account_page(entry.subject) if entry.subject in paths else ""
-    )
+    link = account_page(entry.subject) if entry.subject in paths else ""
+    return AuditMessage(entry, words + _revoked(after), _indented(before), _indented(after), link)
 
 
 def ids_in(found: Iterable[AuditEntry]) -> set[str]:
@@ -123,10 +113,10 @@ def ids_in(found: Iterable[AuditEntry]) -> set[str]:
     return accounts | {kept.subject for kept in found}
 
 
-def alike(action: str, known: Collection[str] = SENTENCES) -> bool:
+def is_known(action: str) -> bool:
     """Check whether an action, or a kind of actions such as "run.*", is known."""
     kind = action.removesuffix("*")
-    return action in known or (kind != action and any(each.startswith(kind) for each in known))
+    return action in SENTENCES or (kind != action and any(each.startswith(kind) for each in SENTENCES))
 
 
 def _read(text: str | None) -> dict[str, Any]:

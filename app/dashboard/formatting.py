@@ -72,14 +72,6 @@ def moment(at: datetime | None) -> Markup:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}")
 
 
-def day(at: datetime | None) -> Markup:
-    """Format a date in UTC."""
-    if at is None:
-        return Markup("–")  # noqa: RUF001 - a dash is meant
-    at = at.astimezone(UTC)
-    return Markup('<time datetime="{0}">{0}</time>').format(f"{at:%Y-%m-%d}")
-
-
 def lasting(time: timedelta) -> str:
     """Format a duration in its largest fitting unit."""
     seconds = time.total_seconds()
@@ -128,7 +120,6 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
         percent,
         count,
         moment,
-        day,
         lasting,
         short,
         marked,

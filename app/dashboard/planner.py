@@ -84,21 +84,20 @@ class PlannerFields(Fields):
 async def show_planner(request: Request, page: PageDep) -> Response:
     """Show a plan and its cost, computed by a worker process so that no request thread waits."""
     page.check_etag(await to_thread.run_sync(read_change_token, page.context))
-    fields, faults = read_fields(PlannerFields, dict(request.query_params))
+    fields, faults = read_fields(PlannerFields, page.query)
     found = None
     if fields is not None:
         calculation = Job(estimate, (fields.sketch(),))
         found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {page.context.organisation_id}", calculation))
-    return await to_thread.run_sync(_shown, request, page, tag, found, faults)
+    return await to_thread.run_sync(_shown, request, page, found, faults)
 
 
-def _shown(request: Request, page: PageContext, tag: str, found: Estimate | None, faults: dict[str, str]) -> Response:
-    given = dict(request.query_params)
-    wanted = given.get("budget", "").strip()[:200]
+def _shown(request: Request, page: PageContext, found: Estimate | None, faults: dict[str, str]) -> Response:
+    wanted = page.query.get("budget", "").strip()[:200]
     accounts, more = find_accounts(page.context, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
     return page.render(
         "planner.html",
-        values=_values(given),
+        values=_values(page.query),
         faults=faults,
         found=found,
         chart=_chart(found),
