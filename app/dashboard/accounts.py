@@ -1,26 +1,39 @@
-"""Pages of the overview, and of a population or a budget."""
+"""Pages of the overview, of a population or a budget, and of a run."""
 
 from typing import Annotated, Final
 
 from anyio import to_thread
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 from pydantic import Field
 
-from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER
-from app.api.pagination import decode_cursor, encode_cursor
+from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, DpEvent, mechanisms_in, type_name
+from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.account_charts import account_chart, share_chart
-from app.dashboard.formatting import RELATIONS
-from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PageContext, PageDep, router
+from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
+from app.dashboard.formatting import RELATIONS, limit
+from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.ledger.deviations import DeviationKind
+from app.ledger.event_inspection import smallest_noise
 from app.ledger.permissions import Permission
+from app.ledger.reservations import has_lapsed
 from app.service.queries.account_detail import get_account_detail
 from app.service.queries.overview import read_change_token, read_overview
+from app.service.queries.run_detail import get_run_detail, run_change_token
 from app.service.queries.whatif import HypotheticalRun
 
 routes = router()
 
-ASKED: Final = ("steps", "noise", "rate")
+KINDS: Final = {
+    DeviationKind.SAMPLER: "how the data are sampled",
+    DeviationKind.SAMPLING_PROBABILITY: "sampling probability",
+    DeviationKind.MECHANISM: "mechanism",
+    DeviationKind.NOISE_MULTIPLIER: "noise multiplier",
+    DeviationKind.EVENT: "event",
+    DeviationKind.STEPS: "steps",
+    DeviationKind.STEPS_PER_HOUR: "steps an hour",
+}
+"""Labels of deviations."""
 
 
 class PlanFields(Fields):
@@ -30,48 +43,72 @@ class PlanFields(Fields):
     noise: float = Field(default=1.1, ge=MIN_NOISE_MULTIPLIER, le=MAX_NOISE_MULTIPLIER)
     rate: float = Field(default=0.004, gt=0, le=1)
 
-    def plan(self) -> HypotheticalRun:
-        """Get the hypothetical run."""
-        return HypotheticalRun(self.steps, self.noise, self.rate)
-
 
 @routes.get("/")
-def show_overview(request: Request, page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
+def show_overview(page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Show an organisation at a glance."""
     page.check_etag(page.minute, read_change_token(page.context))
-    seen = read_overview(page.context, request.app.state.account_statuses, wanted=find)
+    seen = read_overview(page.context, page.state.account_statuses, wanted=find)
     opens = page.has_permission(Permission.ACCOUNT_MANAGE) and page.context.principal.scope is None
     return page.render("overview.html", seen=seen, find=find, opens=opens, relations=RELATIONS)
 
 
 @routes.get("/accounts/{account_id}")
 async def show_account(
-    account_id: str, request: Request, page: PageDep, after: Annotated[str | None, Query(max_length=200)] = None
+    account_id: str, page: PageDep, after: Annotated[str | None, Query(max_length=200)] = None
 ) -> Response:
     """Show the spending, the children and a what-if form of an account."""
-    return await to_thread.run_sync(_shown, account_id, request, page, after, limiter=HISTORIANS)
+    return await to_thread.run_sync(_shown, account_id, page, after, limiter=HISTORIANS)
 
 
-def _shown(account_id: str, request: Request, page: PageContext, after: str | None) -> Response:
+def _shown(account_id: str, page: PageContext, after: str | None) -> Response:
     page.check_etag(page.minute, read_change_token(page.context))
-    given, state = dict(request.query_params), request.app.state
-    fields, faults = read_fields(PlanFields, given)
-    plan = None if fields is None else fields.plan()
+    fields, faults = read_fields(PlanFields, page.query)
+    plan = None if fields is None else HypotheticalRun(fields.steps, fields.noise, fields.rate)
     seen = get_account_detail(
-        page.context, state.account_statuses, state.account_histories, account_id, decode_cursor(after), plan
+        page.context,
+        page.state.account_statuses,
+        page.state.account_histories,
+        account_id,
+        decode_cursor(after),
+        plan,
     )
-    record = seen.view.record
     return page.render(
         "account.html",
         seen=seen,
-        following=encode_cursor(seen.runs.next),
-        record=record,
-        account=record.account,
-        status=seen.tree.status,
-        chart=account_chart(seen.history, record.alert_settings.thresholds),
+        chart=account_chart(seen.history, seen.view.record.alert_settings.thresholds),
         shares=share_chart(seen.history),
-        signed=state.signer is not None,
+        signed=page.state.signer is not None,
         fields=fields,
-        values=PlanFields().model_dump() | {name: given[name] for name in ASKED if name in given},
+        values=PlanFields().model_dump() | page.query,
         faults=faults,
     )
+
+
+@routes.get("/runs/{run_id}")
+def show_run(run_id: str, page: PageDep) -> Response:
+    """Show the spending, refusals, deviations and reservations of a run."""
+    page.check_etag(page.minute, run_change_token(page.context, run_id))
+    seen = get_run_detail(page.context, run_id)
+    return page.render(
+        "run.html",
+        seen=seen,
+        event=None if seen.record.run.event is None else _describe_event(seen.record.run.event),
+        chart=run_chart(seen),
+        traits=[chart for chart in (noise_chart(seen), sampling_chart(seen)) if chart is not None],
+        signed=page.state.signer is not None,
+        kinds=KINDS,
+        lapsed=lambda reservation: has_lapsed(reservation, page.context.lapsed_by),
+    )
+
+
+def _describe_event(event: DpEvent) -> str:
+    """Describe an event in words."""
+    mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in mechanisms_in(event)))
+    words = [mechanisms[:1].upper() + mechanisms[1:]]
+    noise, sampled = smallest_noise(event), sampling_of(event)
+    if noise is not None:
+        words.append(f"noise multiplier {limit(noise)}")
+    if sampled is not None:
+        words.append(f"Poisson sampling with probability {limit(sampled)}")
+    return ", ".join(words)

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import Query, Response
 
 from app.accounting.events import NeighboringRelation
-from app.api.pagination import decode_cursor, encode_cursor
+from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.alerts import AlertType
 from app.ledger.errors import InsufficientScopeError, NotFoundError
@@ -80,14 +80,10 @@ def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> 
     page.check_etag(read_change_token(page.context))
     account = account.strip()
     limit, fault = _current_limit(page, account, "the accounts above it")
-    waiting = read_open_proposals(page.context)
-    decided = read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after)))
     return page.render(
         "approvals.html",
-        waiting=waiting.items,
-        more=waiting.next is not None,
-        decided=decided.items,
-        following=encode_cursor(decided.next),
+        waiting=read_open_proposals(page.context),
+        decided=read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after))),
         account=account,
         fault=fault,
         limit=limit,
@@ -128,8 +124,7 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
     lendable = ISSUES[page.context.principal.role]
     return page.render(
         "keys.html",
-        keys=[(key, key.invalid_reason(page.context.now)) for key in found.items],
-        following=encode_cursor(found.next),
+        found=found,
         scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],
         paths=page.account_paths(),
@@ -148,8 +143,7 @@ def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> R
     chosen = limit and limit.record.account
     return page.render(
         "webhooks.html",
-        webhooks=found.items,
-        following=encode_cursor(found.next),
+        found=found,
         alerts=alerts,
         places=account_paths_of(
             page.context, [*(each.webhook.account_id for each in found.items), *(each.account_id for each in alerts)]

@@ -11,13 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from app.accounting.events import event_to_dict
 from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.verifications import verify_now
-from app.api.schemas.steps import refusal_facts, refusal_text
+from app.api.schemas.steps import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
-from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PageContext, PageDep, router
+from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.ledger.audit import AuditFilter
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
@@ -88,7 +87,6 @@ def show_decisions(page: PageDep) -> Response:
         faults=faults,
         found=found.items,
         outcomes=list(DecisionOutcome),
-        why=why,
     )
 
 
@@ -111,20 +109,8 @@ def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0
         decision=decision,
         events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
         hidden=max(0, len(decision.steps) - MOST_EVENTS),
-        facts=refusal_facts(decision) if decision.refusal_details is not None else None,
-        why=why,
+        facts=None if decision.refusal_details is None else refusal_facts(decision),
     )
-
-
-def why(decision: Decision) -> str:
-    """Explain a decision in a few sentences, where there is something to explain."""
-    if decision.refusal_details is not None:
-        return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
-    if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
-        return f"These steps were reported after they ran, and took {decision.binding_account_path} over its limit."
-    if decision.requested_count > decision.step_count:
-        return f"These are the steps that fitted, of {decision.requested_count} requested."
-    return ""
 
 
 ACTIONS: Final = sorted({*SENTENCES, *(f"{action.partition('.')[0]}.*" for action in SENTENCES)})

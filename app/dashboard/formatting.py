@@ -8,7 +8,9 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
+from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.model import format_exact
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
@@ -106,6 +108,17 @@ def severity_label(status: AccountStatus) -> str:
     return SEVERITIES[status.severity] if status.quarantine is None else "quarantined"
 
 
+def why(decision: Decision) -> str:
+    """Explain a decision in a few sentences, where there is something to explain."""
+    if decision.refusal_details is not None:
+        return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
+    if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
+        return f"These steps were reported after they ran, and took {decision.binding_account_path} over its limit."
+    if decision.requested_count > decision.step_count:
+        return f"These are the steps that fitted, of {decision.requested_count} requested."
+    return ""
+
+
 def width(part: float) -> str:
     """Format a share of a bar that is 100 wide."""
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
@@ -124,6 +137,7 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
         short,
         marked,
         severity_label,
+        why,
         width,
         account_page,
     )

@@ -1,22 +1,25 @@
-"""Common parts of pages: authentication, rendering, partial updates, errors."""
+"""Common parts of pages: authentication, rendering, partial updates, errors and GET forms."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.api.middleware import request_id_of
+from app.api.pagination import encode_cursor
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import Handler, authenticate_request, build_context, placement_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
-from app.api.validation_errors import truncate_echo
+from app.api.validation_errors import truncate_echo, validation_messages
 from app.dashboard.assets import asset_url
 from app.dashboard.formatting import FILTERS
 from app.ledger.errors import AuthenticationError, NotFoundError
@@ -60,7 +63,7 @@ TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters.update(FILTERS)
+TEMPLATES.filters.update(FILTERS, cursor=encode_cursor)
 TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS, page=None)
 """`page` is the PageContext of a signed-in principal."""
 
@@ -71,6 +74,7 @@ class PageContext:
     Args:
         path: path and query of the page; `section` is the first segment.
         query: the query parameters.
+        state: of the application.
         part: whether a script asks for the changing part only.
         tag: entity tag; empty: not computed yet.
     """
@@ -80,6 +84,7 @@ class PageContext:
         self.path = _path_of(request)
         self.section = "/" + request.url.path.split("/")[1]
         self.query = dict(request.query_params)
+        self.state = request.app.state
         self.part = PART_HEADER in request.headers
         self.tag = ""
         self._request = request
@@ -113,7 +118,7 @@ class PageContext:
     def account_paths(self) -> list[str]:
         """List paths of visible accounts in order, those at the top first, for a select field."""
         with self.context.db.read(self.context.organisation_id) as tx:
-            found = self._request.app.state.account_statuses.read(tx, self.context)
+            found = self.state.account_statuses.read(tx, self.context)
         return sorted(each.path for each in found[:MOST_OPTIONS])
 
     def render(self, template: str, **facts: object) -> Response:
@@ -247,3 +252,36 @@ async def _page_context(request: Request) -> PageContext:
 
 
 PageDep = Annotated[PageContext, Depends(_page_context)]
+
+
+_WORDS: Final = {
+    "int_parsing": "write a whole number, such as 5000",
+    "int_from_float": "write a whole number, such as 5000",
+    "int_parsing_size": "this is more than can be counted",
+    "float_parsing": "write a number, such as 1.5 or 1e-5",
+    "finite_number": "write a finite number",
+    "datetime_from_date_parsing": "write a moment as 2026-11-21T09:00:00Z, or a day",
+}
+"""Messages by pydantic's error type, where its own are for programmers."""
+
+T = TypeVar("T", bound="Fields")
+
+
+class Fields(BaseModel):
+    """Base of forms; unknown query parameters are ignored."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, str_strip_whitespace=True)
+
+
+def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
+    """Parse a form, in which empty fields take their defaults; return it, or None and error messages by field."""
+    try:
+        return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
+    except ValidationError as error:
+        errors = [each for each in error.errors() if each["loc"]]
+        return None, {str(each["loc"][0]): _told(each) for each in reversed(errors)}
+
+
+def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
+    known = _WORDS.get(error["type"])
+    return known or validation_messages([error], None)[0][0]["message"]

@@ -1,18 +1,26 @@
-"""Planner page: cost of a training, and what fits a limit."""
+"""Planner page: cost of a training, what fits a limit, and code samples, which tests run."""
 
 import asyncio
+import json
 from typing import Annotated, Any, Final, Literal
 
 from anyio import to_thread
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import Field, ValidationInfo, field_validator
 
-from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, NeighboringRelation
+from app.accounting.events import (
+    MAX_NOISE_MULTIPLIER,
+    MIN_NOISE_MULTIPLIER,
+    DpEvent,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    event_to_dict,
+)
 from app.charts.model import Axis, Chart, Series, SeriesRole, format_exact
 from app.dashboard.formatting import RELATIONS
-from app.dashboard.forms import Fields, read_fields
-from app.dashboard.page_context import PageContext, PageDep, router
-from app.dashboard.snippets import as_curl, as_python
+from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.service.planning.estimator import Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
 from app.service.worker_pool.pool import WORKER_POOL, Job
@@ -81,7 +89,7 @@ class PlannerFields(Fields):
 
 
 @routes.get("/planner")
-async def show_planner(request: Request, page: PageDep) -> Response:
+async def show_planner(page: PageDep) -> Response:
     """Show a plan and its cost, computed by a worker process so that no request thread waits."""
     page.check_etag(await to_thread.run_sync(read_change_token, page.context))
     fields, faults = read_fields(PlannerFields, page.query)
@@ -89,12 +97,12 @@ async def show_planner(request: Request, page: PageDep) -> Response:
     if fields is not None:
         calculation = Job(estimate, (fields.sketch(),))
         found = await asyncio.wrap_future(WORKER_POOL.submit(f"plans {page.context.organisation_id}", calculation))
-    return await to_thread.run_sync(_shown, request, page, found, faults)
+    return await to_thread.run_sync(_shown, page, found, faults)
 
 
-def _shown(request: Request, page: PageContext, found: Estimate | None, faults: dict[str, str]) -> Response:
+def _shown(page: PageContext, found: Estimate | None, faults: dict[str, str]) -> Response:
     wanted = page.query.get("budget", "").strip()[:200]
-    accounts, more = find_accounts(page.context, request.app.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
+    accounts, more = find_accounts(page.context, page.state.account_statuses, wanted=wanted, most=MOST_ACCOUNTS)
     return page.render(
         "planner.html",
         values=_values(page.query),
@@ -165,3 +173,52 @@ def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:
         return []
     sketch, event = found.sketch, found.event
     return [("curl", "API request", as_curl(sketch, event)), ("python", "Python client", as_python(sketch, event))]
+
+
+def as_curl(sketch: PlanDraft, event: DpEvent) -> str:
+    """Write the epsilon request of a draft as a curl command."""
+    body = {"events": [{"event": event_to_dict(event), "count": sketch.steps}], "delta": sketch.delta}
+    return " \\\n  ".join(
+        (
+            'curl "$EPSILON_LEDGER_URL/v1/accounting/epsilon"',
+            '-H "Authorization: Bearer $EPSILON_LEDGER_API_KEY"',
+            '-H "Content-Type: application/json"',
+            f"--data '{json.dumps(body | _setting(sketch))}'",
+        )
+    )
+
+
+def as_python(sketch: PlanDraft, event: DpEvent) -> str:
+    """Write the same request for the Python client."""
+    maker, made = _made(event)
+    setting = "".join(f", {name}={value!r}" for name, value in _setting(sketch).items())
+    return "\n".join(
+        (
+            f"from epsilon_ledger import LedgerClient, {', '.join(sorted(maker))}",
+            "",
+            f"step = {made}",
+            "with LedgerClient() as ledger:",
+            f'    events = [{{"event": step, "count": {sketch.steps}}}]',
+            f"    cost = ledger.compute_epsilon(events, delta={sketch.delta!r}{setting})",
+            '    print(f"epsilon {cost.epsilon:.4f} at delta {cost.delta:g}")',
+        )
+    )
+
+
+def _setting(sketch: PlanDraft) -> dict[str, Any]:
+    found: dict[str, Any] = {"neighboring_relation": str(sketch.relation)}
+    return found if sketch.size is None else found | {"population_size": sketch.size}
+
+
+def _made(event: DpEvent) -> tuple[set[str], str]:
+    """Get the client's factory functions of an event, and the expression."""
+    match event:
+        case Gaussian(noise_multiplier=noise):
+            return {"gaussian"}, f"gaussian({noise!r})"
+        case PoissonSampled(sampling_probability=probability, event=inner):
+            names, made = _made(inner)
+            return names | {"poisson_sampled"}, f"poisson_sampled({probability!r}, {made})"
+        case SampledWithoutReplacement(source_dataset_size=size, sample_size=batch, event=inner):
+            names, made = _made(inner)
+            return names | {"sampled_without_replacement"}, f"sampled_without_replacement({size}, {batch}, {made})"
+    raise AssertionError("a sketch has no other events")
