@@ -36,7 +36,7 @@ from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
 from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
-from app.service.auth.rate_limit import request_limits
+from app.service.auth.rate_limit import RequestLimits
 from app.service.background import TaskRegistry
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.process_sampler import Sampler
@@ -104,7 +104,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.placements = placements
     app.state.keys = Authenticator(placements.databases, settings.openid)
     app.state.signer = signer_of(settings.signing_key_file)
-    app.state.rates = request_limits(
+    app.state.rates = RequestLimits(
         settings.rate_limit_per_second,
         settings.rate_limit_burst,
         settings.rate_limit_anonymous_per_second,

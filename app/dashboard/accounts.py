@@ -10,8 +10,9 @@ from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, Dp
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.account_charts import account_chart, share_chart
+from app.charts.model import format_exact
 from app.charts.run_charts import noise_chart, run_chart, sampling_chart, sampling_of
-from app.dashboard.formatting import RELATIONS, limit
+from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.ledger.deviations import DeviationKind
 from app.ledger.event_inspection import smallest_noise
@@ -108,7 +109,7 @@ def _describe_event(event: DpEvent) -> str:
     words = [mechanisms[:1].upper() + mechanisms[1:]]
     noise, sampled = smallest_noise(event), sampling_of(event)
     if noise is not None:
-        words.append(f"noise multiplier {limit(noise)}")
+        words.append(f"noise multiplier {format_exact(noise)}")
     if sampled is not None:
-        words.append(f"Poisson sampling with probability {limit(sampled)}")
+        words.append(f"Poisson sampling with probability {format_exact(sampled)}")
     return ", ".join(words)

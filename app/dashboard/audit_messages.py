@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.dashboard.formatting import account_page, count, limit, short
+from app.charts.model import format_exact
+from app.dashboard.formatting import account_page, count, short
 from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import AuditEntry
 
@@ -138,7 +139,7 @@ def _limit(facts: Mapping[str, Any]) -> str:
     found = facts.get("limit")
     if not isinstance(found, Mapping):  # a refusal has a threshold under this name
         return "no limit of its own"
-    return f"epsilon {limit(found['epsilon'])} at delta {limit(found['delta'])}"
+    return f"epsilon {format_exact(found['epsilon'])} at delta {format_exact(found['delta'])}"
 
 
 def _revoked(facts: Mapping[str, Any]) -> str:

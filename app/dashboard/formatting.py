@@ -8,6 +8,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
+from app.api.pagination import encode_cursor
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.model import format_exact
 from app.ledger.decisions import Decision, DecisionOutcome
@@ -46,11 +47,6 @@ def _thousandths(epsilon: float | None, rounded: Callable[[float], int]) -> str:
     if epsilon is None or math.isinf(epsilon):
         return "∞"
     return f"{rounded(round(epsilon * _MILLE, 6)) / _MILLE:.3f}"
-
-
-def limit(epsilon: float) -> str:
-    """Format a configured epsilon or delta exactly."""
-    return format_exact(epsilon)
 
 
 def percent(share: float) -> str:
@@ -124,22 +120,24 @@ def width(part: float) -> str:
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
 
 
+_FORMATS: Final = (
+    spent,
+    free,
+    percent,
+    count,
+    moment,
+    lasting,
+    short,
+    marked,
+    severity_label,
+    why,
+    width,
+    account_page,
+)
+
 FILTERS: Final[Mapping[str, Callable[..., object]]] = {
-    each.__name__: each
-    for each in (
-        spent,
-        free,
-        limit,
-        percent,
-        count,
-        moment,
-        lasting,
-        short,
-        marked,
-        severity_label,
-        why,
-        width,
-        account_page,
-    )
+    **{each.__name__: each for each in _FORMATS},
+    "cursor": encode_cursor,
+    "limit": format_exact,
 }
 """Jinja filters by name."""

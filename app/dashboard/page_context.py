@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.api.middleware import request_id_of
-from app.api.pagination import encode_cursor
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import Handler, authenticate_request, build_context, placement_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
@@ -63,7 +62,7 @@ TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters.update(FILTERS, cursor=encode_cursor)
+TEMPLATES.filters.update(FILTERS)
 TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS, page=None)
 """`page` is the PageContext of a signed-in principal."""
 

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.auth import failed_attempts
-from app.service.auth.failed_attempts import GATHERED_SECONDS, MOST_GATHERED_SECONDS
+from app.service.auth import authentication
+from app.service.auth.authentication import GATHERED_SECONDS, MOST_GATHERED_SECONDS
 from app.service.auth.rate_limit import ADDRESS_FACTOR
 from tests.conftest import Ledger, open_ledger
 from tests.dashboard.oidc_flow import new_flow, settings_of
@@ -105,7 +105,7 @@ def test_as_many_as_come_where_nothing_is_limited(tmp_path: Path) -> None:
 
 def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = [1e6]
-    monkeypatch.setattr(failed_attempts, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(authentication, "monotonic", lambda: passed[0])
     with open_ledger(tmp_path) as ledger:
         key_id = ledger.keys["hospital", "viewer"].partition(".")[0]
         flush: Callable[..., None] = ledger.http.app.state.keys._failures.flush  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ CASES = (
     ),
     Mutation(
         "a key that fails without end is noted every minute",
-        "app/service/auth/failed_attempts.py",
+        "app/service/auth/authentication.py",
         "seconds = min(2 * each.seconds, MOST_GATHERED_SECONDS) if each.why else each.seconds",
         "seconds = each.seconds",
         ("tests/dashboard/test_sign_in_limits.py",),
@@ -59,8 +59,8 @@ CASES = (
     Mutation(
         "a provider that drips keeps a thread and a connection",
         "app/service/auth/oidc/http_json.py",
-        "                    self._open.shutdown(socket.SHUT_RDWR)  # a blocked read returns\n",
-        "                    pass\n",
+        "                        self._socket.shutdown(socket.SHUT_RDWR)  # a blocked read returns\n",
+        "                        pass\n",
         ("tests/service/test_openid_fetching.py",),
         "drips",
     ),

@@ -18,9 +18,15 @@ from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import api_keys
 from app.persistence.repositories.sessions import SessionRecord
 from app.service.auth import sessions
-from app.service.auth.authentication import KeyRefusedError, Principal, authenticate, principal_of
+from app.service.auth.authentication import (
+    FailedAttempt,
+    FailedAttemptLog,
+    KeyRefusedError,
+    Principal,
+    authenticate,
+    principal_of,
+)
 from app.service.auth.circuit_breaker import CircuitBreakers
-from app.service.auth.failed_attempts import FailedAttempt, FailedAttemptLog
 from app.service.auth.oidc.config import OidcConfig
 from app.service.auth.oidc.identities import OidcAuthenticator
 from app.service.auth.oidc.jwks import RETRIED_SECONDS

@@ -7,7 +7,6 @@ edges or forbid bursts.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -44,7 +43,7 @@ class TokenBuckets:
             raise RateLimitedError(self._told, retry_after=math.ceil(lacking))
         if len(self._full_at) >= MOST_BUCKETS:
             self._forget(now)
-        self._full_at[name] = (max(now, full_at)) + self._token
+        self._full_at[name] = max(now, full_at) + self._token
 
     @contextmanager
     def refund_unless(self, failure: type[Exception], name: str) -> Iterator[None]:
@@ -54,40 +53,20 @@ class TokenBuckets:
             RateLimitedError: the bucket is empty; the body did not run.
         """
         self.take(name)
+        failed = False
         try:
             yield
         except failure:
+            failed = True
             raise
-        except BaseException:
-            self._give_back(name)
-            raise
-        self._give_back(name)
-
-    def _give_back(self, name: str) -> None:
-        if name in self._full_at:
-            self._full_at[name] -= self._token
+        finally:
+            if not failed and name in self._full_at:
+                self._full_at[name] -= self._token
 
     def _forget(self, now: float) -> None:
         left = {name: full_at for name, full_at in self._full_at.items() if full_at > now}
         # A flood of new names: dropping all buckets is cheaper than tracking them.
         self._full_at = left if len(left) < MOST_BUCKETS // 2 else {}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """Rate limits of a process.
-
-    Args:
-        keys: requests, by the id of the key.
-        anonymous: requests without a known key, by address.
-        sign_ins: new sessions, by key or person; each stays in the audit log for ever.
-        sign_ins_tried: login attempts, by address.
-    """
-
-    keys: TokenBuckets
-    anonymous: TokenBuckets
-    sign_ins: TokenBuckets
-    sign_ins_tried: TokenBuckets
 
 
 STRANGERS_SECONDS: Final = 10
@@ -100,26 +79,35 @@ ADDRESS_FACTOR: Final = 10
 """Login attempts of an address, as a multiple of the sign-ins of one key."""
 
 
-def request_limits(
-    keys_per_second: float, keys_burst: int, failures_per_second: float, sign_ins_per_minute: float
-) -> RequestLimits:
-    """Build the rate limits of a process; a rate of 0 means no limit."""
-    at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
-    return RequestLimits(
-        TokenBuckets(keys_per_second, keys_burst, "Rate limit of this key exceeded. Retry the request shortly."),
-        TokenBuckets(
+class RequestLimits:
+    """Rate limits of a process; a rate of 0 means no limit.
+
+    Attributes:
+        keys: requests, by the id of the key.
+        anonymous: requests without a known key, by address.
+        sign_ins: new sessions, by key or person; each stays in the audit log for ever.
+        sign_ins_tried: login attempts, by address.
+    """
+
+    def __init__(
+        self, keys_per_second: float, keys_burst: int, failures_per_second: float, sign_ins_per_minute: float
+    ) -> None:
+        at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
+        self.keys = TokenBuckets(
+            keys_per_second, keys_burst, "Rate limit of this key exceeded. Retry the request shortly."
+        )
+        self.anonymous = TokenBuckets(
             failures_per_second,
             math.ceil(failures_per_second * STRANGERS_SECONDS) or 1,
             "Too many requests without a valid key from this address. Retry the request shortly.",
-        ),
-        TokenBuckets(
+        )
+        self.sign_ins = TokenBuckets(
             sign_ins_per_minute / 60,
             at_once,
             "This key or person has signed in too often. Stay signed in, or wait; programs send the key itself.",
-        ),
-        TokenBuckets(
+        )
+        self.sign_ins_tried = TokenBuckets(
             sign_ins_per_minute / 60 * ADDRESS_FACTOR,
             at_once * ADDRESS_FACTOR,
             "Too many sign-ins were tried from this address. Wait, and try again.",
-        ),
-    )
+        )

@@ -33,70 +33,33 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow no redirect; the response stays an error."""
 
 
-class _Fetch:
-    """One request in its own thread, because a socket's timeout restarts with each byte."""
+class _Fetch(HTTPSHandler):
+    """One request in its own thread, because a socket's timeout restarts with each byte.
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._lock = Lock()
-        self._open: socket.socket | None = None
-        self._given_up = False
-        self._content: Future[bytes] = Future()
-
-    def content(self) -> bytes:
-        """Get the response body; raises as `fetch_json` does."""
-        Thread(target=self._run, name="openid-fetch", daemon=True).start()
-        try:
-            return self._content.result(FETCH_SECONDS)
-        except TimeoutError:
-            self._give_up()
-            raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds") from None
-
-    def connected(self, connection: socket.socket) -> None:
-        """Register the socket for the time limit; TimeoutError if that has passed."""
-        with self._lock:
-            if self._given_up:
-                raise TimeoutError
-            self._open = connection
-
-    def _give_up(self) -> None:
-        with self._lock:
-            self._given_up = True
-            if self._open is not None:
-                with suppress(OSError):  # already closed
-                    self._open.shutdown(socket.SHUT_RDWR)  # a blocked read returns
-
-    def _run(self) -> None:
-        try:
-            self._content.set_result(self._read())
-        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
-            self._content.set_exception(error)
-
-    def _read(self) -> bytes:
-        content = bytearray()
-        opener = build_opener(_NoRedirects, _Handler(self))
-        with opener.open(self._request, timeout=FETCH_SECONDS) as answer:
-            while piece := answer.read1(_PIECE):
-                content += piece
-                if len(content) > MOST_BYTES:
-                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
-        return bytes(content)
-
-
-@cache
-def _trusting() -> ssl.SSLContext:
-    """Load the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
-    return ssl.create_default_context()
-
-
-class _Handler(HTTPSHandler):
-    """Opener of connections, with and without TLS, that their fetch can shut down."""
+    It opens connections, with and without TLS, and shuts the last one down when the time is over.
+    """
 
     handler_order = 400  # before the default handler of http
 
-    def __init__(self, fetch: _Fetch) -> None:
+    def __init__(self) -> None:
         super().__init__(context=_trusting())
-        self._fetch = fetch
+        self._content: Future[bytes] = Future()
+        self._lock = Lock()
+        self._socket: socket.socket | None = None
+        self._given_up = False
+
+    def content_of(self, request: Request) -> bytes:
+        """Get the response body; raises as `fetch_json` does."""
+        Thread(target=self._run, args=(request,), name="openid-fetch", daemon=True).start()
+        try:
+            return self._content.result(FETCH_SECONDS)
+        except TimeoutError:
+            with self._lock:
+                self._given_up = True
+                if self._socket is not None:
+                    with suppress(OSError):  # already closed
+                        self._socket.shutdown(socket.SHUT_RDWR)  # a blocked read returns
+            raise TimeoutError(f"its answer took longer than {FETCH_SECONDS:g} seconds") from None
 
     def http_open(self, req: Request) -> HTTPResponse:
         return self.do_open(partial(self._connection, HTTPConnection), req)
@@ -104,16 +67,40 @@ class _Handler(HTTPSHandler):
     def https_open(self, req: Request) -> HTTPResponse:
         return self.do_open(partial(self._connection, partial(HTTPSConnection, context=_trusting())), req)
 
+    def _run(self, request: Request) -> None:
+        try:
+            self._content.set_result(self._read(request))
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
+            self._content.set_exception(error)
+
+    def _read(self, request: Request) -> bytes:
+        content = bytearray()
+        with build_opener(_NoRedirects, self).open(request, timeout=FETCH_SECONDS) as answer:
+            while piece := answer.read1(_PIECE):
+                content += piece
+                if len(content) > MOST_BYTES:
+                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+        return bytes(content)
+
     def _connection(self, kind: Callable[..., HTTPConnection], host: str, *, timeout: float) -> HTTPConnection:
         connection = kind(host, timeout=timeout)
         connect = connection.connect
 
         def connect_and_register() -> None:
             connect()
-            self._fetch.connected(connection.sock)
+            with self._lock:
+                if self._given_up:
+                    raise TimeoutError
+                self._socket = connection.sock
 
         connection.connect = connect_and_register  # type: ignore[method-assign]
         return connection
+
+
+@cache
+def _trusting() -> ssl.SSLContext:
+    """Load the trusted certificates (the system's, or SSL_CERT_FILE) once; it is slow."""
+    return ssl.create_default_context()
 
 
 def fetch_json(request: Request) -> dict[str, object]:
@@ -123,7 +110,7 @@ def fetch_json(request: Request) -> dict[str, object]:
         HTTPError: the status is not 2xx.
         OSError, HTTPException, ValueError: no valid response in time.
     """
-    return read_object(_Fetch(request).content())
+    return read_object(_Fetch().content_of(request))
 
 
 def fetched_from(url: str) -> dict[str, object]:

@@ -12,9 +12,8 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.repositories import accounts, organisations
-from app.service.auth.authentication import Principal
+from app.service.auth.authentication import FailedAttempt, FailedAttemptLog, Principal
 from app.service.auth.circuit_breaker import CircuitBreakers
-from app.service.auth.failed_attempts import FailedAttempt, FailedAttemptLog
 from app.service.auth.oidc import tokens
 from app.service.auth.oidc.config import OidcConfig, RoleMapping, granted
 from app.service.auth.oidc.jwks import JwksCache
@@ -57,16 +56,16 @@ class OidcAuthenticator:
             AuthenticationError: the token is refused.
             LedgerUnavailableError, SQLAlchemyError: the provider or a database does not answer.
         """
-        found = tokens.verify_token(token, self.jwks, tokens.TYPES if login is None else tokens.ID_TYPES)
+        claims, thumbprint = tokens.verify_token(token, self.jwks, tokens.TYPES if login is None else tokens.ID_TYPES)
         terms = self._terms if login is None else replace(self._terms, audience=login[0])
         try:
-            caller = self._caller(found.claims, self._breakers.now(), terms)
+            caller = self._caller(claims, self._breakers.now(), terms)
             if login is not None:
-                tokens.check_sign_in(found.claims, *login)
+                tokens.check_sign_in(claims, *login)
         except TokenRefusedError as error:
             self._note(error, request_id)
             raise
-        return OidcIdentity(caller, found.thumbprint)
+        return OidcIdentity(caller, thumbprint)
 
     def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
         ends = tokens.validate_claims(terms, claims, now)

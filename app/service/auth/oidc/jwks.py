@@ -42,22 +42,13 @@ class SigningKey:
     thumbprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    by_id: Mapping[str, tuple[SigningKey, ...]]
-    fetched_at: float
-
-    @property
-    def thumbprints(self) -> frozenset[str]:
-        return frozenset(each.thumbprint for keys in self.by_id.values() for each in keys)
-
-
 class JwksCache:
     """Cached keys of a provider, for threads that may wait for a network."""
 
     def __init__(self, terms: OidcConfig) -> None:
         self._terms = terms
-        self._keys: _Keys | None = None
+        self._keys: Mapping[str, tuple[SigningKey, ...]] = {}
+        self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._provoked_at = float("-inf")
         self._failed = False
@@ -70,16 +61,16 @@ class JwksCache:
             LedgerUnavailableError: the provider does not answer, or another thread fetches the keys.
         """
         current = self._current()
-        if current is not None and key_id in current.by_id:
-            return current.by_id[key_id]
-        if current is None:
+        if key_id in current:
+            return current[key_id]
+        if not current:
             self.renew()
         elif monotonic() - self._provoked_at >= PROVOKED_SECONDS:
             self._fetch(provoked=True)
         asking = self._fetching.locked()  # read before its result is
         current = self._current()
-        found = () if current is None else current.by_id.get(key_id, ())
-        if not found and (current is None or self._failed or asking):
+        found = current.get(key_id, ())
+        if not found and (not current or self._failed or asking):
             raise LedgerUnavailableError(
                 "The keys of the identity provider are unavailable. Retry the request shortly."
             )
@@ -87,18 +78,17 @@ class JwksCache:
 
     def publishes(self, thumbprint: str) -> bool:
         """Whether the cached key set has a key."""
-        current = self._current()
-        return current is not None and thumbprint in current.thumbprints
+        return any(each.thumbprint == thumbprint for keys in self._current().values() for each in keys)
 
     def renew(self) -> None:
         """Fetch the keys if they are due."""
-        pause = RENEWED_SECONDS if self._current() is not None else RETRIED_SECONDS
+        pause = RENEWED_SECONDS if self._current() else RETRIED_SECONDS
         if monotonic() - self._tried_at >= pause:
             self._fetch()
 
-    def _current(self) -> _Keys | None:
-        keys = self._keys
-        return None if keys is None or monotonic() - keys.fetched_at >= KEPT_SECONDS else keys
+    def _current(self) -> Mapping[str, tuple[SigningKey, ...]]:
+        """Get the keys by `kid`; empty if there are none that may still be used."""
+        return self._keys if monotonic() - self._fetched_at < KEPT_SECONDS else {}
 
     def _fetch(self, *, provoked: bool = False) -> None:
         """Fetch the keys, `provoked` by a token with an unknown key.
@@ -114,7 +104,8 @@ class JwksCache:
             self._tried_at = asked = monotonic()
             if provoked:
                 self._provoked_at = asked
-            self._keys = _Keys(_signing_keys(fetched_from(self._jwks_url())), asked)
+            self._keys = _signing_keys(fetched_from(self._jwks_url()))
+            self._fetched_at = asked  # last: keys that are too old are never taken for new ones
             self._failed = False
         except FAILURES as error:
             self._failed = True

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Any, Final
@@ -64,14 +63,6 @@ class TokenRefusedError(AuthenticationError):
         self.claims = claims
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedToken:
-    """Claims of a token whose signature is valid, and the thumbprint of its key."""
-
-    claims: Mapping[str, object]
-    thumbprint: str
-
-
 def token_in(authorization: str | None) -> str | None:
     """Get the token of an Authorization header; None: an API key, or something else."""
     scheme, _, bearer = (authorization or "").partition(" ")
@@ -82,8 +73,11 @@ def token_in(authorization: str | None) -> str | None:
     return bearer
 
 
-def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> VerifiedToken:
+def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> tuple[Mapping[str, object], str]:
     """Verify a token's signature and `typ`; keys in or referenced by its header are ignored.
+
+    Returns:
+        Its claims, and the thumbprint of the key that signed it.
 
     Raises:
         AuthenticationError: the token is malformed, or not signed by the provider.
@@ -94,7 +88,7 @@ def verify_token(token: str, provider: JwksCache, types: frozenset[str]) -> Veri
     content, algorithm, key_id = _opened(token, types)
     for each in provider.find(key_id):
         if _suits(each, algorithm) and _is_right(content, each):
-            return VerifiedToken(_claims(content), each.thumbprint)
+            return _claims(content), each.thumbprint
     raise AuthenticationError("The token is not signed by a key of the identity provider.")
 
 
