@@ -5,7 +5,6 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
@@ -42,8 +41,10 @@ def asset_url(name: str) -> str:
 @cache
 def asset(name: str) -> Asset:
     """Read a file, once. NotFoundError: no such file."""
-    found = _found(name)
-    content = found.read_bytes()
+    package, place = _LIBRARIES.get(name, ("app.dashboard", f"static/{name}"))
+    if name not in _LIBRARIES and name not in {own.name for own in _OWN.iterdir()}:
+        raise NotFoundError(f"There is no file {name!r} here.")
+    content = files(package).joinpath(place).read_bytes()
     kind = _TYPES[f".{name.rpartition('.')[2]}"]
     digest = hashlib.sha256(content).hexdigest()[:16]
     return Asset(content, gzip.compress(content, mtime=0), f"{kind}; charset=utf-8", digest)
@@ -59,13 +60,3 @@ async def get_asset(digest: str, name: str, request: Request) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(wanted.compressed, 200, headers | {"Content-Encoding": "gzip"}, wanted.kind)
     return Response(wanted.content, 200, headers, wanted.kind)
-
-
-def _found(name: str) -> Traversable:
-    if name in _LIBRARIES:
-        package, place = _LIBRARIES[name]
-        return files(package).joinpath(place)
-    for own in _OWN.iterdir():
-        if own.name == name:
-            return own
-    raise NotFoundError(f"There is no file {name!r} here.")

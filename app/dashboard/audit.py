@@ -160,7 +160,8 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         **_search(page, AuditFields, found.next),
         faults=faults,
-        found=[describe_event(kept, paths) for kept in found.items],
+        found=[(entry, describe_event(entry, paths)) for entry in found.items],
+        paths=paths,
         actions=ACTIONS,
         unknown=fields is not None and fields.action is not None and not is_known(fields.action),
     )

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from app.charts.model import format_exact
-from app.dashboard.formatting import account_page, count, short
+from app.dashboard.formatting import count, short
 from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import AuditEntry
 
@@ -73,23 +72,12 @@ SENTENCES: Final[Mapping[str, str]] = {
 """Sentence templates by action."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditMessage:
-    """An audit entry for people; `before` and `after` are indented JSON, `link` is its subject's page."""
-
-    entry: AuditEntry
-    words: str
-    before: str
-    after: str
-    link: str
-
-
-def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
+def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> str:
     """Describe an audit entry; `paths` are those of accounts, by id."""
     before, after = _read(entry.before), _read(entry.after)
     subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
     name = paths.get(entry.subject) or str(after.get("path") or after.get("name") or subject)
-    words = SENTENCES.get(entry.action, "did {action} to {name}").format(
+    sentence = SENTENCES.get(entry.action, "did {action} to {name}").format(
         action=entry.action,
         name=name,
         account=_account(after, paths),
@@ -104,8 +92,7 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> AuditMessage:
         runs=len(after.get("runs") or ()),
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
-    link = account_page(entry.subject) if entry.subject in paths else ""
-    return AuditMessage(entry, words + _revoked(after), _indented(before), _indented(after), link)
+    return sentence + _revoked(after)
 
 
 def ids_in(found: Iterable[AuditEntry]) -> set[str]:
@@ -123,10 +110,6 @@ def is_known(action: str) -> bool:
 def _read(text: str | None) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text) if text else {}
     return found
-
-
-def _indented(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, indent=2, ensure_ascii=False) if facts else ""
 
 
 def _account(facts: Mapping[str, Any], paths: Mapping[str, str]) -> str:

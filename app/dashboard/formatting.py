@@ -1,5 +1,6 @@
 """Formats of numbers and times on pages."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -97,6 +98,12 @@ def marked(text: str) -> Markup:
     )
 
 
+def indented(text: str | None) -> str:
+    """Indent a JSON object; an empty one or None is empty."""
+    facts = json.loads(text) if text else {}
+    return json.dumps(facts, indent=2, ensure_ascii=False) if facts else ""
+
+
 def severity_label(status: AccountStatus) -> str:
     """Label the state of an account."""
     if status.limit is None:
@@ -129,6 +136,7 @@ _FORMATS: Final = (
     lasting,
     short,
     marked,
+    indented,
     severity_label,
     why,
     width,

@@ -1,5 +1,6 @@
 """Sign-in with an API key or OpenID Connect, and sign-out."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -99,7 +100,7 @@ async def sign_in(request: Request) -> Response:
 async def sign_out(request: Request) -> Response:
     """End this session, or with the field `everywhere` all sessions of the principal."""
     cookie = cookie_of(request)
-    try:
+    with suppress(AuthenticationError):  # it has ended already
         require_own_page(request)
         if cookie is not None:
             credential = f"{sessions.SCHEME} {cookie}"
@@ -109,8 +110,6 @@ async def sign_out(request: Request) -> Response:
             context = build_context(placement_of(request), caller, request.scope)
             await run_in_threadpool(sessions.end_sessions, context, None if "everywhere" in fields else cookie)
             request.app.state.keys.evict(credential)
-    except AuthenticationError:
-        pass  # it has ended already
     reply = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
     for cookie in (COOKIE, RENEWED_COOKIE):
         keep_cookie(request, reply, cookie, "", seconds=0)

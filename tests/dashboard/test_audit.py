@@ -173,21 +173,21 @@ def test_every_action_has_a_sentence_and_those_put_together_are_actions() -> Non
 
 def test_an_act_of_another_version_is_told_all_the_same() -> None:
     entry = AuditEntry("org_1", 0, "key_1", "moon.painted", "run_1", None, '{"colour":"red"}', None, None, Clock.now())
-    assert describe_event(entry, {"run_1": "a/b"}).words == "did moon.painted to a/b"
+    assert describe_event(entry, {"run_1": "a/b"}) == "did moon.painted to a/b"
     bare = AuditEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())
-    assert describe_event(bare, {}).words.startswith("proposed no limit of its own for")
+    assert describe_event(bare, {}).startswith("proposed no limit of its own for")
 
 
 def test_a_refused_plan_is_told_although_its_limit_is_a_threshold() -> None:
     refusal = '{"binding_account": "bud_1", "limit": 3.25, "order": 7.5, "requested": 4.0, "spent": 0.0}'
     for action in ("run.refused", "reservation.refused", "experiment.refused"):
         entry = AuditEntry("org_1", 0, "key_1", action, "bud_1", None, refusal, None, None, Clock.now())
-        assert describe_event(entry, {"bud_1": "a/b"}).words
+        assert describe_event(entry, {"bud_1": "a/b"})
 
 
 def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_revoked() -> None:
     changed = AuditEntry("org_1", 0, "key_1", "policy.replaced", "org_1", "{}", "{}", None, None, Clock.now())
-    assert describe_event(changed, {}).words == "changed the policy of the organisation"
+    assert describe_event(changed, {}) == "changed the policy of the organisation"
     lowered = (
         '{"limit": {"epsilon": 1.5, "delta": 1e-05}, "revoked": ['
         '{"reservation": "res_1", "run": "run_1", "steps": {"a": 1200, "b": 30}},'
@@ -195,7 +195,7 @@ def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_revoked() 
     )
     before = '{"limit": {"epsilon": 3.0, "delta": 1e-05}}'
     entry = AuditEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
-    assert describe_event(entry, {"bud_1": "a/b"}).words == (
+    assert describe_event(entry, {"bud_1": "a/b"}) == (
         "changed the limit of a/b from epsilon 3 at delta 1e-05 to epsilon 1.5 at delta 1e-05, "
         "which revoked 1\N{NARROW NO-BREAK SPACE}234 planned steps"
     )
