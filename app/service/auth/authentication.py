@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Lock
@@ -61,11 +62,6 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
         if organisations.find_organisation(tx, name) is not None:
             raise NameTakenError(f"There is an organisation named {name!r} already.")
 
-    def found(tx: Connection, organisation_id: str) -> None:
-        organisations.add_organisation(tx, organisation_id, name, now)
-        act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
-        record_event(tx, organisation_id, CLI_ACTOR, act, now)
-
     def create(tx: Connection) -> str:
         organisation_id = new_id("org", now)
         organisations.lock_names(tx)
@@ -73,18 +69,17 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
         for other in others:
             with other.read(ALL_TENANTS) as look:
                 require_free(look)
-        if db is gate:
-            found(tx, organisation_id)
-        else:
-            with db.write(organisation_id) as there:
-                found(there, organisation_id)
+        with nullcontext(tx) if db is gate else db.write(organisation_id) as there:
+            organisations.add_organisation(there, organisation_id, name, now)
+            act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
+            record_event(there, organisation_id, CLI_ACTOR, act, now)
         return organisation_id
 
     # The default database's lock serializes creation on all placements, so that names stay unique.
     return gate.transact(ALL_TENANTS, create)
 
 
-def credentials(authorization: str | None) -> tuple[str, str]:
+def _credentials(authorization: str | None) -> tuple[str, str]:
     """Split an Authorization header into the id and the secret of an API key.
 
     Raises:
@@ -118,7 +113,7 @@ def authenticate(
         AuthenticationError: the header has no key, or one that this database does not have.
         KeyRefusedError: the key is refused; only a caller with the right secret learns the reason.
     """
-    key_id, secret = credentials(authorization)
+    key_id, secret = _credentials(authorization)
     with db.read(ALL_TENANTS) as tx:
         record = api_keys.find(tx, key_id)
     stored = record.secret_hash if record else bytes(32)

@@ -63,7 +63,7 @@ class OidcAuthenticator:
             if login is not None:
                 tokens.check_sign_in(claims, *login)
         except TokenRefusedError as error:
-            self._note(error, request_id)
+            self._note(error.why, claims, request_id)
             raise
         return OidcIdentity(caller, thumbprint)
 
@@ -71,19 +71,18 @@ class OidcAuthenticator:
         ends = tokens.validate_claims(terms, claims, now)
         actor = tokens.actor(terms, claims)
         if actor is None:
-            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` is missing or empty.", claims)
+            raise TokenRefusedError("malformed", f"The token's `{terms.subject_claim}` is missing or empty.")
         grant = granted(terms, _groups(terms, claims))
         if grant is None:
             raise TokenRefusedError(
                 "no_role",
                 f"None of the groups in the token's `{terms.groups_claim}` has a role in this service; ask its "
                 "administrator, or the provider's, for one.",
-                claims,
             )
         home = self._home(claims)
         if home is None:
-            raise TokenRefusedError("no_organisation", "The token is of no organisation in this service.", claims)
-        scope = self._scope(home, grant, claims)
+            raise TokenRefusedError("no_organisation", "The token is of no organisation in this service.")
+        scope = self._scope(home, grant)
         return Principal(home.organisation_id, actor, grant.role, home.placement, scope, ends)
 
     def _home(self, claims: Mapping[str, object]) -> _Home | None:
@@ -107,7 +106,7 @@ class OidcAuthenticator:
             raise failure
         return None
 
-    def _scope(self, home: _Home, grant: RoleMapping, claims: Mapping[str, object]) -> str | None:
+    def _scope(self, home: _Home, grant: RoleMapping) -> str | None:
         """Get the id of the account that bounds a role; None: unbounded."""
         if grant.scope is None:
             return None
@@ -117,28 +116,22 @@ class OidcAuthenticator:
             )
         if found is None:
             raise TokenRefusedError(
-                "no_scope", f"Your role is bound to the account {grant.scope!r}, which is not there.", claims
+                "no_scope", f"Your role is bound to the account {grant.scope!r}, which is not there."
             )
         return found.account.id
 
-    def _note(self, error: TokenRefusedError, request_id: str | None) -> None:
+    def _note(self, why: str, claims: Mapping[str, object], request_id: str | None) -> None:
         """Record a refused token; only tokens that the provider signed reach the audit log."""
+        action = AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED
         try:
-            home = self._home(error.claims)
+            home = self._home(claims)
         except (SQLAlchemyError, LedgerError) as failure:
-            _logger.warning(
-                "A oidc_token.authentication_failed could not be noted (%s): %s", error.why, error_summary(failure)
-            )
+            _logger.warning("A %s could not be noted (%s): %s", action, why, error_summary(failure))
             return
         if home is not None:
-            subject = tokens.actor(self._terms, error.claims) or tokens.ACTOR_PREFIX
-            tried = FailedAttempt(
-                AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED,
-                home.organisation_id,
-                subject,
-                {"issuer": self._terms.issuer},
-            )
-            self._failures.note(self._breakers[home.placement].db, tried, error.why, request_id)
+            subject = tokens.actor(self._terms, claims) or tokens.ACTOR_PREFIX
+            tried = FailedAttempt(action, home.organisation_id, subject, {"issuer": self._terms.issuer})
+            self._failures.note(self._breakers[home.placement].db, tried, why, request_id)
 
 
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
@@ -149,7 +142,6 @@ def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
             "too_many_groups",
             "The provider left your groups out of the token, for there are too many; let it list only those that are "
             "assigned to this service.",
-            claims,
         )
     if isinstance(listed, str):
         return [listed]

@@ -115,9 +115,7 @@ class JwksCache:
 
     def _jwks_url(self) -> str:
         terms = self._terms
-        if terms.jwks_url is not None:
-            return terms.jwks_url
-        return check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
+        return terms.jwks_url or check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
 
 
 def configuration_of(terms: OidcConfig) -> dict[str, object]:

@@ -57,10 +57,9 @@ _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 class TokenRefusedError(AuthenticationError):
     """Refusal of a token that the provider signed; the audit log has the reason."""
 
-    def __init__(self, why: str, told: str, claims: Mapping[str, object]) -> None:
+    def __init__(self, why: str, told: str) -> None:
         super().__init__(told)
         self.why = why
-        self.claims = claims
 
 
 def token_in(authorization: str | None) -> str | None:
@@ -104,16 +103,16 @@ def validate_claims(terms: OidcConfig, claims: Mapping[str, object], now: dateti
         raise AuthenticationError("The token is from another issuer than this service takes.")
     audience = claims.get("aud")
     if terms.audience not in (audience if isinstance(audience, list) else [audience]):
-        raise TokenRefusedError("wrong_audience", "The token is made out to another audience than this one.", claims)
+        raise TokenRefusedError("wrong_audience", "The token is made out to another audience than this one.")
     ends = _moment(claims, "exp")
     if ends is None:
-        raise TokenRefusedError("malformed", "The token does not say when it expires; it needs `exp`.", claims)
+        raise TokenRefusedError("malformed", "The token does not say when it expires; it needs `exp`.")
     if now >= ends:
-        raise TokenRefusedError("expired", "The token has expired; sign in again.", claims)
+        raise TokenRefusedError("expired", "The token has expired; sign in again.")
     for name in ("nbf", "iat"):
         begins = _moment(claims, name)
         if begins is not None and begins.timestamp() > now.timestamp() + LEEWAY_SECONDS:
-            raise TokenRefusedError("not_yet_valid", "The token is not valid yet; compare the clocks.", claims)
+            raise TokenRefusedError("not_yet_valid", "The token is not valid yet; compare the clocks.")
     return ends
 
 
@@ -125,11 +124,11 @@ def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> N
     """
     told = claims.get("nonce")
     if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):
-        raise TokenRefusedError("wrong_nonce", "The provider's answer belongs to another sign-in.", claims)
+        raise TokenRefusedError("wrong_nonce", "The provider's answer belongs to another sign-in.")
     audience = claims.get("aud")
     several = isinstance(audience, list) and len(audience) > 1
     if claims.get("azp", None if several else client_id) != client_id:
-        raise TokenRefusedError("wrong_audience", "The provider's answer is made out to another service.", claims)
+        raise TokenRefusedError("wrong_audience", "The provider's answer is made out to another service.")
 
 
 def actor(terms: OidcConfig, claims: Mapping[str, object]) -> str | None:
@@ -193,4 +192,4 @@ def _moment(claims: Mapping[str, object], name: str) -> datetime | None:
                 return datetime.fromtimestamp(seconds, UTC)
         except (OverflowError, OSError, ValueError):
             pass
-    raise TokenRefusedError("malformed", f"The token's `{name}` is no moment.", claims)
+    raise TokenRefusedError("malformed", f"The token's `{name}` is no moment.")
