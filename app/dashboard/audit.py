@@ -48,7 +48,7 @@ def _in_utc(at: datetime) -> datetime:
         raise ValueError("must be between the years 1 and 9999") from None
 
 
-Moment = Annotated[datetime | None, AfterValidator(lambda at: None if at is None else _in_utc(at))]
+Moment = Annotated[datetime, AfterValidator(_in_utc)] | None
 """A time as HTML fields write it; UTC unless it has a zone."""
 
 Word = Annotated[str | None, Field(max_length=ACTOR_LENGTH)]

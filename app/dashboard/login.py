@@ -35,13 +35,7 @@ from app.dashboard.page_context import PublicPageRoute, error_page, login_page
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal
-from app.service.auth.oidc.authorization_code import (
-    MOST_CHARACTERS,
-    LoginState,
-    OidcClient,
-    new_login_state,
-    read_login_state,
-)
+from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
 from app.service.auth.oidc.tokens import token_in
 from app.service.auth.request_context import RequestContext
 
@@ -120,7 +114,7 @@ async def sign_out(request: Request) -> Response:
 async def begin(request: Request, next: Next = "/", silent: bool = False) -> Response:  # noqa: A002, FBT001, FBT002 - the fields' names in the address
     """Redirect the browser to the provider."""
     client = _oidc_client(request)
-    flow = new_login_state(own_path(next), silent=silent)
+    flow = LoginState.begin(own_path(next), silent=silent)
     address = await run_in_threadpool(client.address, flow, _return_to(request))
     reply = RedirectResponse(address, HTTPStatus.SEE_OTHER)
     keep_cookie(request, reply, FLOW_COOKIE, flow.to_cookie(), seconds=FLOW_SECONDS)
@@ -130,7 +124,7 @@ async def begin(request: Request, next: Next = "/", silent: bool = False) -> Res
 @routes.get(RETURN)
 async def callback(request: Request) -> Response:
     """Redeem the provider's answer, once, and set the session cookie."""
-    flow = read_login_state(cookie_of(request, FLOW_COOKIE))
+    flow = LoginState.from_cookie(cookie_of(request, FLOW_COOKIE))
     try:
         reply = await _redeem(request, flow)
     except AuthenticationError as error:

@@ -134,11 +134,7 @@ class PageContext:
 
 
 class PageUnchangedError(Exception):
-    """A script has the content with this entity tag already."""
-
-    def __init__(self, tag: str) -> None:
-        super().__init__(tag)
-        self.tag = tag
+    """A script has the content already; the argument is its entity tag."""
 
 
 class PublicPageRoute(APIRoute):
@@ -173,7 +169,7 @@ class PageRoute(PublicPageRoute):
                 reject_nul(request)
                 return await handle(request)
             except PageUnchangedError as unchanged:
-                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_validators(unchanged.tag))
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_validators(str(unchanged)))
             except AuthenticationError:
                 return _redirect_to_login(request)
             except EXPECTED_ERRORS as error:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
-from app.service.auth.oidc.authorization_code import new_login_state
+from app.service.auth.oidc.authorization_code import LoginState
 from tests.conftest import open_ledger
 from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
 from tests.identity_provider import IdentityProvider, identity_provider, key_of, public
@@ -114,7 +114,7 @@ def test_in_a_cookie(flow: OidcFlow, text: str) -> None:
 
 @hostile
 def test_in_a_sign_in_under_way(flow: OidcFlow, text: str) -> None:
-    state = new_login_state("/", silent=False)
+    state = LoginState.begin("/", silent=False)
     for name in ("state", "nonce", "verifier", "target", "silent"):
         kept = asdict(state) | {name: text}
         headers = {b"Cookie": f"{FLOW_COOKIE}={_cookie(kept)}".encode()}
@@ -136,7 +136,7 @@ def test_in_an_address(flow: OidcFlow, text: str) -> None:
         _ask(flow, "GET", f"{path}?next=/{quoted}&silent={quoted}&{quoted}={quoted}")
     for name in ("state", "code", "iss", "error", "error_description"):
         _ask(flow, "GET", f"/sign-in/openid/return?{name}={quoted}")
-        state = new_login_state("/", silent=True)
+        state = LoginState.begin("/", silent=True)
         cookie = {b"Cookie": f"{FLOW_COOKIE}={state.to_cookie()}".encode()}
         query = urlencode({"state": state.state, "code": "x", "iss": flow.provider.issuer} | {name: _bytes(text)})
         _ask(flow, "GET", f"/sign-in/openid/return?{query}", headers=cookie)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from app.api.session_cookies import COOKIE, FLOW_COOKIE, RENEWED_COOKIE
-from app.service.auth.oidc.authorization_code import LoginState, new_login_state, read_login_state
+from app.service.auth.oidc.authorization_code import LoginState
 from tests.conftest import LiveServer
 from tests.dashboard.oidc_flow import CLIENT, HOME, OidcFlow, new_flow, refused, settings_of
 from tests.identity_provider import IdentityProvider, challenge_of, key_of, public
@@ -44,7 +44,7 @@ def test_what_belongs_to_the_sign_in_is_for_this_browser_and_gone_afterwards(flo
     attributes = set(reply.headers["set-cookie"].split("; ")[1:])
     assert attributes == {"HttpOnly", "Max-Age=600", "Path=/", "SameSite=lax"}
     asked = dict(parse_qsl(urlsplit(reply.headers["location"]).query))
-    state = read_login_state(flow.browser.cookies[FLOW_COOKIE])
+    state = LoginState.from_cookie(flow.browser.cookies[FLOW_COOKIE])
     assert state is not None
     assert state.verifier not in reply.headers["location"]
     assert len({state.state, state.nonce, state.verifier}) == 3
@@ -156,7 +156,7 @@ def test_words_of_strangers_are_not_shown(flow: OidcFlow) -> None:
 def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
     asked = flow.begin(f"/sign-in/openid?{urlencode({'next': wanted})}")
     assert flow.browser.get(flow.back(asked)).headers["location"] == "/"
-    forged = new_login_state(wanted, silent=False)  # as if the cookie were another one's work
+    forged = LoginState.begin(wanted, silent=False)  # as if the cookie were another one's work
     flow.browser.cookies.set(FLOW_COOKIE, forged.to_cookie())
     flow.provider.codes["code"] = {
         **asked,
@@ -169,12 +169,12 @@ def test_nobody_is_led_elsewhere(flow: OidcFlow, wanted: str) -> None:
 
 @pytest.mark.parametrize("cookie", ["", "x", "e30", "bnVsbA", "W10", "a" * 5000, "eyJzdGF0ZSI6MX0"])
 def test_a_cookie_that_is_none_begins_nothing(cookie: str) -> None:
-    assert read_login_state(cookie) is None
+    assert LoginState.from_cookie(cookie) is None
 
 
 def test_a_cookie_is_read_as_it_was_written() -> None:
     state = LoginState("s", "n", "v", "/approvals?account=ü", silent=True)
-    assert read_login_state(state.to_cookie()) == state
+    assert LoginState.from_cookie(state.to_cookie()) == state
 
 
 def test_who_was_signed_in_there_is_so_again_without_a_word(flow: OidcFlow) -> None:

@@ -11,7 +11,7 @@ from hmac import compare_digest
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from time import monotonic
-from typing import Final
+from typing import Final, Self
 from urllib.error import HTTPError
 from urllib.parse import quote_plus, urlencode
 from urllib.request import Request
@@ -53,6 +53,28 @@ class LoginState:
     target: str
     silent: bool
 
+    @classmethod
+    def begin(cls, target: str, *, silent: bool) -> Self:
+        """Begin a login that leads to a page of this service."""
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        return cls(state, nonce, verifier, target, silent)
+
+    @classmethod
+    def from_cookie(cls, cookie: str | None) -> Self | None:
+        """Parse the login state of a cookie; None: missing or malformed."""
+        if not cookie or len(cookie) > MOST_CHARACTERS:
+            return None
+        try:
+            kept = read_object(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
+        except ValueError:
+            return None
+        names = ("state", "nonce", "verifier", "target")
+        texts = {name: text for name in names if isinstance(text := kept.get(name), str) and text}
+        silent = kept.get("silent")
+        if kept.keys() != {*names, "silent"} or len(texts) < len(names) or not isinstance(silent, bool):
+            return None
+        return cls(**texts, silent=silent)
+
     def to_cookie(self) -> str:
         """Serialize for a cookie."""
         return base64.urlsafe_b64encode(json.dumps(asdict(self)).encode()).decode().rstrip("=")
@@ -65,28 +87,6 @@ class _Endpoints:
     secret_in_body: bool
     names_itself: bool
     read_at: float
-
-
-def new_login_state(target: str, *, silent: bool) -> LoginState:
-    """Begin a login that leads to a page of this service."""
-    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    return LoginState(state, nonce, verifier, target, silent)
-
-
-def read_login_state(cookie: str | None) -> LoginState | None:
-    """Parse the login state of a cookie; None: missing or malformed."""
-    if not cookie or len(cookie) > MOST_CHARACTERS:
-        return None
-    try:
-        kept = read_object(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)))
-    except ValueError:
-        return None
-    names = ("state", "nonce", "verifier", "target")
-    texts = {name: text for name in names if isinstance(text := kept.get(name), str) and text}
-    silent = kept.get("silent")
-    if kept.keys() != {*names, "silent"} or len(texts) < len(names) or not isinstance(silent, bool):
-        return None
-    return LoginState(**texts, silent=silent)
 
 
 def secret_in(file: str) -> str:
