@@ -75,7 +75,9 @@ def show_decisions(page: PageDep) -> Response:
     place = PageRequest(PAGE, decode_cursor(page.query.get("after")))
     try:
         if fields is not None:
-            wanted = DecisionFilter(fields.run, fields.account, fields.decision, fields.actor, fields.since, fields.until)
+            wanted = DecisionFilter(
+                fields.run, fields.account, fields.decision, fields.actor, fields.since, fields.until
+            )
             found = read_decisions(page.context, wanted, place)
     except (NotFoundError, InsufficientScopeError) as error:
         faults = {"run" if fields is not None and fields.run else "account": error.detail}
