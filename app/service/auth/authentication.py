@@ -79,21 +79,6 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
     return gate.transact(ALL_TENANTS, create)
 
 
-def _credentials(authorization: str | None) -> tuple[str, str]:
-    """Split an Authorization header into the id and the secret of an API key.
-
-    Raises:
-        AuthenticationError: the header has no API key.
-    """
-    scheme, _, key = (authorization or "").partition(" ")
-    key_id, _, secret = key.strip().partition(".")
-    if scheme.lower() != "bearer" or not secret:
-        if authorization:
-            raise AuthenticationError("The Authorization header holds no key of the form `Bearer key_….…`.")
-        raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
-    return key_id, secret
-
-
 class KeyRefusedError(AuthenticationError):
     """Refusal of a stored key: "revoked", "expired" or "wrong_secret"."""
 
@@ -113,18 +98,21 @@ def authenticate(
         AuthenticationError: the header has no key, or one that this database does not have.
         KeyRefusedError: the key is refused; only a caller with the right secret learns the reason.
     """
-    key_id, secret = _credentials(authorization)
+    scheme, _, key = (authorization or "").partition(" ")
+    key_id, _, secret = key.strip().partition(".")
+    if scheme.lower() != "bearer" or not secret:
+        if authorization:
+            raise AuthenticationError("The Authorization header holds no key of the form `Bearer key_….…`.")
+        raise AuthenticationError("Send an API key: `Authorization: Bearer key_….…`.")
     with db.read(ALL_TENANTS) as tx:
         record = api_keys.find(tx, key_id)
     stored = record.secret_hash if record else bytes(32)
     matches = hmac.compare_digest(stored, secret_hash(secret))
     if record is None:
         raise AuthenticationError("This API key is not known here.")
-    if not matches:
-        raise KeyRefusedError(record, "wrong_secret")
-    trouble = record.invalid_reason(now)
-    if trouble is not None:
-        raise KeyRefusedError(record, trouble)
+    why = record.invalid_reason(now) if matches else "wrong_secret"
+    if why is not None:
+        raise KeyRefusedError(record, why)
     return principal_of(record, placement)
 
 

@@ -137,7 +137,8 @@ class OidcAuthenticator:
 def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
     """List the groups in a token."""
     listed = claims.get(terms.groups_claim)
-    if listed is None and terms.groups_claim in _elsewhere(claims):
+    distributed = claims.get("_claim_names")  # OpenID Connect Core, 5.6.2; Entra uses them from 200 groups on
+    if listed is None and isinstance(distributed, dict) and terms.groups_claim in distributed:
         raise TokenRefusedError(
             "too_many_groups",
             "The provider left your groups out of the token, for there are too many; let it list only those that are "
@@ -146,9 +147,3 @@ def _groups(terms: OidcConfig, claims: Mapping[str, object]) -> list[str]:
     if isinstance(listed, str):
         return [listed]
     return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-
-
-def _elsewhere(claims: Mapping[str, object]) -> Mapping[str, object]:
-    """Get the distributed claims (OpenID Connect Core, 5.6.2); Entra uses them from 200 groups on."""
-    names = claims.get("_claim_names")
-    return names if isinstance(names, dict) else {}
