@@ -63,8 +63,8 @@ TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters.update(FILTERS)
-TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS, page=None)
-"""`page` is the PageContext of a signed-in principal."""
+TEMPLATES.globals.update(asset=asset_url, version=VERSION, Permission=Permission, nav_items=NAV_ITEMS)
+TEMPLATES.globals.update(page=None, part=False)  # of pages without a PageContext, and of errors
 
 
 class PageContext:
@@ -125,7 +125,7 @@ class PageContext:
 
         Without a tag so far, the entity tag is computed from the content.
         """
-        content = TEMPLATES.get_template(template).render(facts, page=self)
+        content = TEMPLATES.get_template(template).render(facts, page=self, part=self.part)
         if not self.part:
             return html(content)
         if not self.tag:
