@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app.api.problems import PROBLEM_JSON, STATUSES, problem_body
-from app.service.metrics import counters
+from app.service import metrics
 
 MOST_HEAD_BYTES: Final = 65_536
 """Maximum size of the request line and headers together."""
@@ -158,7 +158,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _refuse(self, code: str, why: str) -> None:
         """Send a problem response unless another is in progress, and close."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            counters.count_problem(code)
+            metrics.count_problem(code)
             body = problem_body(code, why).encode()
             status = STATUSES[code][0]
             headers = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi.telemetry import TelemetryConfig
 
 from app.logging_config import TextFormatter, redact_secrets
-from app.service.metrics.tracing import TRACES
+from app.service.metrics import TRACES
 from app.version import VERSION
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from app.ledger.errors import LedgerError
 from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
-from app.service.metrics.tracing import TRACES
+from app.service.metrics import TRACES
 from app.service.placements import Placements
 
 _TEMPLATE: Final = "/v1/runs/{run_id}/steps"

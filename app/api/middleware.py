@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import logging_config
 from app.ledger.names import REQUEST_ID_LENGTH
-from app.service.metrics import counters
+from app.service import metrics
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -97,7 +97,7 @@ def _name(scope: Scope) -> bytes:
 def _record(method: str, scope: Scope, status: int, seconds: float) -> None:
     """Count and log a request by its path template; its id, which the ledger stores too, identifies the details."""
     route = str(scope.get(TEMPLATE) or getattr(scope.get("route"), "path", "none"))
-    counters.count_request(method, route, status, seconds)
+    metrics.count_request(method, route, status, seconds)
     if _logger.isEnabledFor(logging.INFO):
         facts = {"method": method, "route": route, "status": status, "duration_seconds": round(seconds, 6)}
         _logger.info("%s %s %d in %.1f ms", method, route, status, seconds * 1e3, extra={"facts": facts})

@@ -20,7 +20,7 @@ from app.api.validation_errors import refusal_of, truncate_echo
 from app.ledger.errors import LedgerError
 from app.logging_config import request_id
 from app.persistence.database import error_summary
-from app.service.metrics import counters
+from app.service import metrics
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -114,7 +114,7 @@ HEADERS: Final = {
 
 _HEADER_OF: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
-counters.problems_known(STATUSES)
+metrics.init_problem_counters(STATUSES)
 
 _logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def problem_response(
         members: further members for programs.
         headers: further headers.
     """
-    counters.count_problem(code)
+    metrics.count_problem(code)
     status, _ = STATUSES[code]
     sent = dict(headers or {})
     if status == HTTPStatus.UNAUTHORIZED:

@@ -23,7 +23,7 @@ from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.service.planning.estimator import Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
-from app.service.worker_pool.pool import WORKER_POOL, Job
+from app.service.worker_pool import WORKER_POOL, Job
 
 routes = router()
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerError
 from app.persistence.database import error_summary
-from app.service.metrics import counters
+from app.service import metrics
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ async def attempt(task: str, failure: str, work: Callable[[], T]) -> T | None:
     except Exception:
         _logger.exception("%s", failure)
         return None
-    counters.background_done(task)
+    metrics.record_task_success(task)
     return result
 
 

@@ -14,7 +14,7 @@ from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.noise_search import noise_that_fits
 from app.persistence.repositories.dp_events import CostCache, CostTable
-from app.service.worker_pool.pool import WORKER_POOL, Job
+from app.service.worker_pool import WORKER_POOL, Job
 
 T = TypeVar("T")
 MAX_SEARCHES = 3

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app import tracing_setup
-from app.service.metrics.tracing import TRACES
+from app.service.metrics import TRACES
 from tests.ledgers import SAMPLED
 from tests.reliability.clients import open_budget
 from tests.servers import LiveServer

@@ -18,10 +18,9 @@ from app.accounting.events import Gaussian, GroupPrivacy, Laplace, NeighboringRe
 from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
+from app.service import worker_pool
 from app.service.costing import CostNotReadyError, PrecomputedCosts
-from app.service.worker_pool import pool
-from app.service.worker_pool.pool import MOST_PROCESSES, MOST_WAITING, NICENESS, FairQueue, Job, WorkerPool
-from app.service.worker_pool.worker import LATER
+from app.service.worker_pool import LATER, MOST_PROCESSES, MOST_WAITING, NICENESS, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
@@ -96,7 +95,7 @@ def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> N
 
 
 def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(worker_pool, "ANSWER_SECONDS", 0.5)
     own = WorkerPool()
     with pytest.raises(LedgerUnavailableError):
         own.submit("lane", Job(time.sleep, (60,))).result(30)
@@ -128,7 +127,7 @@ def test_a_second_process_is_used_beside_the_first_and_both_end_when_idle(monkey
         time.sleep(0.01)
     own._end_idle()
     assert all(Path(f"/proc/{process}").exists() for process in both)
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(worker_pool, "IDLE_SECONDS", 0.0)
     own._end_idle()
     assert not any(Path(f"/proc/{process}").exists() for process in both)
 

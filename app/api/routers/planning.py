@@ -34,7 +34,7 @@ from app.api.schemas.planning_responses import (
     SamplingProbabilityEstimate,
 )
 from app.service.auth.authentication import Principal
-from app.service.worker_pool.pool import WORKER_POOL, Job
+from app.service.worker_pool import WORKER_POOL, Job
 
 Found = TypeVar("Found")
 

@@ -17,10 +17,10 @@ from app.ledger.hash_chain import SERVICE
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import deliveries, organisations, webhooks
 from app.persistence.repositories.deliveries import ClaimedDelivery
+from app.service import metrics
 from app.service.alerts.http_sender import MOST_AT_ONCE, DeliveryResult, WebhookSender
 from app.service.alerts.webhooks import disable
 from app.service.background import attempt
-from app.service.metrics import counters
 
 LOOK_SECONDS = 1.0
 """Interval between checks for due deliveries."""
@@ -77,7 +77,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Claime
 async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery) -> None:
     try:
         sent = await sender.send(due, db.clock.now())
-        counters.delivered(acknowledged=sent.acknowledged)
+        metrics.count_delivery(acknowledged=sent.acknowledged)
         await asyncio.to_thread(record_attempt, db, due, sent, db.clock.now())
     except (LedgerError, SQLAlchemyError) as error:
         _logger.warning(

@@ -25,6 +25,7 @@ from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database, WriteLockBusyError, error_summary
+from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.close import close_revoked
@@ -41,8 +42,7 @@ from app.service.charging.requests import (
 from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError, PrecomputedCosts
-from app.service.metrics import counters
-from app.service.metrics.tracing import TRACES
+from app.service.metrics import TRACES
 
 MOST_WAITING = 2048
 MOST_OF_A_LANE = 1024
@@ -103,7 +103,7 @@ class CommitQueue:
         command = StepCommand(context, request, PrecomputedCosts(), ends_plan=True)
         asked_at = perf_counter()
         result = await self._repeated(command, self._submit)
-        counters.observe_step_authorization(perf_counter() - asked_at)
+        metrics.observe_step_authorization(perf_counter() - asked_at)
         return result
 
     async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
@@ -182,7 +182,7 @@ class CommitQueue:
             outcomes = await self._tried(commands)
         except Exception as error:
             foreseen = isinstance(error, _NOBODYS_FAULT)
-            counters.group_failed(foreseen=foreseen)
+            metrics.count_failed_group(foreseen=foreseen)
             why = error_summary(error)
             # Tracebacks of a database outage would flood the log.
             _logger.exception(
@@ -192,11 +192,11 @@ class CommitQueue:
                 return [error] * len(commands)
         else:
             outcomes_and_steps = [
-                (counters.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count)
+                (metrics.REPLAYED if each.replayed else each.decision.outcome, each.decision.requested_count)
                 for each in outcomes
                 if isinstance(each, StepResult)
             ]
-            counters.count_group(len(commands), perf_counter() - began_at, outcomes_and_steps)
+            metrics.count_group(len(commands), perf_counter() - began_at, outcomes_and_steps)
             return outcomes
         return [(await self._committed([command]))[0] for command in commands]
 

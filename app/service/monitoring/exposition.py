@@ -13,7 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.ledger.accounts import AccountKind
-from app.service.metrics.counters import REGISTRY
+from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
 from app.service.verification import VerificationReport
 

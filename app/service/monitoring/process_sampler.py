@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
 
-from app.service.metrics.counters import counter, gauge
+from app.service.metrics import counter, gauge
 from app.service.placements import Placement
 
 LOOK_SECONDS: Final = 1.0

@@ -9,10 +9,10 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.verifications import QuarantinedAccount, Verification
 from app.persistence.repositories import verifications
+from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import Effect
 from app.service.ids import new_id
-from app.service.metrics import counters
 from app.service.verification import VerificationReport, apply_quarantines, verify
 
 MAX_LISTED: Final = 100
@@ -24,7 +24,7 @@ def make_verification(context: RequestContext) -> Effect[Verification]:
     context.require_organisation_scope(Permission.LEDGER_VERIFY)
     found = verify(context.db, context.organisation_id)
     found = apply_quarantines(context.db, found, context.actor, context.now)
-    counters.verified(sound=found.sound)
+    metrics.count_verification(sound=found.sound)
     return lambda tx, _: _store(tx, context, found)
 
 

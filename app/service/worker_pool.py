@@ -1,24 +1,30 @@
 """Pool of worker processes: long calculations must not hold the interpreter that decides steps.
 
 Measured with six planning clients (docs/operations/performance.md): with two threads instead, a step took three times
-as long, and up to 0.3 s.
+as long, and up to 0.3 s. A worker process is `python -m app.service.worker_pool <descriptor of its pipe> <module>`.
 """
 
 import os
-import select
+import signal
 import subprocess
 import sys
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from time import monotonic
-from typing import Any, BinaryIO, Final, Generic, TypeVar, cast
+from types import FrameType
+from typing import Any, Final, Generic, TypeVar, cast
 
+from app.accounting.errors import PlanTooExpensiveError
+from app.accounting.work import bounded
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service.worker_pool.worker import receive, send
 
 T = TypeVar("T")
 
@@ -39,6 +45,12 @@ MOST_WAITING: Final = 16
 
 RETRY_AFTER: Final = 2
 """Retry-After of a full lane, in seconds."""
+
+LATER: Final = "scipy.optimize"
+"""Imported early, since the formulas import it late (0.3 s); it imports scipy.special, too."""
+
+MOST_SECONDS: Final = 5.0
+"""Limit of processor time of a job; one estimated at a second stays under it on slow machines."""
 
 
 class FairQueue(Generic[T]):
@@ -154,6 +166,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
         self.used_at = monotonic()
         """Start of its latest task, by the monotonic clock."""
 
@@ -161,21 +174,21 @@ class _Process:
         """Start the process without waiting; preload the module of the likely next job."""
         if self._process is None:
             with suppress(OSError):  # the next job retries, and reports the error
-                self._process = _started(module)
+                self._start(module)
 
     def answer(self, calculation: Job[Any], future: "Future[Any]") -> None:
         """Run a job in the process and complete its future."""
         self.used_at = monotonic()
         try:
-            well, answer = self._asked(calculation)
+            succeeded, result = self._run(calculation)
         except Exception as error:  # noqa: BLE001 - raised from the future
             self.end()
             future.set_exception(error)
         else:
-            if well:
-                future.set_result(answer)
+            if succeeded:
+                future.set_result(result)
             else:
-                future.set_exception(answer)
+                future.set_exception(result)
 
     def end(self) -> None:
         """Kill the process if it is running."""
@@ -183,37 +196,72 @@ class _Process:
         if process is not None:
             process.kill()
             process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
-    def _asked(self, calculation: Job[Any]) -> tuple[bool, Any]:
+    def _run(self, calculation: Job[Any]) -> tuple[bool, Any]:
+        """Run a job in the process; return whether it succeeded, and its result or error."""
         if self._process is None or self._process.poll() is not None:
             self.end()
             try:
-                self._process = _started(calculation.function.__module__)
+                self._start(calculation.function.__module__)
             except OSError as error:
                 raise LedgerUnavailableError(
                     f"No process that calculates could be started: {error.strerror}. Retry the request shortly."
                 ) from error
-        streams = self._process.stdin, self._process.stdout
-        to_it, from_it = (cast("BinaryIO", stream) for stream in streams)
-        with suppress(BrokenPipeError):
-            send(to_it, (calculation.function, calculation.arguments))
-        answers, _, _ = select.select([from_it], [], [], ANSWER_SECONDS)
-        answer = receive(from_it) if answers else None
-        if answer is None:
-            raise LedgerUnavailableError("The process that calculates ended without an answer. Repeat the request.")
-        return cast("tuple[bool, Any]", answer)
+        assert self._pipe is not None, "it was made with the process"
+        with suppress(EOFError, OSError):  # the process has ended
+            self._pipe.send((calculation.function, calculation.arguments))
+            if self._pipe.poll(ANSWER_SECONDS):
+                return cast("tuple[bool, Any]", self._pipe.recv())
+        raise LedgerUnavailableError("The process that calculates ended without an answer. Repeat the request.")
 
-
-def _started(module: str) -> "subprocess.Popen[bytes]":
-    """Start a worker with this process's import path, without the working folder."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-m", "app.service.worker_pool.worker", str(NICENESS), module]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own
+    def _start(self, module: str) -> None:
+        """Start the process with this one's import path, without the working folder."""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._pipe, its_end = Pipe()
+        command = [sys.executable, "-P", "-m", "app.service.worker_pool", str(its_end.fileno()), module]
+        with its_end:
+            self._process = subprocess.Popen(  # noqa: S603 - our own
+                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[its_end.fileno()]
+            )
 
 
 WORKER_POOL: Final = WorkerPool()
 """The pool of this process, for all its ledgers."""
+
+
+def run_worker(pipe: Connection, module: str) -> None:
+    """Import a module, and run the jobs that arrive until the service has ended."""
+    os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the service, which ends this process
+    signal.signal(signal.SIGPROF, _stop)
+    for each in (module, LATER):
+        import_module(each)
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(_run_job(*pipe.recv()))
+
+
+def _run_job(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[bool, object]:
+    """Run a job; return whether it succeeded, and its result or error."""
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    try:
+        with bounded():
+            return True, function(*arguments)
+    except Exception as error:  # noqa: BLE001 - the service raises it
+        error.add_note(traceback.format_exc())
+        return False, error
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise PlanTooExpensiveError(
+        f"This was calculated for {MOST_SECONDS:g} s of a processor without an end. Send fewer different events."
+    )
+
+
+if __name__ == "__main__":
+    run_worker(Connection(int(sys.argv[1])), sys.argv[2])

@@ -1,11 +1,15 @@
-"""Counters of this process; prometheus-client merges those of several workers.
+"""Counters and spans of this process; prometheus-client merges the counters of several workers.
 
-Labels have few, predefined values: no request can create a new one.
+Labels have few, predefined values: no request can create a new one. Spans are no-ops unless tracing is on: the
+OpenTelemetry API comes with FastAPI, and export needs the extra `telemetry` (app/tracing_setup.py).
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from opentelemetry import trace
+from opentelemetry.context import Context
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from app.ledger.decisions import DecisionOutcome
@@ -92,7 +96,7 @@ def count_group(size: int, seconds: float, decided: Iterable[tuple[str, int]]) -
             _stepped[outcome].inc(sum(counts))
 
 
-def group_failed(*, foreseen: bool) -> None:
+def count_failed_group(*, foreseen: bool) -> None:
     """Count a failed group, by a database error (`foreseen`) or another one."""
     _failed["database" if foreseen else "error"].inc()
 
@@ -111,22 +115,71 @@ def count_problem(code: str) -> None:
     _PROBLEMS.labels(code).inc()
 
 
-def problems_known(codes: Iterable[str]) -> None:
+def init_problem_counters(codes: Iterable[str]) -> None:
     """Initialize the problem counters at 0, because a rate needs a first value."""
     for code in codes:
         _PROBLEMS.labels(code)
 
 
-def delivered(*, acknowledged: bool) -> None:
+def count_delivery(*, acknowledged: bool) -> None:
     """Count an attempt to deliver an alert."""
     _delivered["delivered" if acknowledged else "failed"].inc()
 
 
-def verified(*, sound: bool) -> None:
+def count_verification(*, sound: bool) -> None:
     """Count a verification of an organisation."""
     _verified["sound" if sound else "unsound"].inc()
 
 
-def background_done(task: str) -> None:
+def record_task_success(task: str) -> None:
     """Record the success of a background task."""
     _BACKGROUND.labels(task).set_to_current_time()
+
+
+class SpanFactory:
+    """Factory of this process's spans; none are created before `begin`."""
+
+    def __init__(self) -> None:
+        self._tracer: trace.Tracer | None = None
+
+    def begin(self, tracer: trace.Tracer) -> None:
+        """Start creating spans."""
+        self._tracer = tracer
+
+    def end(self) -> None:
+        """Stop creating spans."""
+        self._tracer = None
+
+    def span(self, name: str) -> AbstractContextManager[object]:
+        """Create a child span of the current one."""
+        return _NOTHING if self._tracer is None else self._tracer.start_as_current_span(name)
+
+    def shared(self, name: str, callers: Iterable[trace.SpanContext | None]) -> AbstractContextManager[object]:
+        """Create a span of its own trace for several requests, linked to each of them."""
+        if self._tracer is None:
+            return _NOTHING
+        links = [trace.Link(caller) for caller in callers if caller is not None]
+        return self._tracer.start_as_current_span(
+            name, context=Context(), links=links, attributes={"epsilon_ledger.commands": len(links)}
+        )
+
+    def here(self) -> trace.SpanContext | None:
+        """Return the current span's context, or None."""
+        return None if self._tracer is None else trace.get_current_span().get_span_context()
+
+    def name_route(self, method: str, template: str) -> None:
+        """Set the route on the current span, for requests that FastAPI does not route."""
+        if self._tracer is not None:
+            span = trace.get_current_span()
+            span.update_name(f"{method} {template}")
+            span.set_attribute("http.route", template)
+
+    def trace_id(self) -> str | None:
+        """Return the current trace id in hex, or None."""
+        here = self.here()
+        return trace.format_trace_id(here.trace_id) if here is not None and here.is_valid else None
+
+
+_NOTHING: Final = nullcontext()
+
+TRACES: Final = SpanFactory()

@@ -1,1 +1,0 @@
-"""Counters and spans of this process."""

@@ -1,1 +1,0 @@
-"""Worker processes for expensive calculations, shared fairly."""
