@@ -60,7 +60,7 @@ def migrate(
 
 def demo(*, as_json: Json = False) -> None:
     """Watch a real DP-SGD training stop at its budget."""
-    from app.demo.entrypoint import run_demo  # noqa: PLC0415 - see `openapi`
+    from app.demo import run_demo  # noqa: PLC0415 - see `openapi`
 
     raise typer.Exit(run_demo(as_json=as_json))
 

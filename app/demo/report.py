@@ -1,17 +1,76 @@
-"""Facts of the demo: checked, shown, and kept for inspection."""
+"""Console output of the demo, and its facts: checked, shown, and kept for inspection."""
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
 from app.demo import DemoError
-from app.demo.console import Screen
-from app.demo.dataset import Patients, accuracy, accuracy_without_privacy
 from app.demo.server_process import DemoFolder
-from app.demo.training import TrainingResult
-from epsilon_ledger import BudgetExceededError, RunHistory, RunState
+from app.demo.training import Patients, TrainingResult, accuracy, accuracy_without_privacy
+from epsilon_ledger import BudgetExceededError, RunHistory, RunState, StepAuthorization
+
+_LINES_OF_PROGRESS = 10
+
+Watch = Callable[[StepAuthorization], None]
+
+
+class Screen:
+    """Output of the demo on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, text: str = "") -> None:
+        """Write a line verbatim and unwrapped, so that commands can be copied."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Write a table of names and values."""
+        table = Table(title=title, title_justify="left", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, value)
+        self._console.print(table, markup=False, highlight=False)
+
+    @contextmanager
+    def training(self, expected_steps: int) -> Iterator[Watch]:
+        """Show the progress of a training; yield a callback for each authorization."""
+        if not self._console.is_terminal:
+            yield self._lines(max(1, expected_steps // _LINES_OF_PROGRESS))
+            return
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps  epsilon {task.fields[epsilon]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task("training", total=expected_steps, epsilon="0")
+
+            def advance(authorization: StepAuthorization) -> None:
+                progress.update(task, completed=authorization.next_step, epsilon=_spent(authorization))
+
+            yield advance
+
+    def _lines(self, every: int) -> Watch:
+        def line(authorization: StepAuthorization) -> None:
+            if authorization.next_step % every == 0:
+                self.say(f"  {authorization.next_step:>6} steps released, epsilon {_spent(authorization)}")
+
+        return line
+
+
+def _spent(authorization: StepAuthorization) -> str:
+    return f"{authorization.epsilon:.4f} of {authorization.epsilon_limit:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +169,9 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
     )
 
 
-def point_further(screen: Screen, house: DemoFolder, run_id: str, key: str) -> None:
+def point_further(screen: Screen, demo: DemoFolder, run_id: str, key: str) -> None:
     """Print commands for exploring the demo's ledger with the viewer's key."""
-    database = f"EPSILON_LEDGER_DATABASE_URL={shlex.quote(house.database_url)}"
+    database = f"EPSILON_LEDGER_DATABASE_URL={shlex.quote(demo.database_url)}"
     program = shlex.join(_program())
     authorization = shlex.quote(f"Authorization: Bearer {key}")
     address = "http://127.0.0.1:8000"
@@ -124,7 +183,7 @@ def point_further(screen: Screen, house: DemoFolder, run_id: str, key: str) -> N
     screen.say(f"  curl -H {authorization} '{address}/v1/runs/{run_id}/history?max_points=20'")
     screen.say(f"  {address}/docs for all that can be asked")
     screen.say(f"  {database} {program} verify")
-    screen.say(f"All files are in {house.folder}; delete the folder when you are done.")
+    screen.say(f"All files are in {demo.folder}; delete the folder when you are done.")
 
 
 def _program() -> list[str]:

@@ -8,11 +8,18 @@ import httpx
 import numpy as np
 
 from app.demo import DemoError
-from app.demo.console import Screen
-from app.demo.dataset import Patients, load_patients
-from app.demo.report import Facts, gather, point_further, show
-from app.demo.server_process import DemoFolder, ask, running_service
-from app.demo.training import DELTA, EPSILON, MODEL, TrainingResult, step_event, train_until_refused
+from app.demo.report import Facts, Screen, gather, point_further, show
+from app.demo.server_process import DemoFolder, run_command, running_service
+from app.demo.training import (
+    DELTA,
+    EPSILON,
+    MODEL,
+    Patients,
+    TrainingResult,
+    load_patients,
+    step_event,
+    train_until_refused,
+)
 from epsilon_ledger import LedgerClient, LedgerError, Limit, Run, RunHistory, RunState
 
 _ORGANISATION = "demo-hospital"
@@ -35,41 +42,43 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
     The `seed` of sampling and noise is for tests only; by default they come from the operating system's entropy.
     """
     began = time.monotonic()
-    house = DemoFolder(folder)
+    demo = DemoFolder(folder)
     patients = load_patients()
     screen.say("Epsilon Ledger: a training that stops at its privacy budget")
     screen.say()
     try:
-        with running_service(house) as url:
-            screen.say(f"The ledger runs at {url}, on {house.database_url}")
-            keys = _make_keys(house)
+        with running_service(demo) as url:
+            screen.say(f"The ledger runs at {url}, on {demo.database_url}")
+            keys = _make_keys(demo)
             screen.say(f"Watch it there in a browser if you like: sign in with the key {keys.viewer}")
             _open_accounts(screen, url, keys.admin, patients)
             run, trained = _train(screen, url, keys.trainer, patients, seed)
             state, history = _look(url, keys.viewer, run.id)
     except LedgerError as error:
-        raise DemoError(f"{type(error).__name__}: {error}\n{house.log_tail}") from error
+        raise DemoError(f"{type(error).__name__}: {error}\n{demo.log_tail}") from error
     # The service has stopped: the verification reads the file alone.
-    verification = ask(house, "verify")
+    verification = run_command(demo, "verify")
     facts = gather(
         state=state,
         history=history,
         trained=trained,
         patients=patients,
         verification=verification,
-        database_url=house.database_url,
+        database_url=demo.database_url,
         seconds=time.monotonic() - began,
     )
     show(screen, facts, trained.refusal)
     if keep:
-        point_further(screen, house, run.id, keys.viewer)
+        point_further(screen, demo, run.id, keys.viewer)
     return facts
 
 
-def _make_keys(house: DemoFolder) -> Keys:
-    ask(house, "org", "create", _ORGANISATION)
+def _make_keys(demo: DemoFolder) -> Keys:
+    run_command(demo, "org", "create", _ORGANISATION)
     admin, trainer, viewer = (
-        str(ask(house, "keys", "create", "--org", _ORGANISATION, "--role", role, "--name", f"demo {role}")["key"])
+        str(
+            run_command(demo, "keys", "create", "--org", _ORGANISATION, "--role", role, "--name", f"demo {role}")["key"]
+        )
         for role in ("admin", "trainer", "viewer")
     )
     return Keys(admin, trainer, viewer)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import NoReturn
 import httpx
 
 from app.demo import DemoError
+from app.server import check_port
 
 _READY_WITHIN = 30.0
 _STOPPED_WITHIN = 10.0
@@ -55,16 +55,16 @@ class DemoFolder:
 
 
 @contextmanager
-def running_service(house: DemoFolder) -> Iterator[str]:
+def running_service(demo: DemoFolder) -> Iterator[str]:
     """Run the service for the block, and yield its address. DemoError: the service does not start."""
-    port = _free_port()
+    port = check_port("127.0.0.1", 0)
     url = f"http://127.0.0.1:{port}"
-    with house.log.open("wb") as log:
+    with demo.log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - this program itself, no shell
             _command("serve", "--host", "127.0.0.1", "--port", str(port)),
             # A package `app` in the caller's folder would be imported first.
-            cwd=house.folder,
-            env=house.environment,
+            cwd=demo.folder,
+            env=demo.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -72,19 +72,19 @@ def running_service(house: DemoFolder) -> Iterator[str]:
     # By default SIGTERM skips `finally` blocks, and the service would outlive the demo.
     before = signal.signal(signal.SIGTERM, _leave)
     try:
-        _wait_until_ready(process, url, house)
+        _wait_until_ready(process, url, demo)
         yield url
     finally:
         _stop(process)
         signal.signal(signal.SIGTERM, before)
 
 
-def ask(house: DemoFolder, *arguments: str) -> dict[str, object]:
+def run_command(demo: DemoFolder, *arguments: str) -> dict[str, object]:
     """Run an `epsilon-ledger` command with `--json` on the demo's database, and return its output."""
     done = subprocess.run(  # noqa: S603 - as above
         _command(*arguments, "--json"),
-        cwd=house.folder,
-        env=house.environment,
+        cwd=demo.folder,
+        env=demo.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -104,14 +104,7 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "app", *arguments]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: DemoFolder) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, demo: DemoFolder) -> None:
     deadline = time.monotonic() + _READY_WITHIN
     why = f"is not ready after {_READY_WITHIN:.0f} s"
     # Ignore proxies of the environment.
@@ -126,7 +119,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, house: DemoFol
             except httpx.RequestError:
                 pass  # It is not listening yet.
             time.sleep(0.05)
-    raise DemoError(f"The service {why}. {house.log_tail}")
+    raise DemoError(f"The service {why}. {demo.log_tail}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

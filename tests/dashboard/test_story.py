@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from app.demo.dataset import load_patients
-from app.demo.training import step_event, train_until_refused
+from app.demo.training import load_patients, step_event, train_until_refused
 from epsilon_ledger import LedgerClient, Run, StepAuthorization
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.demo import DemoError, entrypoint, server_process
-from app.demo.console import Screen
-from app.demo.dataset import load_patients
-from app.demo.report import gather
-from app.demo.server_process import DemoFolder, ask, running_service
-from app.demo.training import TrainingResult
+from app import demo
+from app.demo import DemoError, server_process
+from app.demo.report import Screen, gather
+from app.demo.server_process import DemoFolder, run_command, running_service
+from app.demo.training import TrainingResult, load_patients
 from epsilon_ledger import BudgetExceededError, RunHistory, RunHistoryPoint, RunState, StepAuthorization
 from tests import fork_server
 from tests.demo.forked import PROGRAM
@@ -65,7 +64,7 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
     # What it left behind can be proven again.
     (left,) = folder.iterdir()
     assert facts["database_url"].startswith(f"sqlite:///{left}")
-    found = ask(DemoFolder(left), "verify")
+    found = run_command(DemoFolder(left), "verify")
     assert found == facts["verification"]
     assert (found["sound"], found["steps"], found["charges"]) == (
         True,
@@ -111,14 +110,14 @@ def test_a_service_that_never_gets_ready_is_stopped(tmp_path: Path, monkeypatch:
 
 def test_a_command_that_fails_is_shown(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="keys create --org nobody --role admin` exited with"):
-        ask(DemoFolder(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
+        run_command(DemoFolder(tmp_path), "keys", "create", "--org", "nobody", "--role", "admin")
 
 
 def test_what_is_missing_is_said_with_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(entrypoint, "find_spec", lambda name: None if name == "sklearn" else name)
-    assert entrypoint.run_demo() == 1
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "sklearn" else name)
+    assert demo.run_demo() == 1
     assert "pip install scikit-learn" in capsys.readouterr().out
 
 
@@ -128,7 +127,7 @@ def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(server_process, "_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
-    assert entrypoint.run_demo(keep=False) == 1
+    assert demo.run_demo(keep=False) == 1
     assert "The demo failed: The service exited with 3" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 

@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 
-from app.demo.dataset import Floats, accuracy, load_patients
-from app.demo.training import DELTA, MODEL, DpSgd, clipped, per_example_gradients, poisson_sample, step_event
+from app.demo.training import (
+    DELTA,
+    MODEL,
+    DpSgd,
+    Floats,
+    accuracy,
+    clipped,
+    load_patients,
+    per_example_gradients,
+    poisson_sample,
+    step_event,
+)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_the_wheel_holds_every_module_and_every_migration(installed: Installed) 
     assert expected <= names
     assert {name for name in names - expected if ".dist-info/" not in name} == set()
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert "app/demo/entrypoint.py" in names
+    assert "app/demo/training.py" in names
     assert "app/migrations/versions/0001_initial.py" in names
 
 
