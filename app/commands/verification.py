@@ -20,13 +20,19 @@ from app.service.auth.authentication import CLI_ACTOR
 from app.service.maintenance.database_copy import copy_database
 from app.service.monitoring.exposition import write_verification
 from app.service.signatures import require_signer, signer_of
-from app.service.verification import VerificationReport, apply_quarantines, merge_reports
+from app.service.verification import VerificationReport, merge_reports
 from app.service.verification import verify as verify_ledger
+from app.service.verification.requests import apply_quarantines
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from app.settings import Settings
 
 MAX_LIFT_COMMANDS: Final = 20
 """Maximum number of `quarantine lift` commands that `verify` prints."""
+
+_SUMMARY: Final = (
+    "{accounts} accounts ({runs} of them runs) recomputed from {charges} charges for {steps} steps, "
+    "{decisions} chained decisions, {reservations} reservations and {audit_events} audit events"
+)
 
 
 def copy_ledger(
@@ -97,14 +103,10 @@ def verify(
         "unproven": sorted(account for _, account in found.unproven),
         "quarantined": {account: why for (_, account), why in sorted(found.quarantined.items())},
     }
-    summary = (
-        f"{found.accounts} accounts ({found.runs} of them runs) recomputed from {found.charges} charges "
-        f"for {found.steps} steps, {found.decisions} chained decisions, {found.reservations} reservations "
-        f"and {found.audit_events} audit events"
-    )
+    summary = _SUMMARY.format_map(found.checked)
     verdict = "every curve agrees byte for byte" if found.sound else f"{len(found.problems)} discrepancies"
     stopped = f"Writes to {len(found.quarantined)} accounts are stopped." if found.quarantined else ""
-    whole = f"{summary}: {verdict}." if found.accounts or not found.sound else "The ledger is empty."
+    whole = f"{summary}: {verdict}." if found.checked["accounts"] or not found.sound else "The ledger is empty."
     lines = [whole, *found.problems, stopped, *_lift_commands(found)]
     print_result(as_json=as_json, text="\n".join(filter(None, lines)), facts=facts)
     raise typer.Exit(0 if found.sound else 1)

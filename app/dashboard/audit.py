@@ -30,7 +30,7 @@ from app.service.audit.queries import (
     read_health,
 )
 from app.service.queries.overview import read_change_token
-from app.service.verification.results import list_verifications
+from app.service.verification.requests import list_verifications
 
 routes = router()
 

@@ -10,7 +10,8 @@ from sqlalchemy import event as hooks
 from app.ledger.account_records import MOST_EVENTS
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.signatures import is_signed_by
-from app.service.verification import apply_quarantines, verify
+from app.service.verification import verify
+from app.service.verification.requests import apply_quarantines
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, open_ledger, signing_key
 from tests.service.tampering import shift_curve, tampering

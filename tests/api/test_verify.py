@@ -6,7 +6,7 @@ import pytest
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import verifications
-from app.service.verification import results, verify
+from app.service.verification import requests, verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
 from tests.conftest import Ledger
 from tests.service.tampering import MODEL, account, set_run, shift_curve, tampering
@@ -103,7 +103,7 @@ def test_a_verification_finds_the_same_whether_one_was_kept_or_not(charged: Ledg
 def test_a_verification_lists_its_first_discrepancies_and_counts_all(
     charged: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "MAX_LISTED", 1)
+    monkeypatch.setattr(requests, "MAX_LISTED", 1)
     with tampering(charged.database) as tx:
         for path in ("mimic", "mimic/icu-team"):
             shift_curve(tx, path, 1)

@@ -1,7 +1,8 @@
 """What waits for another person, as the page tells it."""
 
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import apply_quarantines, verify
+from app.service.verification import verify
+from app.service.verification.requests import apply_quarantines
 from tests.conftest import Ledger
 from tests.dashboard.reading import visit, words
 from tests.service.reserving import NOW

@@ -16,14 +16,14 @@ CASES = (
     Mutation(
         "acts are not hashed again",
         "app/service/verification/audit_replay.py",
-        "if audit_entry_hash(told.head, act) != act.entry_hash:",
+        "if audit_entry_hash(state.head, entry) != entry.entry_hash:",
         "if False:",
         ("tests/service/test_act_verification.py",),
     ),
     Mutation(
         "what a checkpoint has signed is not compared",
         "app/service/verification/__init__.py",
-        "    wrong += contradictions(audit.told, known)\n",
+        "    found += contradictions(audit.states, trusted)\n",
         "",
         ("tests/api/test_checkpoints.py", "tests/service/test_cli_proofs.py"),
     ),
@@ -90,14 +90,14 @@ CASES = (
     Mutation(
         "an account whose row is gone is not missed",
         "app/service/verification/__init__.py",
-        "    _name_missing(audit, unseen)\n",
+        "    _report_missing(audit, unseen)\n",
         "",
         ("tests/service/test_act_verification.py",),
         "account_that_was_deleted and sqlite",
     ),
     Mutation(
         "a verification that finds nothing any more lifts a quarantine by itself",
-        "app/service/verification/__init__.py",
+        "app/service/verification/requests.py",
         "    return replace(found, quarantined=standing).revised(again)\n",
         """    for owner, each in replace(found, quarantined=standing).liftable:
         with db.write(owner) as tx:
@@ -109,15 +109,15 @@ CASES = (
     ),
     Mutation(
         "a quarantine is placed without an entry of the audit log",
-        "app/service/verification/quarantines.py",
-        "for account_id, old in before.items() if told else ():",
-        "for account_id, old in ():",
+        "app/service/verification/requests.py",
+        "for account_id, reason in previous.items() if recorded else ():",
+        "for account_id, reason in ():",
         (PLACED,),
         "audit_log and not postgresql",
     ),
     Mutation(
         "an account is not stopped because the end of the chain cannot be read",
-        "app/service/verification/quarantines.py",
+        "app/service/verification/requests.py",
         "    except (*DAMAGED, SQLAlchemyError) as error:\n",
         "    except ZeroDivisionError as error:\n",
         (PLACED,),
@@ -126,7 +126,7 @@ CASES = (
     Mutation(
         "a quarantine that was deleted from its row is not found",
         "app/service/verification/audit_replay.py",
-        "    if record.quarantine != terms.quarantine:\n",
+        "    if record.quarantine != recorded.quarantine:\n",
         "    if False:\n",
         (PLACED,),
         "clears_the_quarantine and not postgresql",

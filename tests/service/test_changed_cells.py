@@ -20,8 +20,9 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import metadata
 from app.persistence.tolerant import DamagedCell
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import VerificationReport, apply_quarantines, verify
+from app.service.verification import VerificationReport, verify
 from app.service.verification.report import VerificationContext
+from app.service.verification.requests import apply_quarantines
 from tests import postgres
 from tests.conftest import furnished, need_postgresql
 from tests.service.changing import TABLES, Change, Copies, changes, zeroed

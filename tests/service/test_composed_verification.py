@@ -13,7 +13,8 @@ from sqlalchemy import Connection, delete, update
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, run_budgets
 from app.service.audit.export import export
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import apply_quarantines, verify
+from app.service.verification import verify
+from app.service.verification.requests import apply_quarantines
 from tests.conftest import Ledger
 from tests.service.lifting import lift
 from tests.service.tampering import set_account, set_balance, tampering

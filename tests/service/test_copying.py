@@ -96,7 +96,7 @@ def test_every_row_comes_out_as_it_went_in(source: Ledger, target: Database, mon
     assert copied.found.problems == ()
     assert dump(target) == before == dump(source.database)
     assert copied.rows == {name: len(rows) for name, rows in before.items()}
-    assert copied.found.decisions == len(before["decisions"])
+    assert copied.found.checked["decisions"] == len(before["decisions"])
 
 
 def test_the_copy_takes_up_where_the_source_ended(source: Ledger, target: Database, urls: tuple[str, str]) -> None:

@@ -15,8 +15,8 @@ from app.persistence.repositories import raw_rows
 from app.persistence.repositories.locks import lock
 from app.service import verification
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.verification import VerificationReport, apply_quarantines, quarantines, verify
-from app.service.verification.quarantines import verification_lock
+from app.service.verification import VerificationReport, requests, verify
+from app.service.verification.requests import apply_quarantines, verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
 from tests.service.lifting import lift
@@ -134,7 +134,7 @@ def test_a_stale_verification_stops_nothing_that_was_restored(charged: Ledger) -
     _shift(charged, 1)
     assert charged.post("/v1/verifications", None, "admin").json()["sound"]
     now = apply_quarantines(charged.database, stale, CLI_ACTOR, NOW)
-    assert (stale.sound, now.sound, now.accounts) == (False, True, stale.accounts)
+    assert (stale.sound, now.sound, now.checked["accounts"]) == (False, True, stale.checked["accounts"])
     assert _step(charged, MODEL) == 200
 
 
@@ -206,7 +206,7 @@ def test_one_verification_at_a_time_places_quarantines(
 HOLDER = """
 import sys, time
 from app.persistence.database import Database
-from app.service.verification.quarantines import verification_lock
+from app.service.verification.requests import verification_lock
 with verification_lock(Database(sys.argv[1])):
     print("has it", flush=True)
     time.sleep(600)
@@ -274,7 +274,7 @@ def _until_blocked(db: Database) -> None:
 
 
 def test_any_number_of_accounts_is_stopped_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantines, "STOPPED_AT_ONCE", 1)
+    monkeypatch.setattr(requests, "QUARANTINED_AT_ONCE", 1)
     with tampering(charged.database) as tx:
         for path in ("mimic", TEAM, MODEL):
             shift_curve(tx, path, -1)

@@ -18,7 +18,7 @@ from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import account_ancestors, attempts, balances, event_costs, populations, runs
 from app.service import verification
 from app.service.verification import report, verify
-from app.service.verification.event_costs import price_problem
+from app.service.verification.balances import price_problem
 from tests.api.trainer import LOUD, Trainer
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
@@ -182,20 +182,21 @@ def test_a_sound_ledger_is_called_sound_and_counted(charged: Ledger) -> None:
     before = dump(charged.database)
     found = verify(charged.database)
     assert (found.sound, found.problems) == (True, ())
-    assert (found.accounts, found.runs, found.decisions, found.charges, found.steps) == (6, 3, 5, 6, 16)
+    assert found.checked.items() >= {"accounts": 6, "runs": 3, "decisions": 5, "charges": 6, "steps": 16}.items()
     assert dump(charged.database) == before
 
 
 def test_an_empty_ledger_is_sound(ledger: Ledger) -> None:
     found = verify(ledger.database)
-    assert (found.sound, found.accounts, found.runs, found.charges, found.steps) == (True, 0, 0, 0, 0)
+    assert found.sound
+    assert found.checked.items() >= {"accounts": 0, "runs": 0, "charges": 0, "steps": 0}.items()
 
 
 def test_prices_are_read_piece_by_piece(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "PRICES_AT_ONCE", 1)
     monkeypatch.setattr(verification, "ROWS_AT_ONCE", 1)
     found = verify(charged.database)
-    assert (found.problems, found.accounts, found.charges) == ((), 6, 6)
+    assert (found.problems, found.checked["accounts"], found.checked["charges"]) == ((), 6, 6)
 
 
 @pytest.mark.sqlite
@@ -213,7 +214,7 @@ def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPat
         verify(ledger.database)
         gc.collect()
         tracemalloc.start()
-        assert verify(ledger.database).runs == runs.stop
+        assert verify(ledger.database).checked["runs"] == runs.stop
         _, found = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return found
@@ -266,7 +267,7 @@ def test_every_organisation_is_verified(charged: Ledger) -> None:
     ):
         made = charged.http.post(path, json=body, headers=charged.headers("admin", "clinic")).json()
     charged.http.post(f"/v1/runs/{made['id']}/steps", json={}, headers=charged.headers("admin", "clinic"))
-    assert verify(charged.database).accounts == 9
+    assert verify(charged.database).checked["accounts"] == 9
     assert verify(charged.database).sound
     with tampering(charged.database) as tx:
         shift_curve(tx, "mimic/clinic-team", -1)

@@ -10,7 +10,7 @@ from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.verifications import Verification, VerificationPage
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect
-from app.service.verification import results
+from app.service.verification import requests
 
 routes = router("verifications")
 
@@ -27,7 +27,7 @@ async def create_verification(context: ContextDep, idempotency: IdempotencyDep) 
     """
 
     def verify() -> Response:
-        return idempotency.respond(results.make_verification(context), Verification.of)
+        return idempotency.respond(requests.make_verification(context), Verification.of)
 
     return await to_thread.run_sync(verify, limiter=VERIFIERS)
 
@@ -36,7 +36,7 @@ async def verify_now(context: RequestContext) -> None:
     """Verify the caller's organisation, one at a time, and store the result."""
 
     def verify() -> None:
-        run_effect(context, results.make_verification(context))
+        run_effect(context, requests.make_verification(context))
 
     await to_thread.run_sync(verify, limiter=VERIFIERS)
 
@@ -44,10 +44,10 @@ async def verify_now(context: RequestContext) -> None:
 @routes.read("/verifications", "List verifications", VerificationPage, *LIST_ERRORS)
 def list_verifications(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
     """List the organisation's verifications through this API, newest first; the newest 1,000 are kept."""
-    return page_response(request, results.list_verifications(context, page), VerificationPage, Verification.of)
+    return page_response(request, requests.list_verifications(context, page), VerificationPage, Verification.of)
 
 
 @routes.read("/verifications/{verification_id}", "Get a verification", Verification, *READ_ERRORS, "insufficient_scope")
 def get_verification(verification_id: str, request: Request, context: ContextDep) -> Response:
     """Get the stored result of a verification."""
-    return etag_response(request, Verification.of(results.get_verification(context, verification_id)))
+    return etag_response(request, Verification.of(requests.get_verification(context, verification_id)))

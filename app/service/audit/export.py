@@ -20,7 +20,7 @@ from app.persistence.repositories.account_values import weights_facts
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
 from app.persistence.tolerant import DamagedCell, refuse
-from app.service.verification.audit_replay import AuditState, Terms, replay_audit_log
+from app.service.verification.audit_replay import AuditState, RecordedAccount, replay_audit_log
 
 Damaged = Mapping[object, DamagedCell]
 """Unreadable cells of accounts, by account id and by path."""
@@ -145,10 +145,10 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
-    told = replay_audit_log(audit_entries.list_all(tx, owner)).get(owner, AuditState())
+    state = replay_audit_log(audit_entries.list_all(tx, owner)).get(owner, AuditState())
     for account in chosen:
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
-        limits = _limits(account, told.terms.get(account.id))
+        limits = _limits(account, state.accounts.get(account.id))
         tree = {"accounts": paths[owner, account.id], "parents": charged}
         yield _account(account, tree, limits, complete=account.id in beneath)
     for run in runs:
@@ -201,9 +201,9 @@ def _events(
             }
 
 
-def _limits(account: Account, terms: Terms | None) -> list[dict[str, float] | None]:
+def _limits(account: Account, recorded: RecordedAccount | None) -> list[dict[str, float] | None]:
     """List the limits in order, the present one last."""
-    before = [] if terms is None else [stage.limit for stage in terms.stages[:-1]]
+    before = [] if recorded is None else [period.limit for period in recorded.limits[:-1]]
     limits = [*before, account.limit]
     return [None if limit is None else asdict(limit) for limit in limits]
 

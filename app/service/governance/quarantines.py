@@ -18,7 +18,7 @@ from app.service.costing import PrecomputedCosts
 from app.service.governance.change_control import open_proposals, propose, require_none_open
 from app.service.idempotency import Effect
 from app.service.verification import verify
-from app.service.verification.quarantines import verification_lock
+from app.service.verification.requests import verification_lock
 
 MOST_FAULTS: Final = 20
 """Maximum number of discrepancies in the error."""

@@ -65,8 +65,8 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
         "duration_seconds": ("Duration of the last verification.", seconds),
         "discrepancies": ("Discrepancies of balances and chains.", len(found.problems)),
         "unproven_accounts": ("Accounts without a proven balance.", len(found.unproven)),
-        "accounts": ("Recomputed accounts.", found.accounts),
-        "decisions": ("Verified decisions.", found.decisions),
+        "accounts": ("Recomputed accounts.", found.checked["accounts"]),
+        "decisions": ("Verified decisions.", found.checked["decisions"]),
     }
     for name, (help_text, value) in told.items():
         Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)

@@ -14,7 +14,7 @@ from app.persistence.repositories import raw_rows
 from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation, StoredRun
 from app.persistence.tolerant import DAMAGED
 from app.service.ids import is_of
-from app.service.verification.audit_replay import status_disagreement
+from app.service.verification.audit_replay import status_discrepancy
 from app.service.verification.balances import is_readable
 from app.service.verification.report import Balance, VerificationContext
 
@@ -26,10 +26,10 @@ TOLERANCE = 1e-9
 """Relative tolerance of epsilon between processors and library versions."""
 
 
-def replay(audit: VerificationContext, run: StoredRun) -> None:
+def check_run(audit: VerificationContext, run: StoredRun) -> None:
     """Check a run's chain, add its charges to the accounts above, and balance its reservations."""
     key = (run.organisation_id, run.id)
-    audit.runs += 1
+    audit.checked["runs"] += 1
     governing = next((balance for balance in audit.upwards(key) if balance.account.limit is not None), None)
     _ChainReplay(audit, run, key, genesis(*key), next_step=run.attempts.get(1, 0), governing=governing).check()
 
@@ -72,10 +72,10 @@ class _ChainReplay:
         """Check the chain, add its charges to the accounts above, and balance its reservations."""
         audit, key = self.audit, self.key
         try:
-            for kept in raw_rows.entries(audit.tx, *key, audit.report):
-                self._check_entry(kept)
-        except DAMAGED as fault:
-            self._fail(f"a decision behind the {self.decisions} first ones cannot be read: {fault}")
+            for stored in raw_rows.entries(audit.tx, *key, audit.report):
+                self._check_entry(stored)
+        except DAMAGED as error:
+            self._fail(f"a decision behind the {self.decisions} first ones cannot be read: {error}")
             return
         self._check_end()
         self._check_epsilon()
@@ -99,62 +99,62 @@ class _ChainReplay:
     def _fail_at(self, entry: DecisionEntry, detail: str) -> None:
         self._fail(f"decision {entry.position} {detail}", entry.position)
 
-    def _check_entry(self, kept: StoredEntry) -> None:
-        self._check_link(kept)
+    def _check_entry(self, stored: StoredEntry) -> None:
+        self._check_link(stored)
         if not self.broken:
-            self._note_terms(kept.entry)
-        if kept.entry.outcome in STEPS_TAKEN:
-            self._check_steps(kept)
-        elif (kept.next_step, kept.follows_step, kept.opens_step) != (None, None, None):
-            self._fail(f"decision {kept.entry.position} took no steps, and yet others are tied to it.")
-        if kept.entry.outcome in CHARGED:
-            self._charge(kept.entry)
+            self._collect_limits(stored.entry)
+        if stored.entry.outcome in STEPS_TAKEN:
+            self._check_steps(stored)
+        elif (stored.next_step, stored.follows_step, stored.opens_step) != (None, None, None):
+            self._fail(f"decision {stored.entry.position} took no steps, and yet others are tied to it.")
+        if stored.entry.outcome in CHARGED:
+            self._charge(stored.entry)
 
-    def _check_link(self, kept: StoredEntry) -> None:
+    def _check_link(self, stored: StoredEntry) -> None:
         """Report the first decision that is missing or does not match its hash."""
-        entry = kept.entry
+        entry = stored.entry
         problem = None
         if entry.position != self.decisions:
             problem = f"decision {self.decisions} is missing from its chain."
-        elif entry_hash(self.head, entry) != kept.entry_hash:
+        elif entry_hash(self.head, entry) != stored.entry_hash:
             problem = f"decision {entry.position} is not the one that was made: its hash is that of another."
         if problem and not self.broken:
             self.broken = True
             self._fail(problem, min(self.decisions, entry.position))
-        self.head = kept.entry_hash
+        self.head = stored.entry_hash
         self.decisions = entry.position + 1
         anchored = self.audit.anchors(self.key).get(self.decisions)
-        if anchored is not None and anchored != kept.entry_hash.hex() and not self.broken:
+        if anchored is not None and anchored != stored.entry_hash.hex() and not self.broken:
             self.broken = True
             self._fail_at(entry, "is not the one that the organisation's chain is tied to: it was rewritten.")
-        self.audit.decisions += 1
+        self.audit.checked["decisions"] += 1
 
-    def _note_terms(self, entry: DecisionEntry) -> None:
+    def _collect_limits(self, entry: DecisionEntry) -> None:
         """Collect the limits and the epsilon of a decision with a valid hash."""
         if self.governing is not None:
             self.governing.limits.add((entry.epsilon_limit, entry.delta))
         binding = self.audit.balances.get((self.key[0], entry.binding_account_id))
         if binding is not None and entry.refusal_details is not None:
             with suppress(KeyError, TypeError, ValueError):  # the hash proves the text, not its form
-                facts = json.loads(entry.refusal_details)
-                binding.limits.add((float(facts["epsilon_limit"]), float(facts["delta"])))
+                details = json.loads(entry.refusal_details)
+                binding.limits.add((float(details["epsilon_limit"]), float(details["delta"])))
         self.epsilon = entry.epsilon
         if entry.outcome == "reported" and entry.steps_remaining is None:
             self.overdrawn = True
 
-    def _check_steps(self, kept: StoredEntry) -> None:
+    def _check_steps(self, stored: StoredEntry) -> None:
         """Compare the steps of a decision with the ones before it."""
-        entry = kept.entry
+        entry = stored.entry
         if entry.attempt != self.attempt:
             self._open_attempt(entry.attempt, entry.position)
         expected = self.next_step
         ties = (None, expected) if not self.begun else (expected, None)
         if entry.first_step != expected:
             self._fail_at(entry, f"begins at step {entry.first_step}; the steps before it end at {expected}.")
-        elif (kept.follows_step, kept.opens_step) != ties:
+        elif (stored.follows_step, stored.opens_step) != ties:
             self._fail_at(entry, "does not say that it follows the steps before it.")
-        if kept.next_step != entry.first_step + entry.step_count:
-            self._fail_at(entry, f"says that it ends at step {kept.next_step}.")
+        if stored.next_step != entry.first_step + entry.step_count:
+            self._fail_at(entry, f"says that it ends at step {stored.next_step}.")
         self.begun = True
         self.next_step = entry.first_step + sum(count for _, count in entry.items)
 
@@ -171,9 +171,9 @@ class _ChainReplay:
         counted = sum(count for _, count in entry.items)
         if counted != entry.step_count:
             self._fail_at(entry, f"says that it takes {entry.step_count} steps; its charges are {counted}.")
-        self.audit.charges += len(entry.items)
+        self.audit.checked["charges"] += len(entry.items)
         if entry.outcome in STEPS_TAKEN:
-            self.audit.steps += counted
+            self.audit.checked["steps"] += counted
         reservation = None
         if entry.reservation_id is not None:
             reservation = self.audit.reservations.get((self.key[0], entry.reservation_id))
@@ -210,7 +210,7 @@ class _ChainReplay:
             self._open_attempt(attempt, None)
         if self.run.next_step != self.next_step:
             self._fail(f"its steps end at {self.next_step}, but its next step is {self.run.next_step}.")
-        if wrong := status_disagreement(self.run.status, self.audit.terms(self.key), overdrawn=self.overdrawn):
+        if wrong := status_discrepancy(self.run.status, self.audit.recorded(self.key), overdrawn=self.overdrawn):
             self._fail(wrong)
         if self.overdrawn and self.run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
             self._fail(f"it has reported more than its limit allows, and yet it is {self.run.status}.")
@@ -277,8 +277,8 @@ class _ChainReplay:
 
     def _check_revoked(self, reservation: StoredReservation) -> None:
         """Compare a reservation's cancelled steps with the audit log and its charges."""
-        name, told = f"reservation {reservation.id}", self.audit.revoked(self.key[0], reservation.id)
-        if told is not None and reservation.revoked != told:
+        name, state = f"reservation {reservation.id}", self.audit.state(self.key[0])
+        if state is not None and reservation.revoked != state.revoked.get(reservation.id, Counter()):
             self._fail(f"what {name} records as revoked from its plan differs from the audit log of lowered limits.")
         asked = self.used.get(reservation.id, Counter()) - self.unasked.get(reservation.id, Counter())
         for event, count in reservation.revoked.items():

@@ -29,26 +29,26 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
 """Columns that the audit log has in another form, for it contains no secrets."""
 
 
-def note(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def apply(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     """Apply an audit entry to the rows."""
-    maker = _MAKERS.get(entry.action)
-    if maker is not None:
-        maker(said, entry, after)
-    elif entry.subject in said.get("proposals", {}):
-        _decision(said, entry, after)
+    handler = _HANDLERS.get(entry.action)
+    if handler is not None:
+        handler(records, entry, after)
+    elif entry.subject in records.get("proposals", {}):
+        _decision(records, entry, after)
 
 
 def compare(columns: Mapping[str, Any], record: StoredRecord) -> str | None:
     """Compare a row with its columns by the audit log; return the discrepancy, or None."""
-    other = [name for name, value in columns.items() if _cell(record.table, name, record.row) != value]
-    return (
-        f"the row {record.key} of {record.table} is not as the audit log has it: {', '.join(other)}." if other else None
-    )
+    changed = [name for name, value in columns.items() if _cell(record.table, name, record.row) != value]
+    if not changed:
+        return None
+    return f"the row {record.key} of {record.table} is not as the audit log has it: {', '.join(changed)}."
 
 
-def missing(said: Records) -> Iterator[str]:
+def missing(records: Records) -> Iterator[str]:
     """Report the remaining rows of the audit log, which were found in no table."""
-    for table, rows in said.items():
+    for table, rows in records.items():
         if table not in ENDING:
             yield from (f"the row {key} of {table} is missing." for key in rows)
 
@@ -58,8 +58,8 @@ def _cell(table: str, name: str, row: Row[Any]) -> Any:  # noqa: ANN401 - a cell
     return value if read is None or value is None else read(value)
 
 
-def _row(said: Records, table: str, key: str, **columns: object) -> None:
-    said.setdefault(table, {}).setdefault(key, {}).update(columns)
+def _row(records: Records, table: str, key: str, **columns: object) -> None:
+    records.setdefault(table, {}).setdefault(key, {}).update(columns)
 
 
 def _creation(entry: AuditEntry) -> dict[str, object]:
@@ -70,25 +70,25 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _organisation(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _organisation(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     columns = {"name": after["name"], "policy": None, "policy_revision": 0, "created_at": entry.created_at}
-    _row(said, "organisations", entry.subject, **columns)
+    _row(records, "organisations", entry.subject, **columns)
 
 
-def _policy(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _policy(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if entry.subject == entry.organisation_id:
         policy, revision = canonical(after["policy"]), after["revision"]
-        _row(said, "organisations", entry.subject, policy=policy, policy_revision=revision)
+        _row(records, "organisations", entry.subject, policy=policy, policy_revision=revision)
 
 
-def _key(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _key(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"name": after["name"], "role": after["role"], "scope_id": after["scope"]}
     times = {name: _moment(after[name]) for name in ("expires_at", "revoked_at")}
     made = _creation(entry) if entry.action == AuditAction.API_KEY_CREATED else {}
-    _row(said, "api_keys", entry.subject, **given, secret_hash=after["secret_sha256"], **times, **made)
+    _row(records, "api_keys", entry.subject, **given, secret_hash=after["secret_sha256"], **times, **made)
 
 
-def _proposal(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _proposal(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     what = {
         "kind": entry.action.partition(".")[0],
         "account_id": after["account"],
@@ -96,63 +96,63 @@ def _proposal(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> Non
     }
     why = {"reason": entry.reason, "proposed_by": entry.actor, "proposed_at": entry.created_at}
     decision = dict.fromkeys(("decided_by", "decided_at", "decision_reason"))
-    _row(said, "proposals", entry.subject, **what, **why, status=str(ProposalStatus.OPEN), **decision)
+    _row(records, "proposals", entry.subject, **what, **why, status=str(ProposalStatus.OPEN), **decision)
 
 
-def _decision(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _decision(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     decision = {"decided_by": entry.actor, "decided_at": entry.created_at, "decision_reason": entry.reason}
-    _row(said, "proposals", entry.subject, status=after["status"], **decision)
+    _row(records, "proposals", entry.subject, status=after["status"], **decision)
 
 
-def _experiment(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _experiment(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"account_id": after["account"], "charging_mode": after["charging_mode"]}
-    _row(said, "experiments", entry.subject, **given, **_creation(entry))
+    _row(records, "experiments", entry.subject, **given, **_creation(entry))
 
 
-def _webhook(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _webhook(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"url": after["url_sha256"], "types": after["types"], "account_id": after["account"]}
     unset = dict.fromkeys(("previous_secret", "previous_secret_expires_at", "disabled_at", "disabled_reason"))
     secret, created_at = after["secret_sha256"], entry.created_at
-    _row(said, "webhooks", entry.subject, **given, secret=secret, created_at=created_at, **unset)
+    _row(records, "webhooks", entry.subject, **given, secret=secret, created_at=created_at, **unset)
 
 
-def _webhook_secret(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _webhook_secret(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     previous = {
-        "previous_secret": said["webhooks"][entry.subject]["secret"],
+        "previous_secret": records["webhooks"][entry.subject]["secret"],
         "previous_secret_expires_at": entry.created_at + timedelta(seconds=after["overlap_seconds"]),
     }
-    _row(said, "webhooks", entry.subject, **previous, secret=after["secret_sha256"])
+    _row(records, "webhooks", entry.subject, **previous, secret=after["secret_sha256"])
 
 
-def _webhook_disabled(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(said, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
+def _webhook_disabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    _row(records, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
 
 
-def _session(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _session(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"role": after["role"], "scope_id": after["scope"], "oidc_key_thumbprint": after["thumbprint"]}
     times = {"created_at": entry.created_at, "expires_at": _moment(after["expires_at"])}
-    _row(said, "sessions", entry.subject, actor=entry.actor, secret_hash=after["secret_sha256"], **given, **times)
+    _row(records, "sessions", entry.subject, actor=entry.actor, secret_hash=after["secret_sha256"], **given, **times)
 
 
-def _session_ended(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    said.get("sessions", {}).pop(entry.subject, None)
+def _session_ended(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    records.get("sessions", {}).pop(entry.subject, None)
 
 
-def _anchors(said: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
+def _anchors(records: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
     for run_id, (decisions, _head) in after["runs"].items():
-        _row(said, "run_anchors", run_id, decision_count=decisions)
+        _row(records, "run_anchors", run_id, decision_count=decisions)
 
 
-def _run(said: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(said, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
+def _run(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    _row(records, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
 
 
-def _attempt(said: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _attempt(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     key = f"{entry.subject}/{after['attempt']}"
-    _row(said, "attempts", key, first_step=after["first_step"], created_at=entry.created_at)
+    _row(records, "attempts", key, first_step=after["first_step"], created_at=entry.created_at)
 
 
-_MAKERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]], None]]] = {
+_HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]], None]]] = {
     AuditAction.ORGANISATION_CREATED: _organisation,
     AuditAction.POLICY_REPLACED: _policy,
     AuditAction.API_KEY_CREATED: _key,

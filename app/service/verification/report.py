@@ -15,13 +15,13 @@ from app.ledger.verifications import Discrepancy
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell
-from app.service.verification.audit_replay import AuditState, Terms
+from app.service.verification.audit_replay import AuditState, RecordedAccount
 
 PRICES_AT_ONCE = 500
 """Costs per statement; a population may have as many events as steps."""
 
 CHECKED: Final = ("accounts", "runs", "decisions", "reservations", "charges", "steps", "audit_events")
-"""Kinds of objects that a verification counts."""
+"""Kinds of objects that a verification counts; accounts include runs, and charges are charged step events."""
 
 STOPPING: Final = {
     "accounts": "id",
@@ -38,26 +38,14 @@ class VerificationReport:
     """Discrepancies, quarantines, and the number of objects checked.
 
     Args:
-        accounts: runs included.
-        charges: charged step events.
+        checked: number of objects of each kind in `CHECKED`.
         organisation_id: None: every organisation.
     """
 
-    accounts: int
-    runs: int
-    decisions: int
-    reservations: int
-    charges: int
-    steps: int
-    audit_events: int
+    checked: Mapping[str, int]
     discrepancies: tuple[Discrepancy, ...]
     quarantined: Mapping[Key, str]
     organisation_id: str | None = None
-
-    @property
-    def checked(self) -> dict[str, int]:
-        """The number of checked objects, by kind."""
-        return {name: getattr(self, name) for name in CHECKED}
 
     @property
     def sound(self) -> bool:
@@ -67,41 +55,41 @@ class VerificationReport:
     @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each discrepancy."""
-        return tuple(fault.detail for fault in self.discrepancies)
+        return tuple(each.detail for each in self.discrepancies)
 
     @property
     def unproven(self) -> dict[Key, str]:
         """The first discrepancy of each account, as the reason of its quarantine."""
         found: dict[Key, str] = {}
-        for fault in self.discrepancies:
-            if fault.organisation_id is not None and fault.account_id is not None:
-                found.setdefault((fault.organisation_id, fault.account_id), fault.detail)
+        for each in self.discrepancies:
+            if each.organisation_id is not None and each.account_id is not None:
+                found.setdefault((each.organisation_id, each.account_id), each.detail)
         return found
 
     @property
     def liftable(self) -> dict[Key, str]:
         """The quarantines that two people may lift: neither the account nor its organisation has a discrepancy."""
         unproven = self.unproven
-        whole = {fault.organisation_id for fault in self.discrepancies if fault.account_id is None}
+        whole = {each.organisation_id for each in self.discrepancies if each.account_id is None}
         return {key: why for key, why in self.quarantined.items() if key not in unproven and not whole & {key[0], None}}
 
     def revised(self, again: Sequence["VerificationReport"]) -> "VerificationReport":
         """Replace the results of organisations by those of their second verification."""
-        looked_at = {one.organisation_id for one in again}
-        others = [fault for fault in self.discrepancies if fault.organisation_id not in looked_at]
-        found = [*others, *(fault for one in again for fault in one.discrepancies)]
-        stopped = {key: why for key, why in self.quarantined.items() if key[0] not in looked_at}
-        stopped.update({key: why for one in again for key, why in one.quarantined.items()})
+        verified = {one.organisation_id for one in again}
+        others = [each for each in self.discrepancies if each.organisation_id not in verified]
+        found = [*others, *(each for one in again for each in one.discrepancies)]
+        quarantined = {key: why for key, why in self.quarantined.items() if key[0] not in verified}
+        quarantined.update({key: why for one in again for key, why in one.quarantined.items()})
         # The first report has event descriptions without organisation; the second one finds them again.
-        faults = {(fault.account_id, fault.detail): fault for fault in found}
-        return replace(self, discrepancies=tuple(faults.values()), quarantined=stopped)
+        distinct = {(each.account_id, each.detail): each for each in found}
+        return replace(self, discrepancies=tuple(distinct.values()), quarantined=quarantined)
 
 
 def merge_reports(found: Sequence[VerificationReport]) -> VerificationReport:
     """Merge the reports of several databases, which have different organisations."""
     return VerificationReport(
-        **{name: sum(getattr(one, name) for one in found) for name in CHECKED},
-        discrepancies=tuple(fault for one in found for fault in one.discrepancies),
+        checked={kind: sum(one.checked[kind] for one in found) for kind in CHECKED},
+        discrepancies=tuple(each for one in found for each in one.discrepancies),
         quarantined={key: why for one in found for key, why in one.quarantined.items()},
     )
 
@@ -151,7 +139,7 @@ class VerificationContext:
         sound: events whose stored cost is right.
         balances: of readable populations and budgets, and of the run being checked.
         paths: accounts that a charge affects, by the charged account.
-        told: state by the audit log, by organisation.
+        states: by the audit log, by organisation.
         charged: budgets that each run charges, in order.
         children: child budgets, once all are read.
         plans: reservations by run.
@@ -163,7 +151,7 @@ class VerificationContext:
     book: CostCache = field(default_factory=CostCache)
     balances: dict[Key, Balance] = field(default_factory=dict)
     paths: dict[Key, list[Ancestor]] = field(default_factory=dict)
-    told: dict[str, AuditState] = field(default_factory=dict)
+    states: dict[str, AuditState] = field(default_factory=dict)
     charged: dict[Key, list[str]] = field(default_factory=dict)
     attested: dict[Key, Attestation] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
@@ -172,11 +160,7 @@ class VerificationContext:
     plans: dict[Key, list[StoredReservation]] = field(default_factory=dict)
     discrepancies: list[Discrepancy] = field(default_factory=list)
     damaged: set[tuple[str, str, str]] = field(default_factory=set)
-    accounts: int = 0
-    runs: int = 0
-    decisions: int = 0
-    charges: int = 0
-    steps: int = 0
+    checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHECKED, 0))
 
     def add(self, key: Key, detail: str, position: int | None = None) -> None:
         """Report a discrepancy of an account."""
@@ -185,23 +169,18 @@ class VerificationContext:
 
     def state(self, organisation_id: str) -> AuditState | None:
         """Get the state of an organisation by its audit log; None: unknown, or a broken log."""
-        told = self.told.get(organisation_id)
-        return told if told is not None and told.fault is None else None
+        state = self.states.get(organisation_id)
+        return state if state is not None and state.error is None else None
 
-    def terms(self, key: Key) -> Terms | None:
-        """Get an account's state by the audit log; None: unknown, or a broken log."""
-        told = self.state(key[0])
-        return None if told is None else told.terms.get(key[1])
+    def recorded(self, key: Key) -> RecordedAccount | None:
+        """Get an account by the audit log; None: unknown, or a broken log."""
+        state = self.state(key[0])
+        return None if state is None else state.accounts.get(key[1])
 
     def anchors(self, key: Key) -> Mapping[int, str]:
         """Get the anchored hashes of a run's chain, by number of decisions."""
-        told = self.state(key[0])
-        return {} if told is None else told.anchors.get(key[1], {})
-
-    def revoked(self, organisation_id: str, reservation_id: str) -> Counter[str] | None:
-        """Get a reservation's steps that lowered limits have cancelled; None: a broken log."""
-        told = self.state(organisation_id)
-        return None if told is None else told.revoked.get(reservation_id, Counter())
+        state = self.state(key[0])
+        return {} if state is None else state.anchors.get(key[1], {})
 
     def report(self, cell: DamagedCell) -> None:
         """Report an unreadable cell, which leaves the account of its row unproven."""
@@ -222,18 +201,14 @@ class VerificationContext:
         """Report damaged data of an account without ending the verification."""
         try:
             yield
-        except DAMAGED as fault:
-            self.add(key, f"it cannot be judged: {type(fault).__name__} {fault}.")
+        except DAMAGED as error:
+            self.add(key, f"it cannot be judged: {type(error).__name__} {error}.")
 
     def stages(self, key: Key) -> list[Account]:
         """List the account under each limit with its weights, the present one last."""
-        account, terms = self.balances[key].account, self.terms(key)
-        before = [] if terms is None else terms.stages[:-1]
-        return [*(replace(account, limit=stage.limit, weights=stage.weights) for stage in before), account]
-
-    def believes(self, organisation_id: str) -> bool:
-        """Whether the audit log of an organisation is unbroken."""
-        return organisation_id not in self.told or self.told[organisation_id].fault is None
+        account, recorded = self.balances[key].account, self.recorded(key)
+        before = [] if recorded is None else recorded.limits[:-1]
+        return [*(replace(account, limit=period.limit, weights=period.weights) for period in before), account]
 
     def upwards(self, key: Key) -> Iterator[Balance]:
         """Iterate over an account and its ancestors, by the first budget of several."""
@@ -265,7 +240,7 @@ class VerificationContext:
                 wanted.append(balance.account.parent_id)
         return sorted(found.values(), key=lambda one: (one.account.depth, one.account.id))
 
-    def know_children(self) -> None:
+    def index_children(self) -> None:
         """Index the children of populations and budgets, once all are read."""
         for key, balance in self.balances.items():
             above = self.balances.get((key[0], balance.account.parent_id or ""))

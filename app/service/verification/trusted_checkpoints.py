@@ -37,38 +37,38 @@ def trusted_checkpoint_of(document: Mapping[str, Any], public_key: bytes, name: 
 
 def last_trusted_checkpoint(checkpoint: Checkpoint) -> TrustedCheckpoint:
     """Convert a stored checkpoint by its row, without checking its signature."""
-    name = f"the checkpoint after {checkpoint.audit_length} audit events"
-    return TrustedCheckpoint(checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), name)
+    return TrustedCheckpoint(
+        checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex(), _name(checkpoint)
+    )
 
 
-def contradictions(told: Mapping[str, AuditState], witnesses: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
+def contradictions(states: Mapping[str, AuditState], trusted: Iterable[TrustedCheckpoint]) -> Iterator[tuple[str, str]]:
     """Compare audit logs with checkpoints; yield organisation ids and discrepancies."""
-    for witness in witnesses:
-        chain = told.get(witness.organisation_id, AuditState())
-        signed = witness.audit_length
-        if chain.audit_events < signed:
-            yield (
-                witness.organisation_id,
-                f"{witness.name} signed {signed} audit events, but the chain has {chain.audit_events}: it was cut.",
-            )
-        elif chain.heads.get(signed, b"").hex() != witness.head:
-            yield (
-                witness.organisation_id,
-                f"{witness.name} signed another history of the first {signed} audit events: it was rewritten.",
-            )
+    for each in trusted:
+        state = states.get(each.organisation_id, AuditState())
+        signed = f"{each.name} signed"
+        if state.length < each.audit_length:
+            detail = f"{signed} {each.audit_length} audit events, but the chain has {state.length}: it was cut."
+            yield each.organisation_id, detail
+        elif state.heads.get(each.audit_length, b"").hex() != each.head:
+            detail = f"{signed} another history of the first {each.audit_length} audit events: it was rewritten."
+            yield each.organisation_id, detail
 
 
-def document_fault(checkpoint: Checkpoint) -> str | None:
+def document_discrepancy(checkpoint: Checkpoint) -> str | None:
     """Compare a checkpoint's row with its document, without the signature; None: equal."""
-    name = f"the checkpoint after {checkpoint.audit_length} audit events"
+    name = _name(checkpoint)
     try:
-        document = json.loads(checkpoint.document)
-        payload = document["payload"]
-        said = (payload["organisation"], payload["audit_length"], payload["audit_head"])
-        if said != (checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex()):
+        payload = json.loads(checkpoint.document)["payload"]
+        documented = (payload["organisation"], payload["audit_length"], payload["audit_head"])
+        if documented != (checkpoint.organisation_id, checkpoint.audit_length, checkpoint.audit_head.hex()):
             return f"{name} is not the one that its document says."
         if payload["created_at"] != checkpoint.created_at.isoformat(timespec="microseconds"):
             return f"{name} was not made when its document says."
     except (KeyError, TypeError, ValueError) as error:
         return f"{name} cannot be read: {error}"
     return None
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return f"the checkpoint after {checkpoint.audit_length} audit events"

@@ -1,0 +1,175 @@
+"""Verify on request, one verification at a time: quarantine unproven accounts, and store the result."""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.ledger.audit import AuditAction
+from app.ledger.errors import LedgerUnavailableError, require_found
+from app.ledger.hash_chain import Actor
+from app.ledger.pages import Page, PageRequest
+from app.ledger.permissions import Permission
+from app.ledger.verifications import QuarantinedAccount, Verification
+from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
+from app.persistence.postgresql import is_id
+from app.persistence.repositories import organisations, raw_rows, verifications
+from app.persistence.tolerant import DAMAGED
+from app.service import metrics
+from app.service.audit_log import AuditEvent, record_event
+from app.service.auth.request_context import RequestContext
+from app.service.idempotency import Effect
+from app.service.ids import new_id
+from app.service.verification import VerificationReport, verify
+
+QUARANTINED_AT_ONCE: Final = 100
+"""Accounts quarantined per transaction, each with an audit event."""
+
+LOCK: Final = 7305524921735473254
+"""Key of PostgreSQL's advisory lock, fixed for ever; migrations use the one before it."""
+
+POLL_SECONDS: Final = 0.05
+"""Polling interval of a waiting verification."""
+
+MAX_LISTED: Final = 100
+"""Discrepancies, and quarantined accounts, that a stored result lists; it counts all of them."""
+
+_logger = logging.getLogger(__name__)
+
+
+def make_verification(context: RequestContext) -> Effect[Verification]:
+    """Verify the caller's organisation and quarantine unproven accounts; the effect stores the result."""
+    context.require_organisation_scope(Permission.LEDGER_VERIFY)
+    found = verify(context.db, context.organisation_id)
+    found = apply_quarantines(context.db, found, context.actor, context.now)
+    metrics.count_verification(sound=found.sound)
+    return lambda tx, _: _store(tx, context, found)
+
+
+def list_verifications(context: RequestContext, page: PageRequest) -> Page[Verification]:
+    """List the stored verifications of the caller's organisation."""
+    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
+        return verifications.page(tx, context.organisation_id, page)
+
+
+def get_verification(context: RequestContext, verification_id: str) -> Verification:
+    """Get a stored verification.
+
+    Raises:
+        NotFoundError: it does not exist, or is no longer kept.
+    """
+    with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
+        found = verifications.find(tx, context.organisation_id, verification_id)
+    return require_found(found, "verification", verification_id)
+
+
+def _store(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:
+    newest = verifications.newest_id(tx, context.organisation_id)
+    liftable = found.liftable
+    quarantined = [QuarantinedAccount(key[1], why, key in liftable) for key, why in sorted(found.quarantined.items())]
+    verification = Verification(
+        id=new_id("ver", context.now, after=newest),
+        organisation_id=context.organisation_id,
+        actor=context.principal.actor,
+        checked=found.checked,
+        discrepancies=found.discrepancies[:MAX_LISTED],
+        discrepancy_count=len(found.discrepancies),
+        quarantined=tuple(quarantined[:MAX_LISTED]),
+        quarantined_count=len(quarantined),
+        created_at=context.now,
+    )
+    verifications.add(tx, verification)
+    return verification
+
+
+def apply_quarantines(db: Database, found: VerificationReport, actor: Actor, now: datetime) -> VerificationReport:
+    """Quarantine accounts with discrepancies; only two people can lift a quarantine, never a verification.
+
+    The report may be outdated, because rows may have been restored since. So it only selects the organisations to
+    verify again: those with an unproven account that has no quarantine for that reason. Under a lock, each result is
+    written before the next verification runs. So an account that is charged meanwhile is quarantined as well.
+    """
+    with verification_lock(db):
+        with db.read(found.organisation_id or ALL_TENANTS) as tx:
+            standing = raw_rows.quarantined(tx, found.organisation_id, lambda _: None)  # already reported
+        other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
+        again = [
+            place_quarantines(db, organisation_id, verify(db, organisation_id), actor, now)
+            for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
+        ]
+    return replace(found, quarantined=standing).revised(again)
+
+
+@contextmanager
+def verification_lock(db: Database) -> Iterator[None]:
+    """Hold the verification lock of a database, in this process and all others.
+
+    Charges are not blocked. The operating system or the database releases the lock of a process that dies.
+    """
+    if db.dialect == "postgresql":
+        with db.read(NO_TENANT, patient=True) as tx:
+            while not tx.scalar(select(func.pg_try_advisory_xact_lock(LOCK))):  # a blocking call would time out
+                time.sleep(POLL_SECONDS)
+            yield
+        return
+    # Lock the folder: closing a handle of the database file would release SQLite's own locks.
+    folder = os.open(Path(str(db.engine.url.database)).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def place_quarantines(
+    db: Database, organisation_id: str, found: VerificationReport, actor: Actor, now: datetime
+) -> VerificationReport:
+    """Quarantine the unproven accounts of a report; return it with all quarantines.
+
+    The caller holds the verification lock, so that the report is the newest. Existing quarantines stay.
+    """
+    quarantined = dict(found.quarantined)
+    new = {key: why for key, why in found.unproven.items() if quarantined.get(key) != why}
+    accounts = sorted(account_id for _, account_id in new)
+    for begin in range(0, len(accounts), QUARANTINED_AT_ONCE):
+        reasons = {each: new[organisation_id, each] for each in accounts[begin : begin + QUARANTINED_AT_ONCE]}
+        for account_id in _place(db, organisation_id, reasons, actor, now):
+            quarantined[organisation_id, account_id] = reasons[account_id]
+    return replace(found, quarantined=quarantined)
+
+
+def _place(
+    db: Database, organisation_id: str, reasons: Mapping[str, str], actor: Actor, now: datetime
+) -> Mapping[str, str | None]:
+    """Quarantine accounts, and record it unless the audit log's end is damaged."""
+
+    def write(tx: Connection, *, recorded: bool = True) -> Mapping[str, str | None]:
+        organisations.lock(tx, organisation_id)
+        previous = raw_rows.set_quarantine(tx, organisation_id, reasons, now)
+        for account_id, reason in previous.items() if recorded else ():
+            before = None if reason is None else {"quarantine": reason}
+            event = AuditEvent(AuditAction.QUARANTINE_PLACED, account_id, before, {"quarantine": reasons[account_id]})
+            record_event(tx, organisation_id, actor, event, now)
+        return previous
+
+    try:
+        return db.transact(organisation_id, write)
+    except LedgerUnavailableError:
+        raise  # not damaged: the database is busy or down
+    except (*DAMAGED, SQLAlchemyError) as error:
+        _logger.error(  # noqa: TRY400 - the verification reports the damage
+            "Quarantines of %s cannot be written to its audit log, and are placed without: %s",
+            organisation_id,
+            type(error).__name__,
+        )
+    return db.transact(organisation_id, partial(write, recorded=False))
