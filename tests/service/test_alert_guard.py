@@ -6,7 +6,8 @@ import httpcore
 import pytest
 
 from app.ledger.errors import InvalidInputError
-from app.service.alerts.ssrf_guard import ForbiddenAddressError, GuardedBackend, check_url, is_public, resolve
+from app.service.alerts.guarded_backend import ForbiddenAddressError, GuardedBackend
+from app.service.alerts.ssrf_guard import check_url, is_public, resolve
 from tests.service.receiver import receiving
 
 PUBLIC = [

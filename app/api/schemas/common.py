@@ -84,7 +84,8 @@ class EmptyBody(Body):
 class Output(BaseModel):
     """A response body, read from an object of the domain; a `validation_alias` is the attribute of another name."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True, validate_by_name=True)
+    # Built on first use: together they take 0.03 s at start.
+    model_config = ConfigDict(frozen=True, from_attributes=True, validate_by_name=True, defer_build=True)
 
     @classmethod
     def of(cls, source: Any, /) -> Self:  # noqa: ANN401 - each schema is of another type

@@ -12,15 +12,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import certifi
-import httpcore
 
 from app.ledger.alerts import Alert
 from app.persistence.repositories.deliveries import ClaimedDelivery
-from app.service.alerts.ssrf_guard import GuardedBackend, Resolver, resolve
+from app.service.alerts.ssrf_guard import Resolver, resolve
 from app.version import VERSION
+
+if TYPE_CHECKING:
+    import httpcore
 
 TIMEOUT_SECONDS: Final = 10.0
 """Timeout of a whole attempt, from the DNS lookup to the response headers."""
@@ -53,13 +55,16 @@ class WebhookSender:
     """HTTP client without redirects, proxies of the environment, and kept connections."""
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
-        self._backend = GuardedBackend(allow_private=allow_private, resolver=resolver)
+        self._allow_private = allow_private
+        self._resolver = resolver
         self._pool: httpcore.AsyncConnectionPool | None = None
         self._opening = asyncio.Lock()
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
         """Send an alert to a webhook once; only a 2xx response, whose body is not read, acknowledges it."""
+        import httpcore  # noqa: PLC0415 - see `guarded_backend`
+
         body = message(due.alert)
         headers = {
             "content-type": "application/json",
@@ -84,17 +89,24 @@ class WebhookSender:
 
     async def _posted(
         self, url: str, headers: Mapping[str, str], body: bytes
-    ) -> AbstractAsyncContextManager[httpcore.Response]:
+    ) -> "AbstractAsyncContextManager[httpcore.Response]":
         async with self._opening:
             if self._pool is None:
                 # Only now: certificates take 0.04 s to read, and many services have no webhook.
-                self._pool = httpcore.AsyncConnectionPool(
-                    ssl_context=await asyncio.to_thread(_ssl_context),
-                    max_connections=MOST_AT_ONCE,
-                    max_keepalive_connections=0,
-                    network_backend=self._backend,
-                )
+                self._pool = await asyncio.to_thread(self._open_pool)
         return self._pool.stream("POST", url, headers=list(headers.items()), content=body)
+
+    def _open_pool(self) -> "httpcore.AsyncConnectionPool":
+        import httpcore  # noqa: PLC0415 - see `guarded_backend`
+
+        from app.service.alerts.guarded_backend import GuardedBackend  # noqa: PLC0415 - as said there
+
+        return httpcore.AsyncConnectionPool(
+            ssl_context=_ssl_context(),
+            max_connections=MOST_AT_ONCE,
+            max_keepalive_connections=0,
+            network_backend=GuardedBackend(allow_private=self._allow_private, resolver=self._resolver),
+        )
 
 
 def _ssl_context() -> ssl.SSLContext:

@@ -1,16 +1,11 @@
-"""Protection against SSRF: webhooks connect to public addresses only, unless allowed.
-
-The address is checked when it is connected to, so that DNS rebinding does not help an attacker.
-"""
+"""Protection against SSRF: which addresses and URLs webhooks may have."""
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
-
-import httpcore
 
 from app.ledger.errors import InvalidInputError
 from app.ledger.names import MAX_URL_LENGTH
@@ -39,10 +34,6 @@ _UNICAST: Final = IPv6Network("2000::/3")
 _NO_HOSTS: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 """Global unicast; its parts for protocols and documentation; NAT64, which embeds IPv4."""
-
-
-class ForbiddenAddressError(httpcore.ConnectError):
-    """A host has a forbidden address; the message does not disclose it."""
 
 
 def is_public(address: str) -> bool:
@@ -116,54 +107,3 @@ async def resolve(host: str, port: int) -> list[str]:
     """Resolve a host to its addresses, in the order to try them."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Network backend that connects to public addresses only, unless private ones are allowed."""
-
-    def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
-        self._allow_private = allow_private
-        self._resolve = resolver
-        self._backend = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Connect to a checked address.
-
-        Raises:
-            ForbiddenAddressError: the host has an address that is not public.
-            ConnectError: the host has no address or does not answer.
-        """
-        try:
-            addresses = await self._resolve(host, port)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"The host {host} has no address.") from error
-        if not self._allow_private and not all(map(is_public, addresses)):
-            raise ForbiddenAddressError(f"The host {host} is not at a public address; nothing was sent.")
-        failure: Exception = httpcore.ConnectError(f"The host {host} has no address.")
-        for address in addresses:
-            try:
-                return await self._backend.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Refuse: webhooks have no Unix sockets."""
-        del timeout, socket_options
-        raise ForbiddenAddressError(f"{path} is no host.")
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep."""
-        await asyncio.sleep(seconds)
