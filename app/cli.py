@@ -8,7 +8,6 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import keys as key_commands
 from app.commands import organisations, server, verification
 from app.ledger.errors import LedgerError
 
@@ -52,9 +51,9 @@ cli.command()(verification.verify)
 cli.command()(verification.checkpoint)
 cli.command("export")(verification.export_charges)
 org.command("create")(organisations.create_organisation)
-keys.command("create")(key_commands.create_key)
-keys.command("list")(key_commands.list_keys)
-keys.command("revoke")(key_commands.revoke_key)
+keys.command("create")(organisations.create_key)
+keys.command("list")(organisations.list_keys)
+keys.command("revoke")(organisations.revoke_key)
 quarantine.command("list")(organisations.list_quarantined)
 quarantine.command("lift")(organisations.lift_quarantine)
 

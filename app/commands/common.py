@@ -1,15 +1,16 @@
 """Options, contexts and output that commands share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from app.bootstrap import open_ledger
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import organisations
 from app.service.auth.request_context import RequestContext, cli_context
-from app.service.placements import Placements
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
@@ -27,10 +28,12 @@ def require_reason(reason: str) -> None:
         raise typer.BadParameter("give a reason", param_hint="--reason")
 
 
-def organisation_context(placements: Placements, organisation: str) -> RequestContext:
-    """Build the command line's context for an organisation by id or name."""
-    db = placements.find_organisation(organisation).database
-    with db.read(ALL_TENANTS) as tx:
-        organisation_id = organisations.find_organisation(tx, organisation)
-    assert organisation_id is not None, "it was found above"
-    return cli_context(db, organisation_id, db.clock.now())
+@contextmanager
+def open_organisation(organisation: str) -> Iterator[RequestContext]:
+    """Open the current ledger; yield the command line's context for an organisation by id or name."""
+    with open_ledger(migrated=False) as placements:
+        db = placements.find_organisation(organisation).database
+        with db.read(ALL_TENANTS) as tx:
+            organisation_id = organisations.find_organisation(tx, organisation)
+        assert organisation_id is not None, "it was found above"
+        yield cli_context(db, organisation_id, db.clock.now())

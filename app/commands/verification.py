@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from app.bootstrap import open_ledger, require_database
-from app.commands.common import Json, Organisation, organisation_context, print_result
+from app.commands.common import Json, Organisation, open_organisation, print_result
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
@@ -115,8 +115,7 @@ def verify(
 def checkpoint(organisation: Organisation) -> None:
     """Sign the whole history of an organisation and print the checkpoint as JSON; store it elsewhere."""
     signer = require_signer(signer_of(Settings().signing_key_file))
-    with open_ledger(migrated=False) as placements:
-        context = organisation_context(placements, organisation)
+    with open_organisation(organisation) as context:
         made = context.transact(lambda tx: sign(tx, context.organisation_id, signer, context.actor, context.now))
         typer.echo(made.document)
 

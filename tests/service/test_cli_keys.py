@@ -82,7 +82,7 @@ def test_keys_are_listed_as_the_api_lists_them_and_without_secrets(run: Run, led
 
 def test_more_keys_than_a_page_has_are_all_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _listed(run)
-    monkeypatch.setattr("app.commands.keys.PAGE", 2)
+    monkeypatch.setattr("app.commands.organisations.PAGE", 2)
     assert list(_listed(run)) == list(whole)
 
 

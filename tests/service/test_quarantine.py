@@ -13,7 +13,6 @@ from sqlalchemy import text
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import raw_rows
 from app.persistence.repositories.locks import lock
-from app.service import verification
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import VerificationReport, requests, verify
 from app.service.verification.requests import apply_quarantines, verification_lock
@@ -186,7 +185,7 @@ def test_one_verification_at_a_time_places_quarantines(
             assert may_write.wait(PATIENCE_SECONDS)
         return found
 
-    monkeypatch.setattr(verification, "verify", looking)
+    monkeypatch.setattr(requests, "verify", looking)
     first = Thread(target=apply_quarantines, args=(charged.database, wrong, CLI_ACTOR, NOW))
     first.start()
     assert has_looked.wait(PATIENCE_SECONDS)
