@@ -17,7 +17,7 @@ from app.persistence.repositories import organisations
 from app.service.audit.checkpoints import sign
 from app.service.audit.export import export_from
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.maintenance.database_copy import copy_database
+from app.service.database_copy import copy_database
 from app.service.monitoring.exposition import write_verification
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport, merge_reports

@@ -15,7 +15,7 @@ from app.service.alerts.http_sender import WebhookSender
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.background import TaskRegistry
 from app.service.charging.commit_queue import CommitQueue
-from app.service.maintenance.loop import run_maintenance
+from app.service.maintenance import run_maintenance
 from app.service.readiness import Readiness
 from app.service.timekeeping import keep_time
 

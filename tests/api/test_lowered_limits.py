@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.service.maintenance.loop import expire_reservations
+from app.service.maintenance import expire_reservations
 from tests.api.trainer import LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 

@@ -295,7 +295,7 @@ CASES = (
     ),
     Mutation(
         "a lease that may still run is forfeited by upkeep",
-        "app/service/maintenance/loop.py",
+        "app/service/maintenance.py",
         "expire_reservations(db, db.clock.moment().earliest)",
         "expire_reservations(db, db.clock.moment().latest)",
         ("tests/service/test_upkeep.py",),

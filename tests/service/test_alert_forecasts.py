@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import usage_snapshots
 from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
+from app.service import maintenance
 from app.service.alerts.forecasts import record_usage_snapshots
-from app.service.maintenance import loop
-from app.service.maintenance.loop import alert_stale_reservations
+from app.service.maintenance import alert_stale_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import LOUD, Office, opened, request
 from tests.service.test_alert_outbox import told
@@ -199,12 +199,12 @@ def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
 def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     for name in ("alert_stale_reservations", "record_usage_snapshots"):
-        monkeypatch.setattr(loop, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(loop, "READING_SECONDS", 0.02)
+        monkeypatch.setattr(maintenance, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "READING_SECONDS", 0.02)
 
     async def work() -> None:
-        keeping = asyncio.create_task(loop.run_maintenance(ledger.database))
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
         async with asyncio.timeout(30):
             while len(set(done)) < 2:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)

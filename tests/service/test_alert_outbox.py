@@ -20,7 +20,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
 from app.service.charging.commit_queue import commit_group
-from app.service.maintenance.loop import expire_reservations
+from app.service.maintenance import expire_reservations
 from tests.conftest import Ledger
 from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, request
 from tests.service.receiver import subscribed

@@ -12,7 +12,7 @@ import pytest
 
 from app.service.audit.export import export
 from app.service.charging.requests import StepResult
-from app.service.maintenance.loop import expire_reservations
+from app.service.maintenance import expire_reservations
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 from tests.service.commanding import LOUD, Office, request

@@ -14,9 +14,9 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoun
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.schema import upgrade
 from app.persistence.tables import decisions, reservations, runs
+from app.service import database_copy
 from app.service.auth.authentication import create_organisation
-from app.service.maintenance import database_copy
-from app.service.maintenance.database_copy import copy_database
+from app.service.database_copy import copy_database
 from app.service.verification import verify
 from tests.api.trainer import LOUD
 from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger

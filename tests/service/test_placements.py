@@ -24,8 +24,8 @@ from app.persistence.database import Database
 from app.service.auth import credential_cache
 from app.service.auth.authentication import authenticate, create_organisation
 from app.service.auth.credential_cache import Authenticator
+from app.service.database_copy import copy_database
 from app.service.governance.api_keys import create_key
-from app.service.maintenance.database_copy import copy_database
 from app.service.placements import Placements
 from app.service.verification import verify
 from app.settings import Settings

@@ -24,6 +24,7 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
+from app.service import maintenance
 from app.service.auth import authentication
 from app.service.charging.close import close_revoked
 from app.service.charging.commit_queue import CommandResult, NotReady
@@ -33,7 +34,6 @@ from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
 from app.service.governance.limit_changes import LimitRequest
 from app.service.idempotency import run_effect
-from app.service.maintenance import loop
 from app.service.reservations import close, create
 from app.service.reservations.create import PlanRequest, PrecedingReservation
 from app.service.runs import lifecycle
@@ -385,7 +385,7 @@ class Reserving(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
         if sweep:
             lapsed = [run.active for run in self.runs if run.active is not None and self.now >= run.active.until]
-            assert loop.expire_reservations(self.ledger.database, self.now) >= len(lapsed)
+            assert maintenance.expire_reservations(self.ledger.database, self.now) >= len(lapsed)
             for plan in lapsed:
                 plan.forfeit()
 

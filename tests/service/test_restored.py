@@ -7,10 +7,10 @@ from sqlalchemy import delete
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.tables import event_costs
+from app.service import maintenance
 from app.service.charging import close
 from app.service.charging.requests import StepRequest
-from app.service.maintenance import loop
-from app.service.maintenance.loop import expire_reservations
+from app.service.maintenance import expire_reservations
 from tests.api.trainer import LOUD as LOUD_IN_JSON
 from tests.api.trainer import Trainer, moved
 from tests.conftest import Ledger
@@ -73,7 +73,7 @@ def test_the_sweep_ends_the_others_where_one_cannot_be_ended(
 
     now = moved(monkeypatch, seconds=61)
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "close_reservation", end)
+        patched.setattr(maintenance, "close_reservation", end)
         assert expire_reservations(ledger.database, now) == 1
     assert first in caplog.text
     assert expire_reservations(ledger.database, now) == 1
@@ -90,7 +90,7 @@ def test_a_page_of_those_that_cannot_be_ended_stands_before_nobody(
     own = ill.path()[-1]
     with tampering(ledger.database) as tx:
         set_account(tx, own.path, quarantine_reason="its balance is wrong")
-    monkeypatch.setattr(loop, "PAGE", 1)
+    monkeypatch.setattr(maintenance, "PAGE", 1)
     now = moved(monkeypatch, seconds=61)
     assert [expire_reservations(ledger.database, now) for _ in range(2)] == [1, 0]
     assert well.read()["reservation"] is None

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from app.persistence.clock import Clock, Moment
-from app.service.maintenance import loop
+from app.service import maintenance
 from tests.conftest import Ledger
 
 DOWN = OperationalError("SELECT 1", {}, Exception("connection refused\nis the server running?"))
@@ -31,11 +31,11 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
             raise error
         return 0
 
-    monkeypatch.setattr(loop, "expire_reservations", look)
-    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "expire_reservations", look)
+    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
 
     async def work() -> None:
-        keeping = asyncio.create_task(loop.run_maintenance(ledger.database))
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
         async with asyncio.timeout(30):
             while len(looks) < 3:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)
@@ -53,13 +53,13 @@ def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
     earliest = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
     later = earliest + timedelta(hours=1)
     monkeypatch.setattr(Clock, "moment", lambda _: Moment(later, earliest))
-    monkeypatch.setattr(loop, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
     looked: list[tuple[str, datetime]] = []
     for work in ("expire_reservations", "alert_stale_reservations"):
-        monkeypatch.setattr(loop, work, lambda _, now, work=work: looked.append((work, now)))
+        monkeypatch.setattr(maintenance, work, lambda _, now, work=work: looked.append((work, now)))
 
     async def keep() -> None:
-        keeping = asyncio.create_task(loop.run_maintenance(ledger.database))
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
         async with asyncio.timeout(30):
             while len(looked) < 2:  # noqa: ASYNC110 - another thread looks
                 await asyncio.sleep(0.01)

@@ -1,1 +1,0 @@
-"""Periodic jobs, and copies of a ledger."""
