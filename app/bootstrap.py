@@ -1,19 +1,27 @@
-"""Open and prepare the configured databases for a command."""
+"""Open and prepare the configured databases for a command; options and output that commands share."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.persistence.database import URL_SETTING, Database
+from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
+from app.persistence.repositories import organisations
 from app.persistence.schema import has_ledger, upgrade
 from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.auth.request_context import RequestContext, cli_context
 from app.service.placements import Placement, Placements
 from app.settings import Settings, known_variables, unknown_variables
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log.")]
 
 
 @contextmanager
@@ -48,6 +56,17 @@ def open_ledger(*, migrated: bool = True, read_only: bool = False) -> Iterator[P
         for placement in placements:
             _prepare(placements, placement, migrated=migrated)
         yield placements
+
+
+@contextmanager
+def open_organisation(organisation: str) -> Iterator[RequestContext]:
+    """Open the current ledger; yield the command line's context for an organisation by id or name."""
+    with open_ledger(migrated=False) as placements:
+        db = placements.find_organisation(organisation).database
+        with db.read(ALL_TENANTS) as tx:
+            organisation_id = organisations.find_organisation(tx, organisation)
+        assert organisation_id is not None, "it was found above"
+        yield cli_context(db, organisation_id, db.clock.now())
 
 
 def prepare_to_serve(placements: Placements) -> None:
@@ -142,3 +161,14 @@ def _shown(db: Database) -> str:
 
 def _file(db: Database) -> Path:
     return Path(str(db.engine.url.database)).absolute()
+
+
+def print_result(*, as_json: bool, text: str, facts: Mapping[str, object]) -> None:
+    """Print a command's result as text, or as JSON."""
+    typer.echo(json.dumps(facts) if as_json else text)
+
+
+def require_reason(reason: str) -> None:
+    """Refuse a reason of white space."""
+    if not reason.strip():
+        raise typer.BadParameter("give a reason", param_hint="--reason")

@@ -6,8 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import open_ledger
-from app.commands.common import Json, Organisation, Reason, open_organisation, print_result, require_reason
+from app.bootstrap import Json, Organisation, Reason, open_ledger, open_organisation, print_result, require_reason
 from app.ledger.api_keys import KeyRecord
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import PageRequest

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from app.bootstrap import display_urls, is_schema_current, open_databases, prepare_to_serve
+from app.bootstrap import Json, display_urls, is_schema_current, open_databases, prepare_to_serve, print_result
 from app.bootstrap import migrate as upgrade_schema
-from app.commands.common import Json, print_result
 from app.server import PortError, check_port
 from app.server import serve as serve_http
 

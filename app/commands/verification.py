@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import open_ledger, require_database
-from app.commands.common import Json, Organisation, open_organisation, print_result
+from app.bootstrap import Json, Organisation, open_ledger, open_organisation, print_result, require_database
 from app.ledger.errors import InvalidInputError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import organisations
