@@ -60,7 +60,7 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
         OSError: the file cannot be written.
     """
     registry = CollectorRegistry()
-    told = {
+    gauges = {
         "timestamp_seconds": ("Time of the last verification of the ledger.", now.timestamp()),
         "duration_seconds": ("Duration of the last verification.", seconds),
         "discrepancies": ("Discrepancies of balances and chains.", len(found.problems)),
@@ -68,7 +68,7 @@ def write_verification(file: Path, found: VerificationReport, seconds: float, no
         "accounts": ("Recomputed accounts.", found.checked["accounts"]),
         "decisions": ("Verified decisions.", found.checked["decisions"]),
     }
-    for name, (help_text, value) in told.items():
+    for name, (help_text, value) in gauges.items():
         Gauge(f"epsilon_ledger_verification_{name}", help_text, registry=registry).set(value)
     write_to_textfile(str(file), registry)
 

@@ -12,7 +12,7 @@ from app.persistence.repositories.raw_rows import StoredRun
 from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
 from app.service.verification.audit_replay import AuditState, account_discrepancies, replay_audit_log, skeleton_of
-from app.service.verification.balances import judge, read_prices
+from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run
 from app.service.verification.record_replay import compare, missing
 from app.service.verification.report import Balance, VerificationContext, VerificationReport, merge_reports
@@ -48,7 +48,7 @@ def verify(
         audit.reservations = raw_rows.list_reservations(tx, organisation_id, audit.report)
         for (owner, _), reservation in audit.reservations.items():
             audit.plans.setdefault((owner, reservation.run_id), []).append(reservation)
-        _judge_accounts(audit, organisation_id)
+        _check_accounts(audit, organisation_id)
         quarantined = raw_rows.quarantined(tx, organisation_id, audit.report)
     audit.checked["reservations"] = len(audit.reservations)
     audit.checked["audit_events"] = sum(state.length for state in audit.states.values())
@@ -94,43 +94,43 @@ def _record_discrepancies(audit: VerificationContext, organisation_id: str | Non
     return sorted(each for each in found if audit.states[each[0]].error is None)
 
 
-def _judge_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
+def _check_accounts(audit: VerificationContext, organisation_id: str | None) -> None:
     """Check each run as it is read, and the accounts above at the end."""
     runs = {(run.organisation_id, run.id): run for run in raw_rows.list_runs(audit.tx, organisation_id, audit.report)}
     unseen = {owner: set(state.accounts) for owner, state in audit.states.items() if state.error is None}
-    for kept in accounts.list_all(audit.tx, organisation_id, audit.report):
-        key = (kept.organisation_id, kept.id)
+    for stored in accounts.list_all(audit.tx, organisation_id, audit.report):
+        key = (stored.organisation_id, stored.id)
         unseen.get(key[0], set()).discard(key[1])
         audit.checked["accounts"] += 1
-        audit.balances[key] = Balance(kept.account)
+        audit.balances[key] = Balance(stored.account)
         run = runs.pop(key, None)
         state = audit.states.get(key[0], AuditState())
         if state.error is None:
             with audit.guarded(key):
-                _compare(audit, state, kept, run)
-        if kept.name_skeleton != skeleton_of(kept.account):
+                _compare(audit, state, stored, run)
+        if stored.name_skeleton != skeleton_of(stored.account):
             audit.add(key, "what is kept of its name, to refuse others that look alike, is not of this name.")
-        if kept.account.kind is AccountKind.RUN:
+        if stored.account.kind is AccountKind.RUN:
             with audit.guarded(key):
                 if run is not None:
                     check_run(audit, run)
-                judge(audit, key)
+                check_balance(audit, key)
             del audit.balances[key]
     audit.index_children()
     for key in audit.balances:
         with audit.guarded(key):
-            judge(audit, key)
+            check_balance(audit, key)
     _report_missing(audit, unseen)
 
 
-def _compare(audit: VerificationContext, state: AuditState, kept: StoredAccount, run: StoredRun | None) -> None:
+def _compare(audit: VerificationContext, state: AuditState, stored: StoredAccount, run: StoredRun | None) -> None:
     """Compare an account with the audit log."""
-    key = (kept.organisation_id, kept.id)
-    facts = account_audit_payload(kept.account, kept.population)
+    key = (stored.organisation_id, stored.id)
+    facts = account_audit_payload(stored.account, stored.population)
     facts |= run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
     facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
     facts |= budget_payload(audit.charged.get(key, ()))
-    for detail in account_discrepancies(kept.record, facts, state.accounts.get(kept.id), state.organisation_policy):
+    for detail in account_discrepancies(stored.record, facts, state.accounts.get(stored.id), state.organisation_policy):
         audit.add(key, detail)
 
 

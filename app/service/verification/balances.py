@@ -72,18 +72,18 @@ class _Value:
 
     Args:
         held: of active reservations; with partitions, meaningful only together with `spent`.
-        asked: spent and held without reports, which no decision admitted beforehand.
+        admitted: spent and held without reports, which no decision admitted beforehand.
     """
 
     spent: RdpCurve
     held: RdpCurve
-    asked: RdpCurve
+    admitted: RdpCurve
     composed: bool
 
     def __add__(self, other: "_Value") -> "_Value":
         """Add two balances."""
-        spent, held, asked = self.spent + other.spent, self.held + other.held, self.asked + other.asked
-        return _Value(spent, held, asked, self.composed or other.composed)
+        spent, held, admitted = self.spent + other.spent, self.held + other.held, self.admitted + other.admitted
+        return _Value(spent, held, admitted, self.composed or other.composed)
 
     def is_kept(self, account: Account) -> tuple[bool, bool]:
         """Whether the account's row has these spent and held curves."""
@@ -92,7 +92,7 @@ class _Value:
         return account.spent == self.spent, account.held == self.held
 
 
-def judge(audit: VerificationContext, key: Key) -> None:
+def check_balance(audit: VerificationContext, key: Key) -> None:
     """Check an account whose charging runs have all been replayed."""
     # The accounts that a charge affects have a table of their own; it must have every ancestor.
     account = audit.balances[key].account
@@ -123,9 +123,9 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield "an event without a sound price was charged to it or is held."
         return
     spent_agrees, held_agrees = value.is_kept(account)
-    whose = "those of its parts that have lost most" if account.partitions_per_unit else "its charges"
     if not spent_agrees:
-        yield f"its spent curve is not the sum of {whose}."
+        summed = "those of its parts that have lost most" if account.partitions_per_unit else "its charges"
+        yield f"its spent curve is not the sum of {summed}."
     if not held_agrees:
         yield "the reserved curve differs from its active reservations."
     if account.filter is FilterKind.DECLARED and account.weights is not None:
@@ -140,7 +140,7 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
     elif balance.misread:
         yield "its filter does not read the epsilon that a decision under it has read."
     if account.limit is not None and not (value.spent.is_zero and value.held.is_zero):
-        yield from _limit_problems(audit, key, balance, value.asked)
+        yield from _limit_problems(audit, key, balance, value.admitted)
 
 
 def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
@@ -151,10 +151,10 @@ def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
         return _of_parts(audit, key, account.parts_that_count)
     spent = audit.cost(key[0], account, balance.spent)
     held = audit.cost(key[0], account, balance.held)
-    asked = audit.cost(key[0], account, balance.spent - balance.reported)
-    if spent is None or held is None or asked is None:
+    admitted = audit.cost(key[0], account, balance.spent - balance.reported)
+    if spent is None or held is None or admitted is None:
         return None
-    total: _Value | None = _Value(spent, held, asked + held, composed=False)
+    total: _Value | None = _Value(spent, held, admitted + held, composed=False)
     for part in _topmost(audit, key):
         inner = _value_of(audit, part)
         total = None if total is None or inner is None else total + inner
@@ -199,19 +199,19 @@ def _topmost(audit: VerificationContext, key: Key) -> list[Key]:
 def _of_parts(audit: VerificationContext, key: Key, most: int) -> _Value | None:
     """Sum the largest partitions at each order."""
     zero = zero_curve(audit.balances[key].account.grid_version)
-    spent, total, asked = [zero], [zero], [zero]
+    spent, total, admitted = [zero], [zero], [zero]
     for child in audit.children.get(key, ()):
         part = _value_of(audit, child)
         if part is None:
             return None
         spent.append(part.spent)
         total.append(part.spent + part.held)
-        asked.append(part.asked)
+        admitted.append(part.admitted)
     lost = largest(spent, most)
-    return _Value(lost, held_of(lost, largest(total, most)), largest(asked, most), composed=True)
+    return _Value(lost, held_of(lost, largest(total, most)), largest(admitted, most), composed=True)
 
 
-def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, asked: RdpCurve) -> Iterator[str]:
+def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admitted: RdpCurve) -> Iterator[str]:
     """Check the filter of a charged account and the charges that it admitted."""
     account = balance.account
     if not account.weights_frozen:
@@ -228,10 +228,10 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, aske
             yield f"what it planned cannot be priced: {error}"
     # Reports were not admitted; everything else was, and fits without them.
     # If nothing was admitted, nothing has to fit: a report may have chosen weights that admit nothing.
-    if asked.is_zero:
+    if admitted.is_zero:
         return
     # Admitted charges fitted under the limit then in force.
-    if not any(_fits(stage, asked) for stage in audit.stages(key) if stage.weights_frozen):
+    if not any(_fits(stage, admitted) for stage in audit.stages(key) if stage.weights_frozen):
         yield "more is spent and held than its limit allows."
     yield from _plan_problems(audit, key, balance)
 
@@ -245,9 +245,9 @@ def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield "active plans may take more than its limit allows since that was lowered."
 
 
-def _fits(account: Account, asked: RdpCurve) -> bool:
-    gate = account.bounds(asked.delta)
-    return asked.delta <= gate.room and bool(np.any(gate.left(asked) >= 0))
+def _fits(account: Account, admitted: RdpCurve) -> bool:
+    bounds = account.bounds(admitted.delta)
+    return admitted.delta <= bounds.room and bool(np.any(bounds.left(admitted) >= 0))
 
 
 def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
