@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from app.accounting.calibration.trajectory import spread
 
@@ -119,7 +119,7 @@ class Chart:
         return f"{self.title}. At the end: {shown}."
 
     def json(self) -> str:
-        """Serialize the chart as JSON that is safe inside an HTML element."""
+        """Serialize the chart as ASCII JSON without characters that end an HTML element."""
         spec = {
             "title": self.title,
             "x": {"label": self.x.label, "kind": str(self.x.kind), "from": self.x.start},
@@ -136,7 +136,8 @@ class Chart:
             ],
             "marks": [{"x": mark.x, "label": mark.label} for mark in self.marks[-MOST_MARKS:]],
         }
-        return _embedded(spec)
+        text = json.dumps(spec, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
     def place(self, x: float) -> str:
         """Format a horizontal position."""
@@ -179,9 +180,3 @@ def _last(series: Series) -> str:
 
 def _finite(y: float | None) -> float | None:
     return None if y is None or not math.isfinite(y) else y
-
-
-def _embedded(spec: dict[str, Any]) -> str:
-    """Serialize to ASCII JSON without characters that end an HTML element."""
-    text = json.dumps(spec, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from html import escape
@@ -49,6 +49,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
+    """How a series is drawn; its colour in `_ROLES` is the name of one in `_COLOURS`."""
+
     colour: str
     dash: str | tuple[int, tuple[int, ...]] = "solid"
     width: float = 1.8
@@ -83,13 +85,13 @@ _SERIES: Final[Mapping[ChartTheme, Sequence[str]]] = {
 }
 """Colours of Okabe and Ito, as in the style sheet of the pages."""
 
-_ROLES: Final[Mapping[SeriesRole, tuple[str, _Look]]] = {
-    SeriesRole.SPENT: ("spent", _Look("", width=2.2)),
-    SeriesRole.RESERVED: ("reserved", _Look("", (0, (8, 3)))),
-    SeriesRole.LIMIT: ("stop", _Look("", (0, (8, 3)))),
-    SeriesRole.PROJECTED: ("soft", _Look("", (0, (2, 3)))),
-    SeriesRole.REFUSED: ("stop", _Look("", marker="x")),
-    SeriesRole.THRESHOLD: ("warn", _Look("", (0, (1, 3)), width=1.2)),
+_ROLES: Final[Mapping[SeriesRole, _Look]] = {
+    SeriesRole.SPENT: _Look("spent", width=2.2),
+    SeriesRole.RESERVED: _Look("reserved", (0, (8, 3))),
+    SeriesRole.LIMIT: _Look("stop", (0, (8, 3))),
+    SeriesRole.PROJECTED: _Look("soft", (0, (2, 3))),
+    SeriesRole.REFUSED: _Look("stop", marker="x"),
+    SeriesRole.THRESHOLD: _Look("warn", (0, (1, 3)), width=1.2),
 }
 _DASHES: Final = ("solid", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)), (0, (12, 4)), (0, (4, 2, 1, 2)))
 
@@ -195,8 +197,8 @@ def _place(chart: Chart, x: float) -> Any:  # noqa: ANN401 - a number, or a mome
 
 def _look(series: Series, theme: ChartTheme, place: int) -> _Look:
     if series.role is not None:
-        name, look = _ROLES[series.role]
-        return _Look(_COLOURS[theme][name], look.dash, look.width, look.marker)
+        look = _ROLES[series.role]
+        return replace(look, colour=_COLOURS[theme][look.colour])
     turn = place % len(_DASHES)
     return _Look(_SERIES[theme][turn], _DASHES[turn])
 

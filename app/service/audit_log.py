@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import Actor, AuditEntry, canonical
-from app.persistence.repositories import audit_entries, organisations
+from app.persistence.repositories import audit, organisations
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def record_event(tx: Connection, organisation_id: str, actor: Actor, act: AuditE
     lock.
     """
     organisations.lock(tx, organisation_id)
-    position, head = audit_entries.head(tx, organisation_id)
+    position, head = audit.head(tx, organisation_id)
     entry = AuditEntry(
         organisation_id=organisation_id,
         position=position,
@@ -42,4 +42,4 @@ def record_event(tx: Connection, organisation_id: str, actor: Actor, act: AuditE
         request_id=actor.request_id,
         created_at=now,
     )
-    audit_entries.add(tx, entry, head)
+    audit.add_entry(tx, entry, head)

@@ -188,15 +188,13 @@ def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRec
 def list_experiments(context: RequestContext, page: PageRequest, *, budget: str | None) -> Page[ExperimentRecord]:
     """List experiments in the caller's scope, or under one account."""
     with context.read() as tx:
-        within = [] if context.principal.scope is None else [context.principal.scope]
-        if budget is not None:
-            within.append(find_parent(tx, context, budget).account.id)
-        found = experiments.page(tx, context.organisation_id, within, page)
+        under = None if budget is None else find_parent(tx, context, budget).account.id
+        found = experiments.page(tx, context.organisation_id, [context.principal.scope, under], page)
         return found.map(lambda records: read_all(tx, context, records))
 
 
 def _add(tx: Connection, context: RequestContext, account_id: str, charged: ChargingMode) -> Experiment:
-    newest = experiments.newest_id(tx, context.organisation_id)
+    newest = experiments.newest_id(tx, context.organisation_id, "exp")
     experiment = Experiment(
         new_id("exp", context.now, newest), account_id, charged, context.principal.actor, created_at=context.now
     )

@@ -13,8 +13,8 @@ from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE
 from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import leases
-from app.persistence.repositories.leases import Lapsed, find_stale
+from app.persistence.repositories import periodic_queries
+from app.persistence.repositories.periodic_queries import Lapsed, find_stale
 from app.service.alerts.alert_factory import stale_reservation_alert
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.background import repeat
@@ -82,7 +82,7 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
     page: list[Lapsed] = []
     while not page or len(page) == PAGE:
         with db.read(ALL_TENANTS) as tx:
-            page = leases.lapsed(tx, now, PAGE, after=page[-1] if page else None)
+            page = periodic_queries.lapsed(tx, now, PAGE, after=page[-1] if page else None)
         yield from page
         if not page:
             return

@@ -7,7 +7,7 @@ import pytest
 from app.api.pagination import encode_cursor
 from app.ledger.hash_chain import audit_entry_hash, audit_genesis
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import audit_entries
+from app.persistence.repositories import audit
 from tests.api.conftest import House
 
 
@@ -130,7 +130,7 @@ def test_another_organisation_has_a_chain_of_its_own(home: House) -> None:
 
 def test_each_entry_has_the_hash_of_the_one_before_in_its_own(home: House) -> None:
     with home.ledger.database.read(ALL_TENANTS) as tx:
-        kept = list(audit_entries.list_all(tx))
+        kept = list(audit.all_entries(tx))
     heads: dict[str, bytes] = {}
     for act in kept:
         owner = act.organisation_id

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 
 from app.ledger.errors import InvalidInputError
 from app.ledger.hash_chain import audit_entry_hash, audit_genesis, entry_hash, genesis
-from app.persistence.repositories.audit_entries import list_all
+from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
@@ -91,7 +91,7 @@ def _rewrite_acts(home: House) -> None:
         here = audit_entries.c.subject == home.population
         tx.execute(update(audit_entries).where(here).values(reason="Approved by the board."))
         heads: dict[str, bytes] = {}
-        for kept in list(list_all(tx)):
+        for kept in list(all_entries(tx)):
             owner, position = kept.organisation_id, kept.position
             heads[owner] = audit_entry_hash(heads.get(owner, audit_genesis(owner)), kept)
             at = (audit_entries.c.organisation_id == owner) & (audit_entries.c.position == position)

@@ -204,7 +204,7 @@ def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
 def test_an_answer_holds_no_more_events_than_there_is_room_for(
     crowded: Crowded, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("app.service.queries.runs.EVENTS_ROOM", room)
+    monkeypatch.setattr("app.persistence.repositories.decisions.EVENTS_ROOM", room)
     points = crowded.read()["points"]
     assert (
         sum(400 + len(json.dumps(item["event"], separators=(",", ":"))) for each in points for item in each["events"])

@@ -97,14 +97,14 @@ CASES = (
     ),
     Mutation(
         "a proposal of another organisation is found",
-        "app/persistence/repositories/proposals.py",
-        "    here = owned_by(proposals, organisation_id, id=proposal_id)\n",
-        "    here = proposals.c.id == proposal_id\n",
+        "app/persistence/repositories/expressions.py",
+        "self.select(organisation_id, id=record_id)",
+        "self.select(None, id=record_id)",
         ("tests/api/test_matrix.py",),
     ),
     Mutation(
         "a chain that ends with another decision is not noticed",
-        "app/persistence/repositories/monitoring_queries.py",
+        "app/persistence/repositories/periodic_queries.py",
         "decisions.c.entry_hash != runs.c.chain_head",
         "decisions.c.entry_hash == None",
         ("tests/api/test_readiness.py",),

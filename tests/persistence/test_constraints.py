@@ -13,7 +13,7 @@ from app.accounting.events import Gaussian
 from app.ledger.accounts import StepEvent
 from app.ledger.reservations import forfeit
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import usage_snapshots
+from app.persistence.repositories import usage_history
 from app.persistence.tables import metadata
 from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
@@ -70,7 +70,7 @@ def _have_alerts(ledger: Ledger) -> None:
     with ledger.database.write(ALL_TENANTS) as tx:
         accounts = metadata.tables["accounts"]
         account = tx.execute(select(accounts).where(accounts.c.name == "mimic")).one()
-        usage_snapshots.put(tx, account.organisation_id, account.id, usage_snapshots.Reading(0.5, datetime.now(UTC)))
+        usage_history.put(tx, account.organisation_id, account.id, usage_history.Reading(0.5, datetime.now(UTC)))
 
 
 # Each row: a table, which of its rows is copied (a column and its value), what is changed in the copy, and a part

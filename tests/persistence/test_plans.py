@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, text
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, decisions, deliveries, leases
+from app.persistence.repositories import accounts, alerts, decisions, periodic_queries
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
@@ -57,7 +57,7 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
 
 
 SOME_ROWS: dict[str, tuple[Ask, str]] = {
-    "ix_deliveries_pending": (lambda tx, _: deliveries.has_due(tx, PLACE.created_at, []), "deliveries"),
+    "ix_deliveries_pending": (lambda tx, _: alerts.has_due(tx, PLACE.created_at, []), "deliveries"),
     "uq_accounts_path": (
         lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
         "accounts",
@@ -66,7 +66,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
         lambda tx, organisation: decisions.find_admitted(tx, organisation, [("run_1", 1, 5), ("run_2", 1, 7)]),
         "decisions",
     ),
-    "uq_reservations_active": (lambda tx, _: leases.lapsed(tx, PLACE.created_at, 10), "reservations"),
+    "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
 }
 
 

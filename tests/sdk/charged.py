@@ -21,7 +21,8 @@ def charged_and_held(database: Database, run_id: str) -> tuple[Counter[bytes], C
     with database.read(ALL_TENANTS) as tx:
         owner = _owner(tx, run_id)
         run = runs.get(tx, owner, run_id)
-        for entry in decisions.at_positions(tx, owner, run_id, range(run.decisions)):
+        for position in range(run.decisions):  # one by one, so that no steps are truncated
+            [entry] = decisions.at_positions(tx, owner, run_id, [position])
             if entry.outcome is not DecisionOutcome.REFUSED:
                 for step in entry.steps:
                     charged[canonical(step.event)] += step.count

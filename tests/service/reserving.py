@@ -60,7 +60,7 @@ class Reserver:
             reservations.add(tx, self.organisation_id, reservation, cost, NOW)
             prepared = [account.prepared_for(priced) for account in path]
             self._save(tx, [replace(account, held=account.held + cost) for account in prepared])
-            runs.save(tx, self.organisation_id, replace(run, reservation_id=reservation.id))
+            runs.save_all(tx, [(self.organisation_id, replace(run, reservation_id=reservation.id))])
         return reservation
 
     def spend(self, *steps: StepEvent) -> Reservation:
@@ -104,7 +104,7 @@ class Reserver:
             if charged:
                 outcome = DecisionOutcome.FORFEITED if closing.forfeited else DecisionOutcome.ADMITTED
                 run = self._append(tx, run, (*above, own), charged, outcome, closed.id)
-            runs.save(tx, self.organisation_id, replace(run, reservation_id=None))
+            runs.save_all(tx, [(self.organisation_id, replace(run, reservation_id=None))])
             reservations.close(tx, self.organisation_id, closed, NOW)
 
     def _read(self, tx: Connection) -> tuple[tuple[Account, ...], Run]:
@@ -174,5 +174,5 @@ class Reserver:
         whole = sealed(self.organisation_id, decision, run.chain_head)
         decisions.add_all(tx, [(self.organisation_id, whole)])
         after = replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash)
-        runs.save(tx, self.organisation_id, after)
+        runs.save_all(tx, [(self.organisation_id, after)])
         return after

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
-from app.persistence.repositories.audit_entries import list_all
+from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import accounts, api_keys, audit_entries, proposals, runs
 from app.service.verification import verify
 from tests.conftest import Ledger
@@ -27,7 +27,7 @@ def _at(owner: str, position: int) -> ColumnElement[bool]:
 def _rewrite(tx: Connection, owner: str) -> None:
     """Recompute every hash, as somebody would who knows how."""
     head = audit_genesis(owner)
-    for kept in list(list_all(tx, owner)):
+    for kept in list(all_entries(tx, owner)):
         head = audit_entry_hash(head, kept)
         tx.execute(update(audit_entries).where(_at(owner, kept.position)).values(entry_hash=head))
 
@@ -131,7 +131,7 @@ def test_a_limit_forged_with_its_act_and_every_hash_is_not_found_by_the_rows_alo
     owner = organisation(lived_in)
     with tampering(lived_in.database) as tx:
         population = account(tx, "mimic").id
-        for kept in list(list_all(tx, owner)):
+        for kept in list(all_entries(tx, owner)):
             if kept.subject == population:
                 after = json.loads(kept.after or "{}") | {"limit": {"delta": 1e-5, "epsilon": 9.0}}
                 text = json.dumps(after, sort_keys=True, separators=(",", ":"))

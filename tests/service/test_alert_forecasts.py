@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import usage_snapshots
+from app.persistence.repositories import usage_history
 from app.persistence.tables import account_usage_snapshots, accounts, balances, reservations
 from app.service import maintenance
 from app.service.alerts.forecasts import record_usage_snapshots
@@ -146,12 +146,10 @@ def test_readings_of_a_day_take_each_other_s_place(ledger: Ledger) -> None:
         owner = tx.execute(select(accounts.c.organisation_id).where(accounts.c.id == account)).scalar_one()
         noon = NOW.replace(hour=12, minute=0, second=0, microsecond=0)
         for hours, share in ((0, 0.1), (1, 0.2), (24, 0.3)):
-            usage_snapshots.put(tx, owner, account, usage_snapshots.Reading(share, noon + timedelta(hours=hours)))
-        assert usage_snapshots.newest_before(tx, owner, account, noon + timedelta(hours=2)) == usage_snapshots.Reading(
-            0.2, noon + timedelta(hours=1)
-        )
-        first = usage_snapshots.newest_before(tx, owner, account, noon - timedelta(days=1))
-        assert first == usage_snapshots.Reading(0.2, noon + timedelta(hours=1))
+            usage_history.put(tx, owner, account, usage_history.Reading(share, noon + timedelta(hours=hours)))
+        first = {account: usage_history.Reading(0.2, noon + timedelta(hours=1))}
+        assert usage_history.readings_before(tx, owner, [account], noon + timedelta(hours=2)) == first
+        assert usage_history.readings_before(tx, owner, [account], noon - timedelta(days=1)) == first
     assert [share for *_, share in read(ledger)] == [0.2, 0.3]
 
 

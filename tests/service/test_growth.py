@@ -8,7 +8,7 @@ import pytest
 
 from app.accounting.curves import RdpCurve
 from app.accounting.orders import orders
-from app.persistence.repositories.charge_statistics import Sample
+from app.persistence.repositories.usage_history import Sample
 from app.service.queries.spend_series import SpendSeries, spend_series
 
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)

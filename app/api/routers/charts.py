@@ -13,13 +13,12 @@ from starlette.concurrency import run_in_threadpool
 from app.api.problems import READ_ERRORS, cacheable_responses
 from app.api.route import ContextDep, Endpoint, not_modified, router
 from app.api.routers.accounts import HISTORIANS
-from app.charts.account_charts import account_chart
+from app.charts.builders import account_chart, run_chart
 from app.charts.model import Chart
 from app.charts.render import ChartTheme, Frame, PictureKind, draw
-from app.charts.run_charts import run_chart
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_history import AccountHistoryCache
-from app.service.queries.run_detail import get_run_detail
+from app.service.queries.runs import get_run_detail
 from app.version import VERSION
 
 routes = router("charts")

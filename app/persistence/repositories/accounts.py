@@ -20,8 +20,8 @@ from app.persistence.database import writes
 from app.persistence.repositories import balances, expressions
 from app.persistence.repositories.account_values import read_alert_settings, read_planned, read_policy, read_weights
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.expressions import NO_RUN, join_on, owned_by, read_page
-from app.persistence.repositories.locks import ancestor_ids, descendant_ids, lock
+from app.persistence.repositories.expressions import NO_RUN, join_on, matches, owned_by, read_page
+from app.persistence.repositories.locks import ancestor_ids, lock, within
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
@@ -99,13 +99,11 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
 
 def page(tx: Connection, organisation_id: str, wanted: AccountFilter, request: PageRequest) -> Page[AccountRecord]:
     """List accounts, newest first."""
-    found = _of(organisation_id).where(accounts.c.kind == str(wanted.kind))
-    if wanted.within is not None:
-        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, wanted.within)))
-    if wanted.parent_id is not None:
-        found = found.where(accounts.c.parent_id == wanted.parent_id)
-    if wanted.path is not None:
-        found = found.where(accounts.c.path == wanted.path)
+    found = _of(organisation_id).where(
+        accounts.c.kind == str(wanted.kind),
+        within(accounts.c.id, organisation_id, wanted.within),
+        *matches(accounts, parent_id=wanted.parent_id, path=wanted.path),
+    )
     book = CostCache()
     return read_page(tx, found, accounts.c.id, request, lambda row: _record(tx, book, row))
 

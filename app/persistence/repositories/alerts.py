@@ -1,42 +1,66 @@
-"""The alert outbox, written in the transaction of an alert's cause (ADR 0018)."""
+"""Alerts, written in the transaction of their cause, webhooks that receive them, and deliveries (ADR 0018)."""
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, Select, Update, exists, func, insert, select, update
 
-from app.ledger.alerts import Alert, AlertFilter, AlertType, DeliveryStatus
+from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Webhook
 from app.ledger.pages import Page, PageRequest
-from app.persistence.repositories import webhooks
-from app.persistence.repositories.expressions import columns_of, read_page, upsert, values_of
-from app.persistence.repositories.locks import ancestor_ids, descendant_ids
-from app.persistence.tables import alerts, deliveries
+from app.persistence.repositories.expressions import (
+    PENDING,
+    RecordTable,
+    join_on,
+    matches,
+    owned_by,
+    read_page,
+    upsert,
+    values_of,
+)
+from app.persistence.repositories.locks import ancestor_ids, within
+from app.persistence.tables import alerts, deliveries, webhooks
 
-COLUMNS = columns_of(alerts, Alert)
+_ALERTS = RecordTable(alerts, Alert, type=AlertType, payload=json.loads)
+_WEBHOOKS = RecordTable(webhooks, Webhook, types=lambda text: tuple(json.loads(text)))
+_WITH_WEBHOOK = join_on(webhooks, deliveries, id="webhook_id")
+_WITH_ALERT = join_on(alerts, deliveries, id="alert_id")
+_DELIVERIES = select(
+    *(
+        alerts.c.type.label(name) if name == "alert_type" else deliveries.c[name]
+        for name in Delivery.__dataclass_fields__
+    )
+).join_from(deliveries, alerts, _WITH_ALERT)
+
+find_webhook = _WEBHOOKS.find
+newest_webhook_id = _WEBHOOKS.newest_id
+list_webhooks = _WEBHOOKS.page
 
 
 def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
     """Add new alerts, and a delivery to each webhook that wants them, ignoring duplicates."""
-    wanting = webhooks.active(tx, organisation_id)
+    wanting = active_webhooks(tx, organisation_id)
     for alert in new:
-        added = upsert(tx, alerts).values(_values(organisation_id, alert)).on_conflict_do_nothing()
+        values = {"organisation_id": organisation_id, **values_of(alert)}
+        added = upsert(tx, alerts).values(values).on_conflict_do_nothing()
         if tx.execute(added.returning(alerts.c.id)).scalar() is None:
             continue
         scoped = any(each.account_id is not None for each in wanting)
         above = ancestor_ids(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
-        address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
+        _address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
 
 
 def add_test(tx: Connection, organisation_id: str, alert: Alert, webhook_id: str) -> str:
     """Add a test alert for one webhook; return the delivery's id."""
-    tx.execute(insert(alerts).values(_values(organisation_id, alert)))
-    [delivery_id] = address(tx, organisation_id, alert, [webhook_id])
+    _ALERTS.add(tx, organisation_id, alert)
+    [delivery_id] = _address(tx, organisation_id, alert, [webhook_id])
     return delivery_id
 
 
-def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
+def _address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
     """Add an alert's deliveries, due now, to some webhooks; return their ids."""
     # Like all ids, it sorts by the time of creation, which is the alert's.
     made = [f"dlv_{alert.id[4:16]}{secrets.token_hex(8)}" for _ in webhook_ids]
@@ -58,20 +82,174 @@ def address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Seq
     return made
 
 
-def page(tx: Connection, organisation_id: str, wanted: AlertFilter, request: PageRequest) -> Page[Alert]:
+def list_alerts(tx: Connection, organisation_id: str, wanted: AlertFilter, request: PageRequest) -> Page[Alert]:
     """List alerts, newest first."""
-    found = select(*COLUMNS).where(alerts.c.organisation_id == organisation_id)
-    if wanted.kind is not None:
-        found = found.where(alerts.c.type == str(wanted.kind))
-    if wanted.within is not None:
-        found = found.where(alerts.c.account_id.in_(descendant_ids(organisation_id, wanted.within)))
-    return read_page(tx, found, alerts.c.id, request, read_alert)
+    about = within(alerts.c.account_id, organisation_id, wanted.within)
+    return _ALERTS.page(tx, organisation_id, request, *matches(alerts, type=wanted.kind), about)
 
 
-def read_alert(row: Row[Any]) -> Alert:
-    """Read an alert from its COLUMNS."""
-    return Alert(**row._asdict() | {"type": AlertType(row.type), "payload": json.loads(row.payload)})
+def add_webhook(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
+    """Add a webhook."""
+    _WEBHOOKS.add(tx, organisation_id, webhook, consecutive_failures=0)
 
 
-def _values(organisation_id: str, alert: Alert) -> dict[str, object]:
-    return {"organisation_id": organisation_id, **values_of(alert), "payload": json.dumps(alert.payload)}
+def active_webhooks(tx: Connection, organisation_id: str) -> list[Webhook]:
+    """List the enabled webhooks by id, locked against disabling until the transaction ends."""
+    found = _WEBHOOKS.select(organisation_id).where(webhooks.c.disabled_at.is_(None)).order_by(webhooks.c.id)
+    return [_WEBHOOKS.read(row) for row in tx.execute(found.with_for_update(read=True))]
+
+
+def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
+    """Write a webhook's secrets."""
+    names = ("secret", "previous_secret", "previous_secret_expires_at")
+    tx.execute(_WEBHOOKS.update(organisation_id, webhook.id).values(values_of(webhook, names)))
+
+
+def disable_webhook(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
+    """Disable a webhook; the first reason stays."""
+    this = _WEBHOOKS.update(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
+    tx.execute(this.values(disabled_at=now, disabled_reason=why))
+
+
+def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Reset a webhook's failures after an acknowledged delivery."""
+    failing = _WEBHOOKS.update(organisation_id, webhook_id).where(webhooks.c.consecutive_failures > 0)
+    tx.execute(failing.values(consecutive_failures=0, failing_since=None))
+
+
+def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
+    """Count a failed attempt; return the consecutive failures and when they began."""
+    failed = _WEBHOOKS.update(organisation_id, webhook_id).values(
+        consecutive_failures=webhooks.c.consecutive_failures + 1,
+        failing_since=func.coalesce(webhooks.c.failing_since, now),
+    )
+    row = tx.execute(failed.returning(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
+    return row.consecutive_failures, row.failing_since
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDelivery:
+    """A delivery claimed by the caller.
+
+    `attempts` includes this one; only the claimer of the last attempt may write its outcome.
+    """
+
+    organisation_id: str
+    id: str
+    attempts: int
+    webhook: Webhook
+    alert: Alert
+
+
+def has_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
+    """Check whether a delivery is due for a webhook that is not busy."""
+    return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
+
+
+def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[ClaimedDelivery]:
+    """Claim due deliveries until `until`, at most one per idle webhook.
+
+    PostgreSQL skips rows locked by another claim. They become due again unless their outcome is written.
+    """
+    found = _due(now, busy).order_by(deliveries.c.next_attempt_at, deliveries.c.id).limit(most)
+    taken: dict[tuple[str, str], str] = {}
+    for row in tx.execute(found.with_for_update(of=deliveries, skip_locked=True)):
+        taken.setdefault((row.organisation_id, row.webhook_id), row.id)
+    due = []
+    for (organisation_id, _), delivery_id in taken.items():
+        this = owned_by(deliveries, organisation_id, id=delivery_id)
+        started = (
+            update(deliveries)
+            .where(this)
+            .values(attempts=deliveries.c.attempts + 1, last_attempt_at=now, next_attempt_at=until)
+        )
+        attempts: int = tx.execute(started.returning(deliveries.c.attempts)).scalar_one()
+        to = select(*_WEBHOOKS.columns).join(deliveries, _WITH_WEBHOOK).where(this)
+        webhook = _WEBHOOKS.read(tx.execute(to).one())
+        of = select(*_ALERTS.columns).join(deliveries, _WITH_ALERT).where(this)
+        due.append(ClaimedDelivery(organisation_id, delivery_id, attempts, webhook, _ALERTS.read(tx.execute(of).one())))
+    return due
+
+
+def save_success(tx: Connection, sent: ClaimedDelivery, status: int, now: datetime) -> None:
+    """Write that a delivery was acknowledged."""
+    delivered = {"status": str(DeliveryStatus.DELIVERED), "delivered_at": now}
+    tx.execute(_attempt(sent).values(**delivered, last_status=status, last_error=None))
+
+
+def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why: str, again_at: datetime) -> None:
+    """Write that an attempt failed, and when the next one is due."""
+    tx.execute(_attempt(sent).values(last_status=status, last_error=why, next_attempt_at=again_at))
+
+
+def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
+    """Postpone a webhook's pending deliveries to a time."""
+    early = _pending(organisation_id, webhook_id).where(deliveries.c.next_attempt_at < until)
+    tx.execute(early.values(next_attempt_at=until))
+
+
+def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Give up a webhook's pending deliveries."""
+    tx.execute(_pending(organisation_id, webhook_id).values(status=str(DeliveryStatus.GIVEN_UP)))
+
+
+def send_again(tx: Connection, organisation_id: str, delivery_id: str, now: datetime) -> None:
+    """Make a delivery due now, in any status."""
+    due = {"status": str(DeliveryStatus.PENDING), "next_attempt_at": now}
+    tx.execute(update(deliveries).where(owned_by(deliveries, organisation_id, id=delivery_id)).values(due))
+
+
+def find_delivery(tx: Connection, organisation_id: str, delivery_id: str) -> Delivery | None:
+    """Find a delivery by id."""
+    row = tx.execute(_DELIVERIES.where(owned_by(deliveries, organisation_id, id=delivery_id))).one_or_none()
+    return None if row is None else _delivery(row)
+
+
+def count_pending(tx: Connection, organisation_id: str) -> dict[str, int]:
+    """Count the pending deliveries by webhook."""
+    mine = deliveries.c.organisation_id == organisation_id
+    counted = select(deliveries.c.webhook_id, func.count()).where(mine, PENDING).group_by(deliveries.c.webhook_id)
+    return {webhook_id: int(number) for webhook_id, number in tx.execute(counted)}
+
+
+def list_deliveries(
+    tx: Connection,
+    organisation_id: str,
+    request: PageRequest,
+    *,
+    webhook_id: str | None = None,
+    alert_id: str | None = None,
+    status: DeliveryStatus | None = None,
+) -> Page[Delivery]:
+    """List deliveries, newest first."""
+    wanted = matches(deliveries, webhook_id=webhook_id, alert_id=alert_id, status=status)
+    found = _DELIVERIES.where(deliveries.c.organisation_id == organisation_id, *wanted)
+    return read_page(tx, found, deliveries.c.id, request, _delivery)
+
+
+def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
+    return (
+        select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.webhook_id)
+        .join(webhooks, _WITH_WEBHOOK)
+        .where(
+            PENDING,
+            deliveries.c.next_attempt_at <= now,
+            webhooks.c.disabled_at.is_(None),
+            deliveries.c.webhook_id.not_in(busy),
+        )
+    )
+
+
+def _pending(organisation_id: str, webhook_id: str) -> Update:
+    """Build an update of a webhook's pending deliveries."""
+    return update(deliveries).where(owned_by(deliveries, organisation_id, webhook_id=webhook_id), PENDING)
+
+
+def _attempt(sent: ClaimedDelivery) -> Update:
+    """Build an update of the delivery, if this attempt is still the last one."""
+    this = owned_by(deliveries, sent.organisation_id, id=sent.id)
+    return update(deliveries).where(this, deliveries.c.attempts == sent.attempts, PENDING)
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    return Delivery(**row._asdict() | {"status": DeliveryStatus(row.status)})

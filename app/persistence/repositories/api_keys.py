@@ -1,30 +1,53 @@
-"""API keys, without their secrets."""
+"""API keys and browser sessions, without their secrets."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from app.ledger.api_keys import KeyRecord
 from app.ledger.pages import Page, PageRequest
-from app.persistence.repositories.expressions import columns_of, owned_by, read_page, values_of
-from app.persistence.repositories.locks import descendant_ids
-from app.persistence.tables import api_keys
+from app.persistence.repositories.expressions import RecordTable, owned_by
+from app.persistence.repositories.locks import within
+from app.persistence.tables import api_keys, sessions
 
-_COLUMNS = columns_of(api_keys, KeyRecord, scope="scope_id")
-_MANY = select(*_COLUMNS).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A stored session of a key, or of a person as "oidc:" and the subject.
+
+    Role, scope and the thumbprint of the provider's signing key are a person's; a key has its own. The id is unique
+    across organisations, and `secret_hash` is the sha256 of the cookie's secret.
+    """
+
+    id: str
+    organisation_id: str
+    secret_hash: bytes
+    actor: str
+    role: str | None
+    scope: str | None
+    oidc_key_thumbprint: str | None
+    created_at: datetime
+    expires_at: datetime
+
+
+_KEYS = RecordTable(api_keys, KeyRecord, {"scope": "scope_id"})
+_SESSIONS = RecordTable(sessions, SessionRecord, {"scope": "scope_id"})
+
+# Built once: every request executes one of them.
+_MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
+_MANY_SESSIONS = select(*_SESSIONS.columns).where(sessions.c.id.in_(bindparam("of_sessions", expanding=True)))
 
 
 def add(tx: Connection, key: KeyRecord) -> None:
     """Add a key."""
-    values = values_of(key)
-    tx.execute(insert(api_keys).values(scope_id=values.pop("scope"), **values))
+    _KEYS.add(tx, key.organisation_id, key)
 
 
 def find(tx: Connection, key_id: str) -> KeyRecord | None:
     """Find a key of any organisation by id."""
-    row = tx.execute(select(*_COLUMNS).where(api_keys.c.id == key_id)).one_or_none()
-    return None if row is None else KeyRecord(*row)
+    return _KEYS.find(tx, None, key_id)
 
 
 def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
@@ -34,15 +57,12 @@ def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
 
 def page(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[KeyRecord]:
     """List keys, newest first; those within a scope, unless it is None."""
-    found = select(*_COLUMNS).where(api_keys.c.organisation_id == organisation_id)
-    if scope is not None:
-        found = found.where(api_keys.c.scope_id.in_(descendant_ids(organisation_id, scope)))
-    return read_page(tx, found, api_keys.c.id, request, lambda row: KeyRecord(*tuple(row)))
+    return _KEYS.page(tx, organisation_id, request, within(api_keys.c.scope_id, organisation_id, scope))
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
     """Write when a key expires or was revoked."""
-    tx.execute(update(api_keys).where(owned_by(api_keys, key.organisation_id, id=key.id)).values(**values))
+    tx.execute(_KEYS.update(key.organisation_id, key.id).values(**values))
 
 
 def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> None:
@@ -53,3 +73,27 @@ def save_last_used(tx: Connection, when: Mapping[tuple[str, str], datetime]) -> 
         .values(last_used_at=bindparam("at")),
         [{"of_organisation": owner, "of_key": key_id, "at": at} for (owner, key_id), at in sorted(when.items())],
     )
+
+
+def add_session(tx: Connection, session: SessionRecord) -> None:
+    """Add a session, and delete the organisation's expired ones."""
+    mine = owned_by(sessions, session.organisation_id)
+    tx.execute(delete(sessions).where(mine, sessions.c.expires_at <= session.created_at))
+    _SESSIONS.add(tx, session.organisation_id, session)
+
+
+def find_sessions(tx: Connection, session_ids: Iterable[str]) -> dict[str, SessionRecord]:
+    """Find sessions of any organisation by id."""
+    return {row.id: SessionRecord(*row) for row in tx.execute(_MANY_SESSIONS, {"of_sessions": list(session_ids)})}
+
+
+def remove_session(tx: Connection, organisation_id: str, session_id: str) -> bool:
+    """Delete a session; return whether it existed."""
+    found = delete(sessions).where(owned_by(sessions, organisation_id, id=session_id))
+    return tx.execute(found).rowcount > 0
+
+
+def sessions_of(tx: Connection, organisation_id: str, actor: str) -> list[str]:
+    """List the ids of an actor's sessions."""
+    mine = owned_by(sessions, organisation_id, actor=actor)
+    return list(tx.execute(select(sessions.c.id).where(mine).order_by(sessions.c.id)).scalars())

@@ -13,8 +13,11 @@ from app.ledger.hash_chain import Actor
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, join_on, owned_by
+from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, in_period, join_on, matches, owned_by
 from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events
+
+EVENTS_ROOM = 4 << 20
+"""Bytes of events read at once; more would take seconds and hundreds of megabytes."""
 
 EVENT_BYTES: Final = 400
 """Bytes counted per event besides its description: 4 MiB then hold at most ten thousand events, which take a tenth of
@@ -82,17 +85,12 @@ def find_admitted(tx: Connection, organisation_id: str, places: Iterable[tuple[s
     return [_decision(row, ()) for row in tx.execute(found)]
 
 
-def at_positions(
-    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int | None = None
-) -> list[Decision]:
-    """List a run's decisions at some positions; `room` bytes limit the steps read."""
-    found = _of(organisation_id, run_id).where(decisions.c.position.in_(positions))
+def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]) -> list[Decision]:
+    """List a run's decisions at some positions; their steps are truncated to `EVENTS_ROOM`."""
+    here = owned_by(decisions, organisation_id, run_id=run_id)
+    found = _DECISIONS.where(here, decisions.c.position.in_(positions))
     rows = tx.execute(found.order_by(decisions.c.position)).all()
-    places = [row.position for row in rows]
-    if room is None:
-        events = _events(tx, organisation_id, run_id, places)
-    else:
-        events = _first_events(tx, organisation_id, run_id, places, room)
+    events = _first_events(tx, organisation_id, run_id, [row.position for row in rows])
     return [_decision(row, events[row.position]) for row in rows]
 
 
@@ -120,27 +118,16 @@ def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: 
     return Page(shown, str(shown[-1].place) if len(listed) > request.limit else None)
 
 
-def _of(organisation_id: str, run_id: str) -> Select[Any]:
-    return _DECISIONS.where(owned_by(decisions, organisation_id, run_id=run_id))
-
-
 def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
-    if wanted.run_id is not None:
-        found = found.where(decisions.c.run_id == wanted.run_id)
+    found = found.where(*matches(decisions, run_id=wanted.run_id))
     if wanted.within is not None:
         path = select(account_ancestors.c.depth).where(join_on(account_ancestors, decisions, account_id="run_id"))
         found = found.where(path.where(account_ancestors.c.ancestor_id == wanted.within).exists())
-    if wanted.outcome is not None:
-        found = found.where(decisions.c.outcome == str(wanted.outcome))
-        if wanted.outcome is not DecisionOutcome.ADMITTED:
-            found = found.where(NOT_ADMITTED)
-    if wanted.actor is not None:
-        found = found.where(decisions.c.actor == wanted.actor)
-    if wanted.since is not None:
-        found = found.where(decisions.c.created_at >= wanted.since)
-    if wanted.until is not None:
-        found = found.where(decisions.c.created_at < wanted.until)
-    return found
+    found = found.where(*matches(decisions, outcome=wanted.outcome))
+    if wanted.outcome not in {None, DecisionOutcome.ADMITTED}:
+        found = found.where(NOT_ADMITTED)
+    in_time = in_period(decisions.c.created_at, wanted.since, wanted.until)
+    return found.where(*matches(decisions, actor=wanted.actor), *in_time)
 
 
 def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> Select[Any]:
@@ -152,35 +139,19 @@ def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> S
     return found.where(at <= place.created_at, or_(at < place.created_at, run_id < place.run_id, same_run))
 
 
-def _items(organisation_id: str, run_id: str, positions: Sequence[int], *columns: Any) -> Select[Any]:  # noqa: ANN401 - of the events
-    """Select the items of some of a run's decisions in order."""
-    return (
-        select(decision_events.c.position, decision_events.c.count.label("times"), *columns)
-        .where(owned_by(decision_events, organisation_id, run_id=run_id), decision_events.c.position.in_(positions))
-        .order_by(decision_events.c.position, decision_events.c.item)
-    )
-
-
-def _events(
-    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
-) -> dict[int, tuple[StepEvent, ...]]:
-    items = _items(organisation_id, run_id, positions, dp_events.c.canonical_json, dp_events.c.fingerprint)
-    events: dict[int, list[StepEvent]] = {}
-    for row in tx.execute(items.join(dp_events, join_on(dp_events, decision_events, fingerprint="event_fingerprint"))):
-        step = StepEvent(read_event(row.canonical_json, row.fingerprint), row.times)
-        events.setdefault(row.position, []).append(step)
-    return {position: tuple(steps) for position, steps in events.items()}
-
-
 def _first_events(
-    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int], room: int
+    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
 ) -> dict[int, tuple[StepEvent, ...]]:
     """Read the first events of some of a run's decisions, in order.
 
-    The decisions share `room` bytes equally; each gets all of its events or the first that fit, possibly none.
+    The decisions share `EVENTS_ROOM` equally; each gets all of its events or the first that fit, possibly none.
     """
-    share = room // max(1, len(positions))
-    items = _items(organisation_id, run_id, positions, decision_events.c.event_fingerprint)
+    share = EVENTS_ROOM // max(1, len(positions))
+    items = (
+        select(decision_events.c.position, decision_events.c.count.label("times"), decision_events.c.event_fingerprint)
+        .where(owned_by(decision_events, organisation_id, run_id=run_id), decision_events.c.position.in_(positions))
+        .order_by(decision_events.c.position, decision_events.c.item)
+    )
     rows = tx.execute(items.where(decision_events.c.item < share // EVENT_BYTES)).all()
     known = dp_events.c.organisation_id == organisation_id
     asked = {row.event_fingerprint for row in rows}

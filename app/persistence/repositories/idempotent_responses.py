@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, insert, select, text
+from sqlalchemy import Connection, bindparam, select, text
 
 from app.persistence.database import writes
-from app.persistence.repositories.expressions import owned_by
+from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.tables import idempotent_responses
 
 
@@ -20,13 +20,16 @@ class Reply:
     status: int
 
 
+_REPLIES = RecordTable(idempotent_responses, Reply)
+
+
 def find(tx: Connection, organisation_id: str, idempotency_key: str) -> Reply | None:
     """Find the response stored for a key."""
     found = select(idempotent_responses).where(
         owned_by(idempotent_responses, organisation_id, idempotency_key=idempotency_key)
     )
     row = tx.execute(found).one_or_none()
-    return None if row is None else Reply(row.request_fingerprint, row.body, row.status)
+    return None if row is None else _REPLIES.read(row)
 
 
 _KNOWN = select(idempotent_responses.c.idempotency_key).where(
@@ -59,13 +62,4 @@ def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[s
 
 def add(tx: Connection, organisation_id: str, idempotency_key: str, reply: Reply, now: datetime) -> None:
     """Store the response to a key."""
-    tx.execute(
-        insert(idempotent_responses).values(
-            organisation_id=organisation_id,
-            idempotency_key=idempotency_key,
-            request_fingerprint=reply.request_fingerprint,
-            status=reply.status,
-            body=reply.body,
-            created_at=now,
-        )
-    )
+    _REPLIES.add(tx, organisation_id, reply, idempotency_key=idempotency_key, created_at=now)

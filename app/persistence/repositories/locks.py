@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, select, true
 
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
@@ -70,10 +71,7 @@ class AccountState:
 def read_states(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountState]:
     """Read accounts without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [
-        AccountState(account_id, path, bool(quarantined), revision)
-        for account_id, path, quarantined, revision in tx.execute(_STATES, asked)
-    ]
+    return [AccountState(*row) for row in tx.execute(_STATES, asked)]
 
 
 def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[str]:
@@ -84,8 +82,13 @@ def ancestor_ids(tx: Connection, organisation_id: str, account_id: str) -> list[
     return list(tx.execute(found.order_by(account_ancestors.c.depth, account_ancestors.c.ancestor_id)).scalars())
 
 
-def descendant_ids(organisation_id: str, account_id: str) -> Select[tuple[str]]:
+def descendant_ids(organisation_id: str | None, account_id: str) -> Select[tuple[str]]:
     """Build a subquery for the ids of an account and its descendants."""
     return select(account_ancestors.c.account_id).where(
         owned_by(account_ancestors, organisation_id, ancestor_id=account_id)
     )
+
+
+def within(column: Column[Any], organisation_id: str | None, account_id: str | None) -> ColumnElement[bool]:
+    """Build the condition that a column has the id of an account or of a descendant; None: any."""
+    return true() if account_id is None else column.in_(descendant_ids(organisation_id, account_id))

@@ -11,7 +11,7 @@ from app.ledger.accounts import AccountKind
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
-from app.persistence.repositories.locks import descendant_ids
+from app.persistence.repositories.locks import within
 from app.persistence.tables import account_ancestors, accounts, attempts, audit_entries, decisions, populations, runs
 
 
@@ -39,12 +39,11 @@ class AccountSummary:
         return self.version, self.updated_at, self.quarantine
 
 
-def list_summaries(tx: Connection, organisation_id: str | None, *, within: str | None = None) -> list[AccountSummary]:
-    """List populations and budgets, or those at or under one, ancestors first."""
+def list_summaries(tx: Connection, organisation_id: str | None, account_id: str | None = None) -> list[AccountSummary]:
+    """List populations and budgets of an organisation or all, or those at or under one, ancestors first."""
     columns = columns_of(accounts, AccountSummary, quarantine="quarantine_reason")
-    found = select(*columns).where(NO_RUN, owned_by(accounts, organisation_id))
-    if organisation_id is not None and within is not None:
-        found = found.where(accounts.c.id.in_(descendant_ids(organisation_id, within)))
+    under = within(accounts.c.id, organisation_id, account_id)
+    found = select(*columns).where(NO_RUN, owned_by(accounts, organisation_id), under)
     rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
     return [AccountSummary(*row) for row in rows]
 
@@ -120,11 +119,10 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
 
 @dataclass(frozen=True, slots=True)
 class AccountName:
-    """The path, kind and time of change of an account in a list."""
+    """The path and kind of an account in a list."""
 
     path: str
     kind: AccountKind
-    updated_at: datetime
 
 
 def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
@@ -134,10 +132,10 @@ def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict
 
 def names_of(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> dict[str, AccountName]:
     """Get accounts by id."""
-    found = select(accounts.c.id, accounts.c.path, accounts.c.kind, accounts.c.updated_at).where(
+    found = select(accounts.c.id, accounts.c.path, accounts.c.kind).where(
         accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids))
     )
-    return {row.id: AccountName(row.path, AccountKind(row.kind), row.updated_at) for row in tx.execute(found)}
+    return {row.id: AccountName(row.path, AccountKind(row.kind)) for row in tx.execute(found)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +155,12 @@ UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.PAUSED, RunStatus.O
 
 
 def unfinished_runs(
-    tx: Connection, organisation_id: str, *, within: str | None = None, limit: int
+    tx: Connection, organisation_id: str, account_id: str | None, limit: int
 ) -> tuple[list[RunOutline], dict[str, int]]:
-    """List unfinished runs by latest activity, and count all of them by status."""
-    mine = and_(runs.c.organisation_id == organisation_id, runs.c.status.in_([str(each) for each in UNFINISHED]))
-    if within is not None:
-        mine = and_(mine, runs.c.account_id.in_(descendant_ids(organisation_id, within)))
+    """List unfinished runs under an account, None: any, by latest activity, and count all of them by status."""
+    unfinished = runs.c.status.in_([str(each) for each in UNFINISHED])
+    here = within(runs.c.account_id, organisation_id, account_id)
+    mine = and_(runs.c.organisation_id == organisation_id, unfinished, here)
     counts = tx.execute(select(runs.c.status, func.count()).where(mine).group_by(runs.c.status))
     numbers = {row.status: int(row[1]) for row in counts}
     rows = tx.execute(
@@ -173,8 +171,8 @@ def unfinished_runs(
 
 def newest_runs(tx: Connection, organisation_id: str, account_id: str, request: PageRequest) -> Page[RunOutline]:
     """List runs under an account, newest first."""
-    within = runs.c.account_id.in_(descendant_ids(organisation_id, account_id))
-    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, within)
+    here = within(runs.c.account_id, organisation_id, account_id)
+    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, here)
     return read_page(tx, found, runs.c.account_id, request, _outline)
 
 
@@ -185,5 +183,5 @@ _OUTLINES = select(
 
 
 def _outline(row: Row[Any]) -> RunOutline:
-    run_id, path, status, step, attempt, deviates, at = tuple(row)
-    return RunOutline(run_id, path, RunStatus(status), step, attempt, bool(deviates), at)
+    run_id, path, status, *others = tuple(row)
+    return RunOutline(run_id, path, RunStatus(status), *others)

@@ -1,26 +1,19 @@
 """Partitions: attestations of disjointness, data blocks, and parallel accounts."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, select
 
 from app.ledger.account_records import Attestation, Block
-from app.persistence.repositories.expressions import join_on, owned_by, values_of
+from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
+_ATTESTATIONS = RecordTable(partition_attestations, Attestation, {"text": "attestation"})
+_BLOCKS = RecordTable(data_blocks, Block)
 
-def attest(tx: Connection, organisation_id: str, account_id: str, attestation: Attestation) -> None:
-    """Store the attestation of an account's partitions."""
-    values = values_of(attestation)
-    values |= {"organisation_id": organisation_id, "account_id": account_id, "attestation": values.pop("text")}
-    tx.execute(insert(partition_attestations).values(values))
-
-
-def add_block(tx: Connection, organisation_id: str, account_id: str, block: Block) -> None:
-    """Store the data block of a budget."""
-    tx.execute(insert(data_blocks).values(organisation_id=organisation_id, account_id=account_id, **values_of(block)))
+attest = _ATTESTATIONS.add
+add_block = _BLOCKS.add
 
 
 def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Attestation]:
@@ -29,7 +22,7 @@ def attested(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -
         partition_attestations.c.organisation_id == organisation_id,
         partition_attestations.c.account_id.in_(account_ids),
     )
-    return {row.account_id: _attestation(row) for row in tx.execute(found)}
+    return {row.account_id: _ATTESTATIONS.read(row) for row in tx.execute(found)}
 
 
 def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) -> dict[str, Block]:
@@ -37,27 +30,21 @@ def blocks_of(tx: Connection, organisation_id: str, account_ids: Sequence[str]) 
     found = select(data_blocks).where(
         data_blocks.c.organisation_id == organisation_id, data_blocks.c.account_id.in_(account_ids)
     )
-    return {row.account_id: _block(row) for row in tx.execute(found)}
+    return {row.account_id: _BLOCKS.read(row) for row in tx.execute(found)}
 
 
 def list_all(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
     """List all attestations and blocks of one or every organisation, reporting damage."""
-    stated = select(partition_attestations).where(owned_by(partition_attestations, organisation_id))
-    data = select(data_blocks).where(owned_by(data_blocks, organisation_id))
-    return (
-        {(row.organisation_id, row.account_id): _attestation(row) for row in TolerantQuery(stated).rows(tx, report)},
-        {(row.organisation_id, row.account_id): _block(row) for row in TolerantQuery(data).rows(tx, report)},
+    stated, data = (
+        TolerantQuery(select(table).where(owned_by(table, organisation_id))).rows(tx, report)
+        for table in (partition_attestations, data_blocks)
     )
-
-
-def _attestation(row: Row[Any]) -> Attestation:
-    return Attestation(row.attestation, row.replacement_assumption, row.attested_by, row.attested_at)
-
-
-def _block(row: Row[Any]) -> Block:
-    return Block(row.data_from, row.data_to, row.label)
+    return (
+        {(row.organisation_id, row.account_id): _ATTESTATIONS.read(row) for row in stated},
+        {(row.organisation_id, row.account_id): _BLOCKS.read(row) for row in data},
+    )
 
 
 def topmost_parallel(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> dict[str, list[str]]:

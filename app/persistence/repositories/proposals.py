@@ -1,73 +1,49 @@
 """Proposals and their reviews by another person."""
 
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
 
 from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.expressions import columns_of, join_on, owned_by, read_page, values_of
-from app.persistence.repositories.locks import descendant_ids
+from app.persistence.repositories.expressions import RecordTable, join_on, matches, owned_by, values_of
+from app.persistence.repositories.locks import descendant_ids, within
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
-_COLUMNS = columns_of(proposals, Proposal)
+_PROPOSALS = RecordTable(proposals, Proposal, kind=ProposalKind, status=ProposalStatus)
 
-
-def add(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
-    """Add a proposal; an account has one open proposal per kind."""
-    tx.execute(insert(proposals).values(organisation_id=organisation_id, **values_of(proposal)))
+add = _PROPOSALS.add  # an account has one open proposal per kind
+find = _PROPOSALS.find
 
 
 def decide(tx: Connection, organisation_id: str, proposal: Proposal) -> None:
     """Write the review of a proposal."""
     names = ("status", "decided_by", "decided_at", "decision_reason")
-    here = owned_by(proposals, organisation_id, id=proposal.id)
-    tx.execute(update(proposals).where(here).values(values_of(proposal, names)))
-
-
-def find(tx: Connection, organisation_id: str, proposal_id: str) -> Proposal | None:
-    """Find a proposal by id."""
-    here = owned_by(proposals, organisation_id, id=proposal_id)
-    row = tx.execute(select(*_COLUMNS).where(here)).one_or_none()
-    return None if row is None else _proposal(row)
+    tx.execute(_PROPOSALS.update(organisation_id, proposal.id).values(values_of(proposal, names)))
 
 
 def page(tx: Connection, organisation_id: str, wanted: ProposalFilter, request: PageRequest) -> Page[Proposal]:
     """List proposals, newest first."""
-    found = _within(organisation_id, wanted.within)
+    conditions = [within(proposals.c.account_id, organisation_id, wanted.within)]
     if wanted.account_id == ORGANISATION:
-        found = found.where(proposals.c.account_id.is_(None))
-    elif wanted.account_id is not None:
-        found = found.where(proposals.c.account_id == wanted.account_id)
+        conditions.append(proposals.c.account_id.is_(None))
+    else:
+        conditions += matches(proposals, account_id=wanted.account_id)
     if wanted.kinds is not None:
-        found = found.where(proposals.c.kind.in_(sorted(map(str, wanted.kinds))))
-    if wanted.status is not None:
-        found = found.where(proposals.c.status == str(wanted.status))
-    return read_page(tx, found, proposals.c.id, request, _proposal)
+        conditions.append(proposals.c.kind.in_(sorted(map(str, wanted.kinds))))
+    return _PROPOSALS.page(tx, organisation_id, request, *conditions, *matches(proposals, status=wanted.status))
 
 
-def list_closed(tx: Connection, organisation_id: str, within: str | None, request: PageRequest) -> Page[Proposal]:
-    """List closed proposals about an account or its descendants, newest first."""
-    found = _within(organisation_id, within).where(proposals.c.status != str(ProposalStatus.OPEN))
-    return read_page(tx, found, proposals.c.id, request, _proposal)
-
-
-def _within(organisation_id: str, account_id: str | None) -> Select[Any]:
-    found = select(*_COLUMNS).where(proposals.c.organisation_id == organisation_id)
-    if account_id is None:
-        return found
-    return found.where(proposals.c.account_id.in_(descendant_ids(organisation_id, account_id)))
-
-
-def _proposal(row: Row[Any]) -> Proposal:
-    return Proposal(**row._asdict() | {"kind": ProposalKind(row.kind), "status": ProposalStatus(row.status)})
+def list_closed(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[Proposal]:
+    """List closed proposals about an account or its descendants, newest first; None: all."""
+    closed = proposals.c.status != str(ProposalStatus.OPEN)
+    about = within(proposals.c.account_id, organisation_id, scope)
+    return _PROPOSALS.page(tx, organisation_id, request, about, closed)
 
 
 _BUDGET: Final = accounts.alias("budget")
-
-
 _LAST_READ: Final = case((runs.c.decision_count == 0, 0.0), else_=decisions.c.epsilon)
 
 

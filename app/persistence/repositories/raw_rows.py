@@ -1,14 +1,16 @@
 """Read the ledger's rows as stored, for verification and export."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
 from app.ledger.hash_chain import DecisionEntry
-from app.persistence.repositories.expressions import join_on, owned_by
+from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations
 from app.persistence.tables import (
@@ -90,12 +92,7 @@ class StoredReservation:
     revoked: dict[str, int] = field(default_factory=dict)
 
 
-# Entry fields with a column of the same name.
-_PLAIN = (
-    *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
-    *("first_step", "step_count", "requested_count", "reservation_id", "epsilon", "delta", "epsilon_limit"),
-    *("steps_remaining", "binding_account_id", "refusal_details", "created_at", "actor", "request_id"),
-)
+_PLAIN = [field.name for field in fields(DecisionEntry) if field.name != "items"]
 _ENTRIES = TolerantQuery(
     select(
         *(decisions.c[name] for name in _PLAIN),
@@ -115,6 +112,9 @@ _ENTRIES = TolerantQuery(
 )
 
 
+_RUNS = RecordTable(runs, StoredRun, {"id": "account_id", "event": "event_fingerprint"})
+_STORED_RESERVATIONS = RecordTable(reservations, StoredReservation)
+
 # All cells are validated except the curve, which is read with its plan.
 _RESERVATIONS = select(
     *(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})
@@ -130,27 +130,15 @@ _RESERVED = TolerantQuery(
 
 def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = refuse) -> Iterator[StoredEntry]:
     """Yield a run's decisions in chain order, in constant memory."""
-    plain = len(_PLAIN)
-    open_row: tuple[object, ...] | None = None
-    items: list[tuple[str, int]] = []
-    for row in _ENTRIES.rows(tx, report, {"of_organisation": organisation_id, "of_run": run_id}):
-        head = tuple(row[: plain + 4])
-        if open_row is not None and open_row[2] != head[2]:
-            yield _entry(open_row, items)
-            items = []
-        open_row = head
-        if row.event_fingerprint is not None:
-            _count_on(report, decision_events, "item", row, len(items))
-            items.append((row.event_fingerprint, row.times))
-    if open_row is not None:
-        yield _entry(open_row, items)
-
-
-def _entry(row: tuple[object, ...], items: list[tuple[str, int]]) -> StoredEntry:
-    facts = dict(zip(_PLAIN, row, strict=False))
-    entry_hash, next_step, follows_step, opens_step = row[len(_PLAIN) :]
-    entry = DecisionEntry(**facts, items=tuple(items))  # type: ignore[arg-type] # the tables have these types
-    return StoredEntry(entry, entry_hash, next_step, follows_step, opens_step)  # type: ignore[arg-type] # as above
+    found = _ENTRIES.rows(tx, report, {"of_organisation": organisation_id, "of_run": run_id})
+    for _, rows in groupby(found, attrgetter("position")):
+        items: list[tuple[str, int]] = []
+        for row in rows:
+            if row.event_fingerprint is not None:
+                _count_on(report, decision_events, "item", row, len(items))
+                items.append((row.event_fingerprint, row.times))
+        entry = DecisionEntry(**{name: getattr(row, name) for name in _PLAIN}, items=tuple(items))
+        yield StoredEntry(entry, row.entry_hash, row.next_step, row.follows_step, row.opens_step)
 
 
 def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
@@ -162,9 +150,7 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
 def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
     """List all runs of one or every organisation by key, reporting damage."""
     found = {
-        (row.organisation_id, row.account_id): StoredRun(
-            **_plain(row, StoredRun, id="account_id", event="event_fingerprint")
-        )
+        (row.organisation_id, row.account_id): _RUNS.read(row)
         for row in _all(runs, organisation_id, {runs.c.deviations: read_deviations}).rows(tx, report)
     }
     for row in _all(attempts, organisation_id).rows(tx, report):
@@ -179,7 +165,7 @@ def list_reservations(
 ) -> dict[Key, StoredReservation]:
     """List all reservations of one or every organisation by key, reporting damage."""
     found = {
-        (row.organisation_id, row.id): StoredReservation(**_plain(row, StoredReservation))
+        (row.organisation_id, row.id): _STORED_RESERVATIONS.read(row)
         for row in TolerantQuery(_RESERVATIONS.where(owned_by(reservations, organisation_id))).rows(tx, report)
     }
     for row in _all(reservation_items, organisation_id).rows(tx, report):
@@ -249,12 +235,6 @@ def set_quarantine(
             [{"of_account": each.id, "reason": reasons[each.id]} for each in locked],
         )
     return {each.id: each.quarantine for each in locked}
-
-
-def _plain(row: Row[Any], record: Any, **others: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
-    """Get a row's values of a dataclass's fields that are no collections; `others` maps fields to other names."""
-    names = [each.name for each in fields(record) if each.default_factory is MISSING]
-    return {name: getattr(row, others.get(name, name)) for name in names}
 
 
 def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int) -> None:

@@ -16,8 +16,8 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.expressions import join_on, read_page, values_of
-from app.persistence.repositories.locks import descendant_ids
+from app.persistence.repositories.expressions import join_on, matches, read_page, values_of
+from app.persistence.repositories.locks import within
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
 
 _RUNS = (
@@ -79,25 +79,16 @@ def page(
     organisation_id: str,
     request: PageRequest,
     *,
-    within: str | None = None,
+    scope: str | None,
     budget_id: str | None,
     status: RunStatus | None,
 ) -> Page[Run]:
     """List runs, newest first."""
-    found = _RUNS.where(runs.c.organisation_id == organisation_id)
-    if within is not None:
-        found = found.where(runs.c.account_id.in_(descendant_ids(organisation_id, within)))
+    found = _RUNS.where(runs.c.organisation_id == organisation_id, within(runs.c.account_id, organisation_id, scope))
     if budget_id is not None:
         found = found.join(run_budgets, join_on(run_budgets, runs, run_id="account_id"))
         found = found.where(run_budgets.c.budget_id == budget_id)
-    if status is not None:
-        found = found.where(runs.c.status == str(status))
-    return read_page(tx, found, runs.c.account_id, request, _run)
-
-
-def save(tx: Connection, organisation_id: str, run: Run) -> None:
-    """Write a run's state."""
-    save_all(tx, [(organisation_id, run)])
+    return read_page(tx, found.where(*matches(runs, status=status)), runs.c.account_id, request, _run)
 
 
 def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:

@@ -1,6 +1,8 @@
 """Table metadata, naming conventions, and the types of ids and times."""
 
 from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -8,6 +10,8 @@ from sqlalchemy import (
     DateTime,
     ForeignKeyConstraint,
     Index,
+    Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -58,6 +62,35 @@ def id_column(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, String(ID_LENGTH), nullable=nullable)
 
 
+Checked = tuple[Column[Any], CheckConstraint]
+"""A column, and the check of its values as a constraint of the table."""
+
+
+def number_column(name: str, kind: type[Integer], *, least: int = 0, **options: Any) -> Checked:  # noqa: ANN401 - Column's
+    """Build a column of numbers that are at least 0 or 1."""
+    return _checked(name, kind, f"{name} >= {least}", "positive" if least else "nonnegative", **options)
+
+
+def text_column(name: str, kind: String, **options: Any) -> Checked:  # noqa: ANN401 - Column's
+    """Build a column of texts that are not empty."""
+    return _checked(name, kind, f"{name} <> ''", "not_empty", **options)
+
+
+def enum_column(name: str, length: int, values: type[StrEnum]) -> Checked:
+    """Build a column of an enumeration's values."""
+    known = ", ".join(f"'{value}'" for value in values)
+    return _checked(name, String(length), f"{name} IN ({known})", "known")
+
+
+def digest_column(name: str, kind: LargeBinary | String) -> Checked:
+    """Build a column of sha256 hashes, as bytes or hexadecimal digits."""
+    return _checked(name, kind, f"length({name}) = {kind.length}", "is_sha256")
+
+
+def _checked(name: str, kind: Any, condition: str, suffix: str, *, nullable: bool = False, **options: Any) -> Checked:  # noqa: ANN401 - Column's
+    return Column(name, kind, nullable=nullable, **options), CheckConstraint(condition, name=f"{name}_{suffix}")
+
+
 def foreign_key(
     table: str, *, name: str | None = None, use_alter: bool = False, **columns: str
 ) -> ForeignKeyConstraint:
@@ -74,22 +107,30 @@ def foreign_key(
     )
 
 
+def reference(name: str, table: str, *, nullable: bool = False) -> tuple[Column[str], ForeignKeyConstraint]:
+    """Build a column with the id of a row of a table within the organisation, and its foreign key."""
+    key = ForeignKeyConstraint(["organisation_id", name], [f"{table}.organisation_id", f"{table}.id"])
+    return id_column(name, nullable=nullable), key
+
+
 def organisation_foreign_key() -> ForeignKeyConstraint:
     """Build the foreign key to the organisation that owns a row."""
     return ForeignKeyConstraint(["organisation_id"], ["organisations.id"])
 
 
-def owned_table(name: str, key: tuple[str, ...], *parts: SchemaItem, **checks: str) -> Table:
+def owned_table(name: str, *parts: SchemaItem, key: tuple[str, ...] = ("id",), **checks: str) -> Table:
     """Build a table of organisations' rows.
 
-    The organisation's id leads the key. `checks` maps the names of check constraints to their conditions.
+    The organisation's id leads the key. Columns of the key that are not among the parts have ids, and come first.
+    `checks` maps the names of check constraints to their conditions.
     """
+    given = {part.name for part in parts if isinstance(part, Column)}
+    ids = [id_column(column) for column in ("organisation_id", *key) if column not in given]
     conditions = [CheckConstraint(condition, name=check) for check, condition in checks.items()]
-    key_columns = PrimaryKeyConstraint("organisation_id", *key)
-    return Table(name, metadata, id_column("organisation_id"), *parts, key_columns, *conditions)
+    return Table(name, metadata, *ids, *parts, PrimaryKeyConstraint("organisation_id", *key), *conditions)
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    """Build an index of the rows that satisfy a condition."""
+    """Build an index of organisations' rows that satisfy a condition."""
     condition = text(where)
-    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
+    return Index(name, "organisation_id", *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)

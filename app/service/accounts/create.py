@@ -153,9 +153,9 @@ def _open(
     said = None if terms.parallel is None else build_attestation(context, terms.parallel, account.relation, attested_by)
     account_writes.add(tx, context.organisation_id, account, ancestors, population, context.now)
     if said is not None:
-        partitions.attest(tx, context.organisation_id, account.id, said)
+        partitions.attest(tx, context.organisation_id, said, account_id=account.id)
     if terms.block is not None:
-        partitions.add_block(tx, context.organisation_id, account.id, terms.block)
+        partitions.add_block(tx, context.organisation_id, terms.block, account_id=account.id)
     opened = accounts.find(tx, context.organisation_id, account.id)
     assert opened is not None
     [view] = account_views(tx, context, [opened])

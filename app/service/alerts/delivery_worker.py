@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.errors import LedgerError
 from app.ledger.hash_chain import SERVICE
 from app.persistence.database import ALL_TENANTS, Database, error_summary
-from app.persistence.repositories import deliveries, organisations, webhooks
-from app.persistence.repositories.deliveries import ClaimedDelivery
+from app.persistence.repositories import alerts, organisations
+from app.persistence.repositories.alerts import ClaimedDelivery
 from app.service import metrics
 from app.service.alerts.http_sender import MOST_AT_ONCE, DeliveryResult, WebhookSender
 from app.service.alerts.webhooks import disable
@@ -92,10 +92,10 @@ def claim_due(
 ) -> list[ClaimedDelivery]:
     """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each webhook that is not `busy`."""
     with db.read(ALL_TENANTS) as tx:
-        if not deliveries.has_due(tx, now, busy):
+        if not alerts.has_due(tx, now, busy):
             return []
     until = now + timedelta(seconds=CLAIM_SECONDS)
-    return db.transact(ALL_TENANTS, lambda tx: deliveries.claim(tx, now, until, busy, most))
+    return db.transact(ALL_TENANTS, lambda tx: alerts.claim(tx, now, until, busy, most))
 
 
 def retry_delay(attempts: int) -> timedelta:
@@ -113,8 +113,8 @@ def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now
 
     def record(tx: Connection) -> None:
         if sent.acknowledged:
-            webhooks.note_success(tx, due.organisation_id, due.webhook.id)
-            deliveries.save_success(tx, due, sent.status or 0, now)
+            alerts.note_success(tx, due.organisation_id, due.webhook.id)
+            alerts.save_success(tx, due, sent.status or 0, now)
         else:
             _failed(tx, due, sent, now)
 
@@ -125,12 +125,12 @@ def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: dat
     organisation_id, webhook_id = due.organisation_id, due.webhook.id
     if sent.gone:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)
-    failures, since = webhooks.note_failure(tx, organisation_id, webhook_id, now)
+    failures, since = alerts.note_failure(tx, organisation_id, webhook_id, now)
     again_at = now + retry_delay(due.attempts)
-    deliveries.save_failure(tx, due, sent.status, sent.error or "", again_at)
+    alerts.save_failure(tx, due, sent.status, sent.error or "", again_at)
     if sent.gone:
-        webhook = webhooks.find(tx, organisation_id, webhook_id)
+        webhook = alerts.find_webhook(tx, organisation_id, webhook_id)
         if webhook is not None and webhook.disabled_at is None:
             disable(tx, organisation_id, webhook, SERVICE, GONE, now)
     elif failures >= MANY_FAILURES and now - since >= LONG_FAILING:
-        deliveries.postpone(tx, organisation_id, webhook_id, again_at)
+        alerts.postpone(tx, organisation_id, webhook_id, again_at)

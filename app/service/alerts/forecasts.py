@@ -15,8 +15,8 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.errors import LedgerError
 from app.ledger.forecast import Forecast, forecast, share_used
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, alerts, usage_snapshots
-from app.persistence.repositories.usage_snapshots import Reading
+from app.persistence.repositories import accounts, alerts, usage_history
+from app.persistence.repositories.usage_history import Reading
 from app.service.alerts.alert_factory import forecast_alert
 
 WINDOW: Final = timedelta(days=7)
@@ -53,7 +53,8 @@ def forecast_limit(tx: Connection, organisation_id: str, record: AccountRecord, 
     if record.created_at > start:
         base: Reading | None = Reading(0.0, record.created_at)
     else:
-        base = usage_snapshots.newest_before(tx, organisation_id, record.account.id, start)
+        readings = usage_history.readings_before(tx, organisation_id, [record.account.id], start)
+        base = readings.get(record.account.id)
     return extrapolate(share_used(record.account), base, now)
 
 
@@ -69,7 +70,7 @@ def extrapolate(share: float, base: Reading | None, now: datetime) -> LimitForec
 def record_usage_snapshots(db: Database, now: datetime) -> int:
     """Record snapshots of changed accounts, create forecast alerts; return the number of snapshots."""
     with db.read(ALL_TENANTS) as tx:
-        due = usage_snapshots.due_accounts(tx, now, REST)
+        due = usage_history.due_accounts(tx, now, REST)
     for organisation_id, found in groupby(sorted(due), itemgetter(0)):
         ids = [account_id for _, account_id in found]
         for start in range(0, len(ids), PAGE):
@@ -87,7 +88,7 @@ def _record_page(tx: Connection, organisation_id: str, due: Iterable[str], now: 
             continue
         assert record is not None, "accounts are never removed"
         _alert(tx, organisation_id, record, now)
-        usage_snapshots.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
+        usage_history.put(tx, organisation_id, account_id, Reading(share_used(record.account), now))
 
 
 def _alert(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> None:

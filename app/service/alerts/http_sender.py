@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import certifi
 
 from app.ledger.alerts import Alert
-from app.persistence.repositories.deliveries import ClaimedDelivery
+from app.persistence.repositories.alerts import ClaimedDelivery
 from app.service.alerts.ssrf_guard import Resolver, resolve
 from app.version import VERSION
 

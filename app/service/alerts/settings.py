@@ -32,7 +32,7 @@ def list_alerts(
     """
     with context.read() as tx:
         within = context.principal.scope if account is None else find_account(tx, context, account).account.id
-        return alerts.page(tx, context.organisation_id, AlertFilter(kind, within), page)
+        return alerts.list_alerts(tx, context.organisation_id, AlertFilter(kind, within), page)
 
 
 def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:

@@ -17,7 +17,7 @@ from app.ledger.errors import WebhookStateConflictError, require_found
 from app.ledger.hash_chain import Actor, digest
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import alerts, deliveries, webhooks
+from app.persistence.repositories import alerts
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.http_sender import new_secret
@@ -64,19 +64,19 @@ def create_webhook(context: RequestContext, wanted: Subscription, *, allow_priva
     check_url(wanted.url, allow_private=allow_private)
 
     def create(tx: Connection, _: PrecomputedCosts) -> Webhook:
-        if len(webhooks.active(tx, context.organisation_id)) >= MOST_WEBHOOKS:
+        if len(alerts.active_webhooks(tx, context.organisation_id)) >= MOST_WEBHOOKS:
             raise WebhookStateConflictError(
                 f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
             )
         made = Webhook(
-            id=new_id("whk", context.now, webhooks.newest_id(tx, context.organisation_id)),
+            id=new_id("whk", context.now, alerts.newest_webhook_id(tx, context.organisation_id, "whk")),
             url=wanted.url,
             types=tuple(map(str, wanted.types)),
             account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
             secret=new_secret(),
             created_at=context.now,
         )
-        webhooks.add(tx, context.organisation_id, made)
+        alerts.add_webhook(tx, context.organisation_id, made)
         context.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
         return made
 
@@ -92,19 +92,20 @@ def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
 def list_webhooks(context: RequestContext, page: PageRequest) -> Page[Webhook]:
     """List webhooks."""
     with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
-        return webhooks.page(tx, context.organisation_id, page)
+        return alerts.list_webhooks(tx, context.organisation_id, page)
 
 
 def list_webhook_statuses(context: RequestContext, page: PageRequest) -> Page[WebhookStatus]:
     """List webhooks with their deliveries."""
     with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
-        waiting = deliveries.waiting(tx, context.organisation_id)
+        waiting = alerts.count_pending(tx, context.organisation_id)
 
         def status(webhook: Webhook) -> WebhookStatus:
-            last = deliveries.page(tx, context.organisation_id, PageRequest(LAST), webhook_id=webhook.id)
+            last = alerts.list_deliveries(tx, context.organisation_id, PageRequest(LAST), webhook_id=webhook.id)
             return WebhookStatus(webhook, waiting.get(webhook.id, 0), tuple(last.items))
 
-        return webhooks.page(tx, context.organisation_id, page).map(lambda found: [status(each) for each in found])
+        found = alerts.list_webhooks(tx, context.organisation_id, page)
+        return found.map(lambda listed: [status(each) for each in listed])
 
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
@@ -130,7 +131,7 @@ def rotate_secret(context: RequestContext, webhook_id: str, overlap_seconds: int
         before = _enabled(tx, context, webhook_id)
         until = context.now + timedelta(seconds=overlap_seconds)
         rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
-        webhooks.save_secrets(tx, context.organisation_id, rotated)
+        alerts.save_secrets(tx, context.organisation_id, rotated)
         said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
         context.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
         return rotated
@@ -145,7 +146,7 @@ def send_test_event(context: RequestContext, webhook_id: str) -> Effect[Delivery
     def send(tx: Connection, _: PrecomputedCosts) -> Delivery:
         _enabled(tx, context, webhook_id)
         delivery_id = alerts.add_test(tx, context.organisation_id, make_test_alert(webhook_id, context.now), webhook_id)
-        made = deliveries.find(tx, context.organisation_id, delivery_id)
+        made = alerts.find_delivery(tx, context.organisation_id, delivery_id)
         assert made is not None
         return made
 
@@ -162,7 +163,9 @@ def list_deliveries(
 ) -> Page[Delivery]:
     """List deliveries."""
     with context.read(Permission.WEBHOOK_MANAGE, whole_organisation=True) as tx:
-        return deliveries.page(tx, context.organisation_id, page, webhook_id=webhook, alert_id=alert, status=status)
+        return alerts.list_deliveries(
+            tx, context.organisation_id, page, webhook_id=webhook, alert_id=alert, status=status
+        )
 
 
 def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
@@ -172,7 +175,7 @@ def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
     def write(tx: Connection) -> Delivery:
         found = _delivery(tx, context, delivery_id)
         _enabled(tx, context, found.webhook_id)
-        deliveries.send_again(tx, context.organisation_id, delivery_id, context.now)
+        alerts.send_again(tx, context.organisation_id, delivery_id, context.now)
         return _delivery(tx, context, delivery_id)
 
     return context.transact(write)
@@ -183,8 +186,8 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, actor: Actor
 
     The transaction holds the organisation's lock.
     """
-    webhooks.disable(tx, organisation_id, webhook.id, why, now)
-    deliveries.give_up(tx, organisation_id, webhook.id)
+    alerts.disable_webhook(tx, organisation_id, webhook.id, why, now)
+    alerts.give_up(tx, organisation_id, webhook.id)
     event = AuditEvent(AuditAction.WEBHOOK_DISABLED, webhook.id, before=facts(webhook), reason=why)
     record_event(tx, organisation_id, actor, event, now)
 
@@ -201,11 +204,11 @@ def facts(webhook: Webhook) -> dict[str, object]:
 
 
 def _delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:
-    return require_found(deliveries.find(tx, context.organisation_id, delivery_id), "delivery", delivery_id)
+    return require_found(alerts.find_delivery(tx, context.organisation_id, delivery_id), "delivery", delivery_id)
 
 
 def _found(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
-    return require_found(webhooks.find(tx, context.organisation_id, webhook_id), "webhook", webhook_id)
+    return require_found(alerts.find_webhook(tx, context.organisation_id, webhook_id), "webhook", webhook_id)
 
 
 def _enabled(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:

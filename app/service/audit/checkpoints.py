@@ -16,7 +16,7 @@ from app.ledger.hash_chain import SERVICE, Actor, canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import audit_entries, checkpoints, organisations
+from app.persistence.repositories import audit, organisations
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
@@ -42,7 +42,7 @@ def make_checkpoint(context: RequestContext, signer: Signer) -> Effect[Checkpoin
 def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpoint]:
     """List checkpoints."""
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        return checkpoints.page(tx, context.organisation_id, page)
+        return audit.list_checkpoints(tx, context.organisation_id, page)
 
 
 def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now: datetime) -> Checkpoint:
@@ -52,7 +52,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
         A new checkpoint; the latest one if nothing has changed since and the key is the same.
     """
     organisations.lock(tx, organisation_id)
-    while moved := checkpoints.unanchored(tx, organisation_id, RUNS_AN_ACT):
+    while moved := audit.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
         record_event(
             tx,
@@ -61,9 +61,9 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
             AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads}),
             now,
         )
-        checkpoints.anchor(tx, organisation_id, moved)
-    count, head = audit_entries.head(tx, organisation_id)
-    last = checkpoints.latest(tx, organisation_id)
+        audit.anchor(tx, organisation_id, moved)
+    count, head = audit.head(tx, organisation_id)
+    last = audit.latest_checkpoint(tx, organisation_id)
     if last is not None and last.audit_length == count:
         signed_by = json.loads(last.document)["signature"]["key_id"]
         if signed_by == signer.key_id:
@@ -72,7 +72,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
             AuditAction.SIGNING_KEY_CHANGED, organisation_id, {"key_id": signed_by}, {"key_id": signer.key_id}
         )
         record_event(tx, organisation_id, actor, changed, now)
-        count, head = audit_entries.head(tx, organisation_id)
+        count, head = audit.head(tx, organisation_id)
     payload = {
         "type": "checkpoint",
         "organisation": organisation_id,
@@ -81,7 +81,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
         "created_at": now.astimezone(UTC).isoformat(timespec="microseconds"),
     }
     checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), now)
-    checkpoints.add(tx, checkpoint)
+    audit.add_checkpoint(tx, checkpoint)
     return checkpoint
 
 
@@ -102,7 +102,7 @@ def sign_due(db: Database, signer: Signer, seconds: float, now: datetime) -> int
     signed = 0
     for owner in owners:
         with db.read(owner) as tx:
-            last = checkpoints.latest(tx, owner)
+            last = audit.latest_checkpoint(tx, owner)
         if last is not None and now - last.created_at < timedelta(seconds=seconds):
             continue
         made = db.transact(owner, lambda tx, owner=owner: sign(tx, owner, signer, SERVICE, now))  # type: ignore[misc]

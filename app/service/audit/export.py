@@ -15,7 +15,7 @@ from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.hash_chain import canonical_audit_entry, canonical_entry
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, audit_entries, dp_events, organisations, raw_rows
+from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
 from app.persistence.repositories.account_values import weights_facts
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
@@ -145,7 +145,7 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
-    state = replay_audit_log(audit_entries.list_all(tx, owner)).get(owner, AuditState())
+    state = replay_audit_log(audit.all_entries(tx, owner)).get(owner, AuditState())
     for account in chosen:
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
         limits = _limits(account, state.accounts.get(account.id))
@@ -158,7 +158,7 @@ def _lines(
         assert reserved is not None, "one that cannot be read ends the export"
         yield _reservation(reservation, reserved)
     if whole:  # the audit log is the organisation's: a run's part of it proves nothing
-        for act in audit_entries.list_all(tx, owner):
+        for act in audit.all_entries(tx, owner):
             yield f'{{"type":"audit_event","hash":"{act.entry_hash.hex()}","entry":{canonical_audit_entry(act)}}}'
     for run in runs:
         for entry in raw_rows.entries(tx, owner, run.id):

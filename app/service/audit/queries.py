@@ -13,10 +13,10 @@ from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.hash_chain import AuditEntry
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import audit_entries, checkpoints, decisions, overview_queries, raw_rows
+from app.persistence.repositories import audit, decisions, overview_queries, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
-from app.service.queries.runs import EVENTS_ROOM, find_path
+from app.service.queries.runs import find_path
 
 
 def read_decisions(context: RequestContext, wanted: DecisionFilter, page: PageRequest) -> Page[DecisionWithPath]:
@@ -34,7 +34,7 @@ def read_decision(context: RequestContext, run_id: str, position: int) -> Decisi
     """Get a decision with its steps."""
     with context.read() as tx:
         run = find_path(tx, context, run_id)[-1].account
-        found = decisions.at_positions(tx, context.organisation_id, run.id, [position], EVENTS_ROOM)
+        found = decisions.at_positions(tx, context.organisation_id, run.id, [position])
     if not found:
         raise NotFoundError(f"The run {run_id} has no decision {position}.")
     return DecisionWithPath(found[0], run.path)
@@ -54,7 +54,7 @@ def read_audit_entries(
     with context.read(Permission.AUDIT_READ) as tx:
         _check_time(wanted.since, wanted.until)
         reachable = replace(wanted, within=context.principal.scope)
-        return audit_entries.page(tx, context.organisation_id, reachable, page, oldest_first=oldest_first)
+        return audit.list_entries(tx, context.organisation_id, reachable, page, oldest_first=oldest_first)
 
 
 def name_accounts(context: RequestContext, ids: Collection[str]) -> dict[str, str]:
@@ -103,8 +103,8 @@ class ChainHealth:
 def read_health(context: RequestContext) -> ChainHealth:
     """Get the state of the audit log."""
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        length, head = audit_entries.head(tx, context.organisation_id)
-        last = checkpoints.latest(tx, context.organisation_id)
+        length, head = audit.head(tx, context.organisation_id)
+        last = audit.latest_checkpoint(tx, context.organisation_id)
         stopped = {
             account_id: why for (_, account_id), why in raw_rows.quarantined(tx, context.organisation_id).items()
         }

@@ -15,7 +15,7 @@ from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.filters import FilterKind
 from app.ledger.runs import TERMINAL, Run
-from app.persistence.repositories import accounts, audit_entries, charge_statistics, experiments, runs
+from app.persistence.repositories import accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
@@ -83,7 +83,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
         path = find_path(tx, context, run_id)
         _require_proven(path)
         run = runs.get(tx, context.organisation_id, run_id)
-        events, kinds, steps = charge_statistics.charged_events(tx, context.organisation_id, run_id, MOST_EVENTS)
+        events, kinds, steps = usage_history.charged_events(tx, context.organisation_id, run_id, MOST_EVENTS)
         own = path[-1]
         touched = [record.account for record in path]
         governing = governing_of(touched)
@@ -105,7 +105,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
             ],
             "mechanisms_in_all": kinds,
             "steps": steps,
-            "decisions": charge_statistics.outcomes(tx, context.organisation_id, run_id),
+            "decisions": usage_history.outcomes(tx, context.organisation_id, run_id),
             "loss": _loss(governing, own.account, reading_of(touched).epsilon),
             "accounts": [_account(account) for account in touched if account.limit is not None],
             "experiments": _experiments(tx, context, run_id, {tally.fingerprint for tally in events}),
@@ -114,7 +114,7 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
         used = [tally.fingerprint for tally in events]
         payload["versions"] |= {
             "grid": own.account.grid_version,
-            "formulas": charge_statistics.formula_versions(tx, context.organisation_id, used),
+            "formulas": usage_history.formula_versions(tx, context.organisation_id, used),
         }
     return signer.signed(payload)
 
@@ -129,7 +129,7 @@ def population_statement(context: RequestContext, population_id: str, signer: Si
     with context.db.read(context.organisation_id) as tx:
         [record] = accounts.path_of(tx, context.organisation_id, record.account.id)
         _require_proven([record])
-        ids, count = charge_statistics.runs_under(tx, context.organisation_id, population_id, MOST_RUNS)
+        ids, count = usage_history.runs_under(tx, context.organisation_id, population_id, MOST_RUNS)
         payload = {
             **_head(context, "population_statement"),
             "population": {"id": population_id, "name": record.account.name},
@@ -260,7 +260,7 @@ def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
 
 
 def _chain(tx: Connection, context: RequestContext) -> dict[str, Any]:
-    count, head = audit_entries.head(tx, context.organisation_id)
+    count, head = audit.head(tx, context.organisation_id)
     return {"audit_length": count, "audit_head": head.hex()}
 
 

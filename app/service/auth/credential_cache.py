@@ -16,7 +16,7 @@ from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import api_keys
-from app.persistence.repositories.sessions import SessionRecord
+from app.persistence.repositories.api_keys import SessionRecord
 from app.service.auth import sessions
 from app.service.auth.authentication import (
     FailedAttempt,

@@ -21,8 +21,8 @@ from app.ledger.errors import AuthenticationError
 from app.ledger.hash_chain import canonical, digest
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import api_keys, sessions
-from app.persistence.repositories.sessions import SessionRecord
+from app.persistence.repositories import api_keys
+from app.persistence.repositories.api_keys import SessionRecord
 from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.auth.request_context import RequestContext
@@ -68,10 +68,10 @@ def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | 
     session = replace(session, secret_hash=_bound_hash(secret, session))
 
     def write(tx: Connection) -> None:
-        there = sessions.of_actor(tx, caller.organisation_id, caller.actor)
+        there = api_keys.sessions_of(tx, caller.organisation_id, caller.actor)
         for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
             _end(tx, context, first)
-        sessions.add(tx, session)
+        api_keys.add_session(tx, session)
         context.record(tx, AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session)))
 
     context.transact(write)
@@ -83,7 +83,7 @@ def end_sessions(context: RequestContext, cookie: str | None = None) -> None:
 
     def write(tx: Connection) -> None:
         caller = context.principal
-        every = sessions.of_actor(tx, caller.organisation_id, caller.actor) if cookie is None else [cookie]
+        every = api_keys.sessions_of(tx, caller.organisation_id, caller.actor) if cookie is None else [cookie]
         for each in every:
             _end(tx, context, each.partition(".")[0])
 
@@ -119,7 +119,7 @@ def look_up(tx: Connection, session_ids: list[str], placement: str, now: datetim
     """Get the valid sessions by id, in a transaction that sees all organisations."""
     if not session_ids:
         return {}
-    stored = sessions.find_many(tx, session_ids)
+    stored = api_keys.find_sessions(tx, session_ids)
     opened_by = {each.actor for each in stored.values() if each.role is None}
     known = api_keys.find_many(tx, opened_by) if opened_by else {}
     found = {}
@@ -149,7 +149,7 @@ def _facts(session: SessionRecord) -> dict[str, object]:
 
 
 def _end(tx: Connection, context: RequestContext, session_id: str) -> None:
-    if sessions.remove(tx, context.organisation_id, session_id):
+    if api_keys.remove_session(tx, context.organisation_id, session_id):
         context.record(tx, AuditEvent(AuditAction.SESSION_ENDED, session_id))
 
 

@@ -18,7 +18,7 @@ from app.ledger.plans import PlannedItem
 from app.ledger.reservations import Reservation, is_exact
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import (
-    audit_entries,
+    audit,
     decisions,
     experiments,
     idempotent_responses,
@@ -105,7 +105,7 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
     if not account.limit_revision:
         return None
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    last = next(iter(audit_entries.page(tx, organisation_id, wanted, PageRequest(1)).items), None)
+    last = next(iter(audit.list_entries(tx, organisation_id, wanted, PageRequest(1)).items), None)
     if last is None or last.before is None:
         return None  # a truncated log is for verification to report
     before = json.loads(last.before)["limit"]

@@ -17,7 +17,7 @@ from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import api_keys, audit_entries, organisations
+from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import CLI_ACTOR, secret_hash
@@ -231,7 +231,7 @@ def rotation_lineage(tx: Connection, organisation_id: str, actors: set[str]) -> 
     found, waiting = set(actors), list(actors)
     while waiting:
         rotated = AuditFilter(action=AuditAction.API_KEY_ROTATED, subject=waiting.pop())
-        for kept in audit_entries.page(tx, organisation_id, rotated, PageRequest(MOST_ROTATIONS)).items:
+        for kept in audit.list_entries(tx, organisation_id, rotated, PageRequest(MOST_ROTATIONS)).items:
             heir = json.loads(kept.after or "{}").get("replaced_by")
             if heir is not None and heir not in found:
                 found.add(heir)

@@ -19,9 +19,9 @@ from app.ledger.errors import LedgerError
 from app.ledger.forecast import share_used
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
-from app.persistence.repositories import monitoring_queries, overview_queries
-from app.persistence.repositories.monitoring_queries import Backlog, Heads, Signing
+from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
+from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing
 from app.service.background import attempt
 from app.service.placements import Placement
 from app.service.queries.account_status import read_tolerating_damage
@@ -134,10 +134,10 @@ class _PlacementCollector:
             return LedgerStats(
                 uses=[use for _, use in self._uses.values() if use],
                 unread=unread,
-                organisations=monitoring_queries.organisations_of(tx),
-                runs=monitoring_queries.runs_by_status(tx),
-                backlog=monitoring_queries.backlog(tx),
-                signing=monitoring_queries.signing(tx) if self._signs else None,
+                organisations=periodic_queries.organisations_of(tx),
+                runs=periodic_queries.runs_by_status(tx),
+                backlog=periodic_queries.backlog(tx),
+                signing=periodic_queries.signing(tx) if self._signs else None,
             )
 
     def _read(self, tx: Connection, every: Sequence[AccountSummary]) -> int:
@@ -176,7 +176,7 @@ class IntegrityMonitor:
         """Check one placement's ledger."""
         with placement.database.read(ALL_TENANTS) as tx:
             self.warnings[placement.name] = IntegrityWarnings(
-                monitoring_queries.quarantined(tx), monitoring_queries.heads(tx)
+                periodic_queries.quarantined(tx), periodic_queries.heads(tx)
             )
 
     async def run(self, placement: Placement) -> None:

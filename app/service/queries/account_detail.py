@@ -1,22 +1,29 @@
-"""Read model of the page of a population or budget."""
+"""Read model of the page of a population or budget, and whether a hypothetical run fits into it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.admission import Refusal, admit
+from app.ledger.composition import exposed
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
+from app.ledger.filters import FilterKind
+from app.ledger.noise_search import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import find_path_of
 from app.service.accounts.partitions import AccountView, account_views
 from app.service.auth.request_context import RequestContext
+from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
 from app.service.queries.account_status import (
     AccountStatus,
@@ -27,7 +34,7 @@ from app.service.queries.account_status import (
 )
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
-from app.service.queries.whatif import HypotheticalRun, WhatIfResult, what_if
+from app.service.queries.runs import partitions_of
 
 POINTS: Final = 200
 BENEATH: Final = 60
@@ -35,6 +42,58 @@ BENEATH: Final = 60
 
 RUNS: Final = 25
 REFUSALS: Final = 10
+
+QUIET: Final = 0.3
+"""Lower bound of the noise search; less noise costs more than any meaningful limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class HypotheticalRun:
+    """A hypothetical run of the Gaussian mechanism; a probability below 1 means Poisson sampling."""
+
+    steps: int
+    noise_multiplier: float
+    sampling_probability: float
+
+    @property
+    def step(self) -> StepEvent:
+        """The event that it would charge."""
+        gaussian = Gaussian(self.noise_multiplier)
+        sampled = self.sampling_probability < 1
+        return StepEvent(PoissonSampled(self.sampling_probability, gaussian) if sampled else gaussian, self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedAccount:
+    """An account's epsilon by its filter: spent now, and with all reservations and a hypothetical run."""
+
+    account: Account
+    epsilon: float
+    epsilon_with_all: float
+
+    @property
+    def left(self) -> float:
+        """Epsilon that would remain, at least 0."""
+        assert self.account.limit is not None, "populations and budgets have limits"
+        return max(0.0, self.account.limit.epsilon - self.epsilon_with_all)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfResult:
+    """Whether a hypothetical run fits into every account of its path.
+
+    Args:
+        binding: the account that leaves the fewest steps.
+        accounts: those of the path that the caller may read, root first; roots are always readable.
+        most_steps: the number of steps that fit.
+        least_noise: the least noise with which all steps fit; None: no noise is enough.
+    """
+
+    fits: bool
+    binding: Account
+    accounts: tuple[ProjectedAccount, ...]
+    most_steps: int
+    least_noise: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +112,6 @@ class AccountDetail:
     Args:
         above: its ancestors, root first.
         spenders: the largest share first.
-        following: id after which there are more runs; None: no more.
         limit: its limit, for the form that changes it.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
@@ -129,3 +187,71 @@ def _spenders(
 
     found, _ = read_tolerating_damage(tx, context.organisation_id, list(children), spender)
     return tuple(found.get(child_id, Spender(child, None, None)) for child_id, child in children.items())
+
+
+def what_if(
+    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun
+) -> WhatIfResult | None:
+    """Evaluate a run under the last account of a path; None: its cost is not proven."""
+    try:
+        return run_with_costs(context.organisation_id, lambda ready: _answer(tx, context, path, plan, ready))
+    except UnsupportedEventError:
+        return None
+
+
+def _answer(
+    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun, ready: PrecomputedCosts
+) -> WhatIfResult:
+    touched, within = _touched(tx, context, path), _readable(context, path)
+    steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], ready)
+    outcome = admit(touched, steps, lambda *_: None)
+    refused = isinstance(outcome, Refusal)
+    return WhatIfResult(
+        fits=not refused,
+        binding=outcome.binding,
+        accounts=tuple(_afterwards(account, steps) for account in touched[:-1] if account.id in within),
+        most_steps=outcome.max_count_that_fits
+        if isinstance(outcome, Refusal)
+        else plan.steps + outcome.steps_remaining,
+        least_noise=noise_that_fits(touched, [replace(steps[0], step=_min_noise(plan, refused=refused))]),
+    )
+
+
+def _readable(context: RequestContext, path: Sequence[Account]) -> set[str]:
+    """Get the accounts of a path that the caller may read: the scope, its descendants, roots."""
+    ids = [account.id for account in path]
+    reach = ids if context.principal.scope is None else ids[ids.index(context.principal.scope) :]
+    return {*reach, *(account.id for account in path if account.kind is AccountKind.POPULATION)}
+
+
+def _min_noise(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
+    """Choose where the noise search begins; a refused run needs more than its own."""
+    return plan.step if refused else replace(plan, noise_multiplier=min(plan.noise_multiplier, QUIET)).step
+
+
+def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
+    """Get the accounts that a new run would charge; in a parallel account, a new partition."""
+    nothing = zero_curve(path[-1].grid_version)
+    run = replace(
+        path[-1],
+        id="run",
+        kind=AccountKind.RUN,
+        parent_id=path[-1].id,
+        limit=None,
+        filter=FilterKind.ADAPTIVE,
+        planned=(),
+        weights=None,
+        spent=nothing,
+        held=nothing,
+        partitions_per_unit=None,
+    )
+    if path[-1].partitions_per_unit is not None:
+        part = replace(run, id="part", kind=AccountKind.BUDGET)
+        path, run = [*path, part], replace(run, parent_id="part")
+    return exposed([*path, run], partitions_of(tx, context, path))
+
+
+def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:
+    ready = account.prepared_for(steps)
+    growth = ready.grown_by(steps[0].cost)
+    return ProjectedAccount(account, account.epsilon(), ready.epsilon(ready.spent + ready.held + growth))

@@ -19,9 +19,9 @@ from app.ledger.errors import NotFoundError
 from app.ledger.filters import Limit
 from app.ledger.pages import PageRequest
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import audit_entries, charge_statistics, dp_events, overview_queries
-from app.persistence.repositories.charge_statistics import Sample
+from app.persistence.repositories import audit, dp_events, overview_queries, usage_history
 from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.usage_history import Sample
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.spend_series import SpendSeries, curve_at, spend_series
@@ -114,13 +114,13 @@ class AccountHistoryCache:
 def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_points: int) -> AccountHistory:
     """Read a history, without the changes of the limit."""
     account = record.account
-    parts = charge_statistics.charged_runs(tx, organisation_id, account.id)
+    parts = usage_history.charged_runs(tx, organisation_id, account.id)
     decisions = sum(part.decisions for part in parts)
     each = max(1, SAMPLES // max(1, len(parts)))
-    found = [one for one in charge_statistics.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
+    found = [one for one in usage_history.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
         return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
-    told = charge_statistics.events_of(tx, organisation_id, account.id, each, EVENTS)
+    told = usage_history.events_of(tx, organisation_id, account.id, each, EVENTS)
     prices = CostTable(organisation_id, account.relation, account.grid_version)
     keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
     moments = _moments(record, found, max_points)
@@ -185,7 +185,7 @@ def _shares(
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
     wanted = AuditFilter(action=AuditAction(f"{account.kind}.limit_changed"), subject=account.id)
-    found = audit_entries.page(tx, organisation_id, wanted, PageRequest(CHANGES), oldest_first=True).items
+    found = audit.list_entries(tx, organisation_id, wanted, PageRequest(CHANGES), oldest_first=True).items
     return tuple(LimitChange(each.created_at, _limit(each.before), _limit(each.after)) for each in found)
 
 

@@ -13,11 +13,10 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.forecast import share_used
-from app.ledger.windows import ALWAYS, Window
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import accounts, overview_queries, usage_snapshots
+from app.persistence.repositories import accounts, overview_queries, usage_history
 from app.persistence.repositories.overview_queries import AccountSummary
-from app.persistence.repositories.usage_snapshots import Reading
+from app.persistence.repositories.usage_history import Reading
 from app.persistence.tolerant import DAMAGED
 from app.service.alerts.forecasts import WINDOW, extrapolate
 from app.service.auth.request_context import RequestContext
@@ -77,7 +76,6 @@ class AccountStatus:
     epsilon_including_reserved: float = math.inf
     has_reserved: bool = False
     share: float = math.inf
-    window: Window = ALWAYS
     per_day: float | None = None
     empty_at: datetime | None = None
     now: datetime | None = None
@@ -134,7 +132,7 @@ class AccountStatusCache:
 
     def read(self, tx: Connection, context: RequestContext, *, within: str | None = None) -> list[AccountStatus]:
         """Get the status of visible accounts, or of one and those under it, parents first, without burn rates."""
-        found = overview_queries.list_summaries(tx, context.organisation_id, within=within or context.principal.scope)
+        found = overview_queries.list_summaries(tx, context.organisation_id, within or context.principal.scope)
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
@@ -188,7 +186,6 @@ def status_of(record: AccountRecord) -> AccountStatus:
         epsilon_including_reserved=account.epsilon(account.spent + account.held) if has_reserved else epsilon,
         has_reserved=has_reserved,
         share=share_used(account),
-        window=account.window,
         created_at=record.created_at,
         quarantine=record.quarantine,
     )
@@ -217,7 +214,7 @@ def with_burn_rate(tx: Connection, context: RequestContext, statuses: Sequence[A
     """Add burn rate and forecast to the accounts that are shown."""
     start = context.now - WINDOW
     older = [each.id for each in statuses if each.created_at <= start]
-    readings = usage_snapshots.readings_before(tx, context.organisation_id, older, start) if older else {}
+    readings = usage_history.readings_before(tx, context.organisation_id, older, start) if older else {}
     return [
         _with_rate(
             each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), context.now

@@ -66,7 +66,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, context, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
-            tx, context.organisation_id, within=context.principal.scope, limit=RUNS
+            tx, context.organisation_id, context.principal.scope, RUNS
         )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=context.principal.scope)
         refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items

@@ -1,7 +1,8 @@
-"""Get and list runs and their decisions."""
+"""Get and list runs and their decisions, and read the page of a run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -9,19 +10,32 @@ from app.accounting.calibration.trajectory import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
-from app.ledger.admission import Reading, reading_of, repetitions_left
+from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
+from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
-from app.ledger.decisions import Decision
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import Page, PageRequest
+from app.ledger.plans import MAX_COUNT
+from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus
-from app.persistence.repositories import accounts, decisions, locks, runs
+from app.persistence.repositories import accounts, audit, decisions, locks, overview_queries, reservations, runs
+from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
 
-EVENTS_ROOM = 4 << 20
-"""Bytes of events per response; more would take seconds and hundreds of megabytes."""
+POINTS: Final = 200
+"""Number of decisions in a chart; more are evenly thinned out."""
+
+LATEST: Final = 20
+"""Number of refusals, attempts and reservations listed."""
+
+AHEAD: Final = 3
+"""Length of a projection as a multiple of the steps taken, so that the past stays visible. A run without steps is
+projected to its end."""
+
+_PROJECTED: Final = 24
 
 Path = tuple[AccountRecord, ...]
 """A run's account and its ancestors by depth and id."""
@@ -61,7 +75,7 @@ class History:
     """A run's decisions, evenly thinned out, and the accounts that it charges, root first.
 
     Args:
-        points: always with the first and the last of the range; their steps are truncated to EVENTS_ROOM and are
+        points: always with the first and the last of the range; their steps are truncated to an amount of memory, and
             complete if they add up to `step_count`.
         decisions: number of all the run's decisions.
     """
@@ -84,8 +98,8 @@ def list_runs(
     """List runs; `budget` selects those that charge it directly."""
     with context.read() as tx:
         budget_id = None if budget is None else find_parent(tx, context, budget).account.id
-        within = context.principal.scope
-        found = runs.page(tx, context.organisation_id, page, within=within, budget_id=budget_id, status=status)
+        scope = context.principal.scope
+        found = runs.page(tx, context.organisation_id, page, scope=scope, budget_id=budget_id, status=status)
         paths = find_paths(tx, context, [run.account_id for run in found.items])
         listed = list(zip(found.items, paths, strict=True))
         return run_with_costs(
@@ -99,7 +113,7 @@ def read_history(context: RequestContext, run_id: str, *, after: int, max_points
         path = find_path(tx, context, run_id)
         run = runs.get(tx, context.organisation_id, run_id)
         wanted = spread(after + 1, run.decisions, max_points)
-        points = decisions.at_positions(tx, context.organisation_id, run_id, wanted, EVENTS_ROOM)
+        points = decisions.at_positions(tx, context.organisation_id, run_id, wanted)
     return History(run_id, tuple(record.account.id for record in path), tuple(points), run.decisions)
 
 
@@ -142,11 +156,9 @@ def _records(
     read = []
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
-        if run.event is None:
-            read.append(RunRecord(run, path, reading_of(touched), None, None))
-        else:
-            remaining, binding = repetitions_left(touched, prices[_rule(path[0].account), run.event])
-            read.append(RunRecord(run, path, reading_of(touched), remaining, binding))
+        event, rule = run.event, _rule(path[0].account)
+        left = (None, None) if event is None else repetitions_left(touched, prices[rule, event])
+        read.append(RunRecord(run, path, reading_of(touched), *left))
     return read
 
 
@@ -158,16 +170,86 @@ def _prices(
     tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
 ) -> dict[tuple[Rule, DpEvent], PricedStep]:
     """Get the cost of each run's default event."""
-    roots: dict[Rule, Account] = {}
-    wanted: dict[Rule, set[DpEvent]] = {}
+    wanted: dict[Rule, tuple[Account, set[StepEvent]]] = {}
     for run, path in found:
         if run.event is not None:
-            rule = _rule(path[0].account)
-            roots[rule] = path[0].account
-            wanted.setdefault(rule, set()).add(run.event)
-    priced = {}
-    for rule, events in wanted.items():
-        steps = [StepEvent(event, 1) for event in events]
-        for step in cost_steps(tx, context.organisation_id, roots[rule], steps, ready):
-            priced[rule, step.step.event] = step
-    return priced
+            root = path[0].account
+            wanted.setdefault(_rule(root), (root, set()))[1].add(StepEvent(run.event, 1))
+    return {
+        (rule, step.step.event): step
+        for rule, (root, steps) in wanted.items()
+        for step in cost_steps(tx, context.organisation_id, root, list(steps), ready)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """Contents of a run's page; refusals, attempts and reservations begin with the newest.
+
+    Args:
+        points: its decisions, evenly thinned out.
+        governing: the account whose limit governs it: its own, or the nearest above.
+        projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
+            left.
+    """
+
+    record: RunRecord
+    points: tuple[Decision, ...]
+    refusals: tuple[Decision, ...]
+    attempts: tuple[Attempt, ...]
+    reservations: tuple[Reservation, ...]
+    registered_by: str | None
+    governing: Account
+    projected: tuple[tuple[int, float], ...]
+
+
+def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]:
+    """Get a token that changes with the contents of a run's page, time aside."""
+    with context.read() as tx:
+        return overview_queries.path_change_token(tx, context.organisation_id, run_id)
+
+
+def get_run_detail(context: RequestContext, run_id: str) -> RunDetail:
+    """Get a run's page."""
+    with context.read() as tx:
+        return run_with_costs(context.organisation_id, lambda ready: _seen(tx, context, run_id, ready))
+
+
+def _seen(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunDetail:
+    organisation_id = context.organisation_id
+    record = read_run(tx, context, run_id, ready)
+    wanted = spread(0, record.run.decisions, POINTS)
+    refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
+    found = decisions.page(tx, organisation_id, refused, PageRequest(LATEST)).items
+    creation = AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id)
+    registered = audit.list_entries(tx, organisation_id, creation, PageRequest(1)).items
+    return RunDetail(
+        record=record,
+        points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted)),
+        refusals=tuple(each.decision for each in found),
+        attempts=tuple(overview_queries.newest_attempts(tx, organisation_id, run_id, LATEST)),
+        reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
+        registered_by=registered[0].actor if registered else None,
+        governing=governing_of([each.account for each in record.path]),
+        projected=_projected(tx, context, record, ready),
+    )
+
+
+def _projected(
+    tx: Connection, context: RequestContext, record: RunRecord, ready: PrecomputedCosts
+) -> tuple[tuple[int, float], ...]:
+    """Project epsilon for the default event, up to its refusal or the chart's end."""
+    if record.run.event is None or not record.steps_remaining:
+        return ()
+    path = [each.account for each in record.path]
+    [one] = cost_steps(tx, context.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
+    taken = record.run.next_step
+    last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
+    # Epsilon rises most with the first steps: powers of two sample them densely.
+    steps = {*spread(0, last + 1, _PROJECTED), *(2**power for power in range(last.bit_length()))}
+    return tuple((further, _after(path, one, further)) for further in sorted(steps))
+
+
+def _after(path: list[Account], one: PricedStep, further: int) -> float:
+    governing = governing_of([account.prepared_for([one]) for account in path])
+    return governing.epsilon(path[-1].spent + one.curve.times(further))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.persistence.repositories.charge_statistics import Sample
+from app.persistence.repositories.usage_history import Sample
 
 Counts = NDArray[np.float64]
 Events = Mapping[tuple[str, int], Sequence[tuple[str, int]]]

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from app.ledger.accounts import AccountKind
 from app.ledger.verifications import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import accounts, audit_entries, checkpoints, partitions, raw_rows, records
+from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
+from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
 from app.persistence.repositories.raw_rows import StoredRun
 from app.service.accounts.partitions import budget_payload, partition_payload
 from app.service.accounts.spec import account_audit_payload, run_audit_payload
@@ -59,10 +60,10 @@ def _replay_audit_log(
     audit: VerificationContext, organisation_id: str | None, witnesses: Collection[TrustedCheckpoint]
 ) -> None:
     """Check the audit logs, also against the checkpoints that signed them."""
-    stored = list(checkpoints.list_all(audit.tx, organisation_id, audit.report))
+    stored = list(all_checkpoints(audit.tx, organisation_id, audit.report))
     trusted = [*map(last_trusted_checkpoint, stored), *witnesses]
     signed = {(each.organisation_id, each.audit_length) for each in trusted}
-    audit.states = replay_audit_log(audit_entries.list_all(audit.tx, organisation_id, audit.report), signed)
+    audit.states = replay_audit_log(all_entries(audit.tx, organisation_id, audit.report), signed)
     found = [(owner, state.error) for owner, state in audit.states.items() if state.error is not None]
     found += [(each.organisation_id, detail) for each in stored if (detail := document_discrepancy(each)) is not None]
     found += contradictions(audit.states, trusted)
@@ -75,7 +76,7 @@ def _record_discrepancies(audit: VerificationContext, organisation_id: str | Non
     found: list[tuple[str, str]] = []
     present: set[str] = set()
     unrecorded: list[tuple[str, str]] = []
-    for record in records.list_all(audit.tx, organisation_id, audit.report):
+    for record in list_records(audit.tx, organisation_id, audit.report):
         owner = record.organisation_id
         state = audit.states.setdefault(owner, AuditState())
         if record.table == "organisations":

@@ -10,7 +10,7 @@ from sqlalchemy import Row
 from app.ledger.audit import AuditAction
 from app.ledger.hash_chain import AuditEntry, canonical, digest
 from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.persistence.repositories.records import StoredRecord
+from app.persistence.repositories.audit import StoredRecord
 
 Records = dict[str, dict[str, dict[str, Any]]]
 """Columns of a row that the audit log knows, by table and key."""

@@ -23,7 +23,7 @@ from app.ledger.permissions import Permission
 from app.ledger.verifications import QuarantinedAccount, Verification
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.postgresql import is_id
-from app.persistence.repositories import organisations, raw_rows, verifications
+from app.persistence.repositories import audit, organisations, raw_rows
 from app.persistence.tolerant import DAMAGED
 from app.service import metrics
 from app.service.audit_log import AuditEvent, record_event
@@ -59,7 +59,7 @@ def make_verification(context: RequestContext) -> Effect[Verification]:
 def list_verifications(context: RequestContext, page: PageRequest) -> Page[Verification]:
     """List the stored verifications of the caller's organisation."""
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        return verifications.page(tx, context.organisation_id, page)
+        return audit.list_verifications(tx, context.organisation_id, page)
 
 
 def get_verification(context: RequestContext, verification_id: str) -> Verification:
@@ -69,12 +69,12 @@ def get_verification(context: RequestContext, verification_id: str) -> Verificat
         NotFoundError: it does not exist, or is no longer kept.
     """
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        found = verifications.find(tx, context.organisation_id, verification_id)
+        found = audit.find_verification(tx, context.organisation_id, verification_id)
     return require_found(found, "verification", verification_id)
 
 
 def _store(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:
-    newest = verifications.newest_id(tx, context.organisation_id)
+    newest = audit.newest_verification_id(tx, context.organisation_id)
     liftable = found.liftable
     quarantined = [QuarantinedAccount(key[1], why, key in liftable) for key, why in sorted(found.quarantined.items())]
     verification = Verification(
@@ -88,7 +88,7 @@ def _store(tx: Connection, context: RequestContext, found: VerificationReport) -
         quarantined_count=len(quarantined),
         created_at=context.now,
     )
-    verifications.add(tx, verification)
+    audit.add_verification(tx, verification)
     return verification
 
 

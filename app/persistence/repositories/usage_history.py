@@ -1,16 +1,29 @@
-"""The charges of runs: totals for statements, and evenly spaced samples for charts of an account's history."""
+"""Usage over time: charges of runs, samples of them for charts, and daily snapshots of accounts for forecasts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, select
 
 from app.ledger.decisions import DecisionOutcome
-from app.persistence.repositories.expressions import join_on, owned_by
+from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, seconds, upsert, values_of
 from app.persistence.repositories.locks import descendant_ids
-from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events, event_costs, runs
+from app.persistence.tables import (
+    account_ancestors,
+    account_usage_snapshots,
+    accounts,
+    decision_events,
+    decisions,
+    dp_events,
+    event_costs,
+    runs,
+)
+
+SECONDS_A_DAY: Final = 86_400
+COMMIT_SECONDS: Final = 60
+"""Maximum delay between a change's time and its visibility."""
 
 CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOutcome.FORFEITED)
 
@@ -67,7 +80,18 @@ def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each
     """
     columns = ("run_id", "position", "attempt", "outcome", "first_step", "next_step", "step_count", "created_at")
     found = _spread(select(*(decisions.c[name] for name in columns)), organisation_id, account_id, each)
-    return [_sample(*row) for row in tx.execute(found.order_by(decisions.c.run_id, decisions.c.position))]
+    return [
+        Sample(
+            run_id=row.run_id,
+            position=row.position,
+            attempt=row.attempt,
+            charged=DecisionOutcome(row.outcome) in CHARGED,
+            reached=row.first_step if row.next_step is None else row.next_step,
+            steps=row.step_count,
+            at=row.created_at,
+        )
+        for row in tx.execute(found.order_by(decisions.c.run_id, decisions.c.position))
+    ]
 
 
 def events_of(
@@ -103,18 +127,6 @@ def _numbers(most: int) -> CTE:
     """Generate 0 to `most` - 1."""
     first = select(literal(0).label("i")).cte("numbers", recursive=True)
     return first.union_all(select(first.c.i + 1).where(first.c.i + 1 < most))
-
-
-def _sample(
-    run_id: str,
-    position: int,
-    attempt: int,
-    outcome: str,
-    *numbers: Any,  # noqa: ANN401 - columns of a row
-) -> Sample:
-    first_step, next_step, step_count, at = numbers
-    reached = first_step if next_step is None else next_step
-    return Sample(run_id, position, attempt, DecisionOutcome(outcome) in CHARGED, reached, step_count, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +189,58 @@ def runs_under(tx: Connection, organisation_id: str, account_id: str, most: int)
     count = tx.execute(select(func.count()).select_from(runs).where(*charged)).scalar_one()
     found = select(runs.c.account_id).where(*charged).order_by(runs.c.account_id.desc()).limit(most)
     return list(tx.execute(found).scalars()), count
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The utilisation of an account's limit at a time."""
+
+    utilisation: float
+    recorded_at: datetime
+
+
+def due_accounts(tx: Connection, now: datetime, rest: timedelta) -> list[tuple[str, str]]:
+    """List changed populations and budgets whose last reading is at least `rest` ago."""
+    last = (
+        select(func.max(account_usage_snapshots.c.recorded_at))
+        .where(join_on(account_usage_snapshots, accounts, account_id="id"))
+        .scalar_subquery()
+    )
+    changed = (
+        select(accounts.c.organisation_id, accounts.c.id, accounts.c.updated_at, last.label("read_at"))
+        .where(NO_RUN, accounts.c.version > 0)
+        .subquery()
+    )
+    due = (changed.c.read_at <= now - rest) & (seconds(tx, changed.c.read_at, changed.c.updated_at) > -COMMIT_SECONDS)
+    found = select(changed.c.organisation_id, changed.c.id).where(changed.c.read_at.is_(None) | due)
+    return [(row.organisation_id, row.id) for row in tx.execute(found)]
+
+
+def put(tx: Connection, organisation_id: str, account_id: str, reading: Reading) -> None:
+    """Write a day's reading, replacing an earlier one of that day."""
+    values, day = values_of(reading), int(reading.recorded_at.timestamp()) // SECONDS_A_DAY
+    into = upsert(tx, account_usage_snapshots)
+    into = into.values(organisation_id=organisation_id, account_id=account_id, day=day, **values)
+    written = {name: into.excluded[name] for name in values}
+    tx.execute(into.on_conflict_do_update(index_elements=list(account_usage_snapshots.primary_key), set_=written))
+
+
+def readings_before(
+    tx: Connection, organisation_id: str, account_ids: Sequence[str], moment: datetime
+) -> dict[str, Reading]:
+    """Get the last reading of each account up to a time, or else its first."""
+    snapshots = account_usage_snapshots
+    mine = (snapshots.c.organisation_id == organisation_id) & snapshots.c.account_id.in_(list(account_ids))
+    days = select(snapshots.c.organisation_id, snapshots.c.account_id).where(mine)
+    days = days.group_by(snapshots.c.organisation_id, snapshots.c.account_id)
+    first = days.add_columns(func.min(snapshots.c.day).label("day")).subquery()
+    last = days.add_columns(func.max(snapshots.c.day).label("day")).where(snapshots.c.recorded_at <= moment).subquery()
+    found: dict[str, Reading] = {}
+    for chosen in (first, last):
+        rows = tx.execute(
+            select(snapshots.c.account_id, *columns_of(snapshots, Reading)).join(
+                chosen, join_on(chosen, snapshots, account_id="account_id", day="day")
+            )
+        )
+        found |= {row.account_id: Reading(row.utilisation, row.recorded_at) for row in rows}
+    return found

@@ -1,19 +1,98 @@
-"""Charts of a run: its epsilon, noise and sampling by step."""
+"""Charts of populations and budgets over time, and of runs by step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, sampling_probability
-from app.charts.model import Axis, Chart, Mark, Point, Series, SeriesKind, SeriesRole, format_exact
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.charts.model import (
+    Axis,
+    AxisKind,
+    Chart,
+    Mark,
+    Point,
+    Series,
+    SeriesKind,
+    SeriesRole,
+    format_exact,
+    milliseconds,
+)
+from app.ledger.decisions import DecisionOutcome
 from app.ledger.event_inspection import smallest_noise
-from app.service.queries.run_detail import RunDetail
+from app.service.queries.account_history import AccountHistory
+from app.service.queries.runs import RunDetail
 
 MOST_ATTEMPTS: Final = 6
 """Maximum number of lines; the last attempts are drawn."""
 
 _STEPS: Final = Axis("Step", start=0)
+_TIME: Final = Axis("Time (UTC)", AxisKind.TIME)
+
+
+def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> Chart:
+    """Chart an account's epsilon over time, with limits, and alert thresholds below 1 as shares of the limit."""
+    limit = history.account.limit
+    assert limit is not None, "populations and budgets have limits"
+    times = [milliseconds(at) for at in history.moments]
+    spent = Series("Spent", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
+    told = [
+        Series(f"{share:.0%} of the limit", _flat(times, share * limit.epsilon), role=SeriesRole.THRESHOLD)
+        for share in thresholds
+        if share < 1
+    ]
+    return Chart(
+        title="Epsilon over time",
+        x=_TIME,
+        y=Axis(f"Epsilon at δ {format_exact(limit.delta)}", start=0),
+        series=(
+            spent,
+            *told,
+            Series("Limit", tuple(_limits_over_time(history, times)), SeriesKind.STEP, SeriesRole.LIMIT),
+        ),
+        marks=tuple(
+            Mark(
+                milliseconds(change.at),
+                f"limit {format_exact(change.before.epsilon)} to {format_exact(change.after.epsilon)}",
+            )
+            for change in history.changes
+        ),
+    )
+
+
+def share_chart(history: AccountHistory) -> Chart | None:
+    """Chart each child's part of the limit at one order, or None; of disjoint partitions the largest counts."""
+    if history.order is None or not history.children:
+        return None
+    times = [milliseconds(at) for at in history.moments]
+    parts = history.account.partitions_per_unit is not None
+    kind = SeriesKind.STEP if parts else SeriesKind.AREA
+    return Chart(
+        title="Who spent it",
+        x=_TIME,
+        y=Axis(f"% of the limit, at order {history.order:.4g}", start=0),
+        series=tuple(
+            Series(each.path.rpartition("/")[2], _percent(times, each.shares), kind) for each in history.children
+        ),
+        stacked=not parts,
+    )
+
+
+def _flat(times: Sequence[float], value: float) -> tuple[Point, ...]:
+    return ((times[0], value), (times[-1], value)) if times else ()
+
+
+def _percent(times: Sequence[float], shares: Sequence[float]) -> tuple[Point, ...]:
+    return tuple((at, round(100 * share, 5)) for at, share in zip(times, shares, strict=True))
+
+
+def _limits_over_time(history: AccountHistory, times: Sequence[float]) -> Iterator[Point]:
+    assert history.account.limit is not None, "populations and budgets have limits"
+    if times:
+        yield times[0], (history.changes[0].before if history.changes else history.account.limit).epsilon
+    for change in history.changes:
+        yield milliseconds(change.at), change.after.epsilon
+    if times and (not history.changes or milliseconds(history.changes[-1].at) < times[-1]):
+        yield times[-1], history.account.limit.epsilon
 
 
 def run_chart(seen: RunDetail) -> Chart:
@@ -24,11 +103,11 @@ def run_chart(seen: RunDetail) -> Chart:
         start = seen.record.run.next_step
         points = tuple((float(start + further), epsilon) for further, epsilon in seen.projected)
         lines.append(Series("If it goes on", points, role=SeriesRole.PROJECTED))
-    refused = tuple(_at(each) for each in reversed(seen.refusals))
+    refused = tuple((float(each.first_step), each.reading.epsilon) for each in reversed(seen.refusals))
     if refused:
         lines.append(Series("Refused", refused, SeriesKind.POINTS, SeriesRole.REFUSED))
     end = max([x for line in lines for x, _ in line.points], default=1.0)
-    limit = (*_limits(seen), (end, reading.epsilon_limit))
+    limit = (*_limit_steps(seen), (end, reading.epsilon_limit))
     return Chart(
         title="Epsilon over steps",
         x=_STEPS,
@@ -77,11 +156,7 @@ def _attempts(seen: RunDetail) -> list[Series]:
     ]
 
 
-def _at(refused: Decision) -> Point:
-    return float(refused.first_step), refused.reading.epsilon
-
-
-def _limits(seen: RunDetail) -> Iterator[Point]:
+def _limit_steps(seen: RunDetail) -> Iterator[Point]:
     """Yield the changes of the limit during the last attempt."""
     before: float | None = None
     for each in seen.points:

@@ -1,19 +1,22 @@
-"""Bounded queries for monitoring a whole ledger."""
+"""Bounded queries over all organisations: for monitoring, and for reservations whose trainer is silent."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Subquery, Table, func, or_, select
 
+from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories.expressions import PENDING, join_on
+from app.persistence.repositories.expressions import ACTIVE, PENDING, columns_of, join_on, seconds
 from app.persistence.tables import (
     accounts,
+    alerts,
     audit_entries,
     checkpoints,
     decisions,
     deliveries,
     organisations,
+    reservations,
     run_anchors,
     runs,
     webhooks,
@@ -131,3 +134,49 @@ def _newest_checkpoints() -> Subquery:
 
 def _count(tx: Connection, table: Table, *conditions: ColumnElement[bool]) -> int:
     return int(tx.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """An active reservation whose lease has expired."""
+
+    organisation_id: str
+    run_id: str
+    id: str
+    expires_at: datetime
+
+
+def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = None) -> list[Lapsed]:
+    """List expired active reservations of every organisation after a cursor, oldest first."""
+    expires_at, reservation_id = reservations.c.expires_at, reservations.c.id
+    found = select(*columns_of(reservations, Lapsed)).where(ACTIVE, expires_at <= now)
+    if after is not None:
+        same_time = (expires_at == after.expires_at) & (reservation_id > after.id)
+        found = found.where((expires_at > after.expires_at) | same_time)
+    return [Lapsed(*row) for row in tx.execute(found.order_by(expires_at, reservation_id).limit(limit))]
+
+
+def find_stale(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:
+    """Find runs with a reservation inactive for a share of its lease.
+
+    Those with an alert are excluded. A step, and any other change of the run, counts as activity, as a renewal does.
+    The result has organisation and run ids.
+    """
+    notified = select(alerts.c.id).where(
+        join_on(alerts, reservations, account_id="run_id", dedup_key="id"),
+        alerts.c.type == str(AlertType.RESERVATION_STALE),
+    )
+    lease = reservations.c.lease_seconds
+    found = (
+        select(reservations.c.organisation_id, reservations.c.run_id)
+        .join(accounts, join_on(accounts, reservations, id="run_id"))
+        .where(
+            ACTIVE,
+            reservations.c.expires_at > now,
+            seconds(tx, now, reservations.c.expires_at) < lease * (1 - share),
+            seconds(tx, accounts.c.updated_at, now) > lease * share,
+            ~notified.exists(),
+        )
+        .limit(limit)
+    )
+    return [(row.organisation_id, row.run_id) for row in tx.execute(found)]

@@ -1,0 +1,232 @@
+"""The audit chain of an organisation, its checkpoints, the rows that it proves, and results of verifications."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import CompoundSelect, Connection, Row, delete, insert, or_, select, true, union_all
+
+from app.ledger.audit import AuditFilter, Checkpoint
+from app.ledger.experiments import ChargingMode
+from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.ledger.pages import Page, PageRequest
+from app.ledger.permissions import Role
+from app.ledger.proposals import ProposalKind, ProposalStatus
+from app.ledger.verifications import Discrepancy, QuarantinedAccount, Verification
+from app.persistence.repositories import expressions
+from app.persistence.repositories.account_values import read_policy
+from app.persistence.repositories.expressions import RecordTable, in_period, join_on, matches, owned_by, read_page
+from app.persistence.repositories.locks import descendant_ids
+from app.persistence.tables import (
+    account_usage_snapshots,
+    alerts,
+    api_keys,
+    attempts,
+    audit_entries,
+    checkpoints,
+    deliveries,
+    experiments,
+    idempotent_responses,
+    organisations,
+    proposals,
+    run_anchors,
+    runs,
+    sessions,
+    verifications,
+    webhooks,
+)
+from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object, refuse
+
+_ENTRIES = RecordTable(audit_entries, AuditEntry)
+_CHECKPOINTS = RecordTable(checkpoints, Checkpoint)
+
+
+def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
+    """Get the length of the chain and its last hash."""
+    last = (
+        select(audit_entries.c.position, audit_entries.c.entry_hash)
+        .where(audit_entries.c.organisation_id == organisation_id)
+        .order_by(audit_entries.c.position.desc())
+        .limit(1)
+    )
+    row = tx.execute(last).one_or_none()
+    return (0, audit_genesis(organisation_id)) if row is None else (row.position + 1, row.entry_hash)
+
+
+def add_entry(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
+    """Append an entry after the hash `previous`; the caller holds the organisation's lock."""
+    _ENTRIES.add(tx, entry.organisation_id, replace(entry, entry_hash=audit_entry_hash(previous, entry)))
+
+
+def list_entries(
+    tx: Connection, organisation_id: str, wanted: AuditFilter, request: PageRequest, *, oldest_first: bool = False
+) -> Page[AuditEntry]:
+    """List entries, from the end of the chain unless `oldest_first`."""
+    if wanted.action is not None and wanted.action.endswith("*"):
+        action = [audit_entries.c.action.startswith(wanted.action.removesuffix("*"), autoescape=True)]
+    else:
+        action = matches(audit_entries, action=wanted.action)
+    return _ENTRIES.page(
+        tx,
+        organisation_id,
+        request,
+        *action,
+        *matches(audit_entries, actor=wanted.actor, subject=wanted.subject),
+        *in_period(audit_entries.c.created_at, wanted.since, wanted.until),
+        true() if wanted.within is None else audit_entries.c.subject.in_(_subjects(organisation_id, wanted.within)),
+        oldest_first=oldest_first,
+    )
+
+
+def _subjects(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
+    """Build a subquery for the ids of subjects at or under an account."""
+    within = descendant_ids(organisation_id, account_id)
+    of_these = [
+        select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(within))
+        for table, column in (
+            (api_keys, api_keys.c.scope_id),
+            (proposals, proposals.c.account_id),
+            (experiments, experiments.c.account_id),
+        )
+    ]
+    return union_all(within, *of_these)
+
+
+def all_entries(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[AuditEntry]:
+    """List the entries of one or every organisation in chain order, reporting damage."""
+    found = _ENTRIES.select(organisation_id).order_by(*audit_entries.primary_key)
+    return TolerantQuery(found).objects(tx, _ENTRIES.read, report)
+
+
+def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
+    """List id, length and head of runs with decisions since their last anchor."""
+    found = (
+        select(runs.c.account_id, runs.c.decision_count, runs.c.chain_head)
+        .outerjoin(run_anchors, join_on(run_anchors, runs, run_id="account_id"))
+        .where(
+            runs.c.organisation_id == organisation_id,
+            runs.c.decision_count > 0,
+            or_(run_anchors.c.decision_count.is_(None), run_anchors.c.decision_count != runs.c.decision_count),
+        )
+        .order_by(runs.c.account_id)
+        .limit(most)
+    )
+    return [(row.account_id, row.decision_count, row.chain_head) for row in tx.execute(found)]
+
+
+def anchor(tx: Connection, organisation_id: str, anchored: Sequence[tuple[str, int, bytes]]) -> None:
+    """Store the anchored lengths of runs' chains."""
+    ids = [run_id for run_id, _, _ in anchored]
+    here = (run_anchors.c.organisation_id == organisation_id) & run_anchors.c.run_id.in_(ids)
+    tx.execute(delete(run_anchors).where(here))
+    rows = [{"organisation_id": organisation_id, "run_id": run, "decision_count": count} for run, count, _ in anchored]
+    tx.execute(insert(run_anchors), rows)
+
+
+def add_checkpoint(tx: Connection, checkpoint: Checkpoint) -> None:
+    """Add a checkpoint."""
+    _CHECKPOINTS.add(tx, checkpoint.organisation_id, checkpoint)
+
+
+def list_checkpoints(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Checkpoint]:
+    """List checkpoints, newest first."""
+    return _CHECKPOINTS.page(tx, organisation_id, request)
+
+
+def latest_checkpoint(tx: Connection, organisation_id: str) -> Checkpoint | None:
+    """Get the newest checkpoint."""
+    return next(iter(list_checkpoints(tx, organisation_id, PageRequest(1)).items), None)
+
+
+def all_checkpoints(
+    tx: Connection, organisation_id: str | None = None, report: Report = refuse
+) -> Iterator[Checkpoint]:
+    """List the checkpoints of one or every organisation, reporting damage."""
+    found = _CHECKPOINTS.select(organisation_id).order_by(*checkpoints.primary_key)
+    return TolerantQuery(found, {checkpoints.c.document: json_object}).objects(tx, _CHECKPOINTS.read, report)
+
+
+RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
+"""Tables whose rows follow from the audit log."""
+
+UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses, verifications)
+"""Tables of which only readability is verified; docs/explanation/verification.md has the reasons."""
+
+_CONTENTS: Final[Contents] = {
+    api_keys.c.role: Role,
+    experiments.c.charging_mode: ChargingMode,
+    organisations.c.policy: read_policy,
+    proposals.c.kind: ProposalKind,
+    proposals.c.status: ProposalStatus,
+    proposals.c.payload: json_object,
+    sessions.c.role: Role,
+    webhooks.c.types: json.loads,
+    alerts.c.payload: json_object,
+    verifications.c.report: json_object,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A row, its organisation, and its key within the organisation as text."""
+
+    table: str
+    organisation_id: str
+    key: str
+    row: Row[Any]
+
+
+def list_records(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[StoredRecord]:
+    """Yield the rows that the audit log proves, reporting damage everywhere."""
+    for table in (*UNPROVEN, *RECORDED):
+        owner = table.c.id if table is organisations else table.c.organisation_id
+        names = [column.name for column in table.primary_key if column.name != "organisation_id"]
+        here = [] if organisation_id is None else [owner == organisation_id]
+        found = TolerantQuery(select(table).where(*here).order_by(*table.primary_key), _CONTENTS)
+        for row in found.rows(tx, report):
+            if table in RECORDED:  # reading the others is their check
+                cells = row._mapping  # noqa: SLF001 - public, despite its name
+                yield StoredRecord(table.name, cells[owner.name], "/".join(str(cells[name]) for name in names), row)
+
+
+KEPT: Final = 1000
+"""Verifications kept of each organisation."""
+
+_IN_REPORT: Final = ("checked", "discrepancies", "quarantined", "quarantined_count")
+
+
+def add_verification(tx: Connection, verification: Verification) -> None:
+    """Add a verification, and delete the oldest beyond `KEPT`."""
+    values = asdict(verification)
+    report = {name: values.pop(name) for name in _IN_REPORT}
+    tx.execute(insert(verifications).values(**values, report=json.dumps(report)))
+    mine = owned_by(verifications, verification.organisation_id)
+    newest = select(verifications.c.id).where(mine).order_by(verifications.c.id.desc())
+    tx.execute(delete(verifications).where(mine, verifications.c.id <= newest.offset(KEPT).limit(1).scalar_subquery()))
+
+
+def newest_verification_id(tx: Connection, organisation_id: str) -> str | None:
+    """Get the greatest id of an organisation's verifications."""
+    return expressions.newest_id(tx, verifications, organisation_id, "ver")
+
+
+def find_verification(tx: Connection, organisation_id: str, verification_id: str) -> Verification | None:
+    """Find a verification by id."""
+    here = owned_by(verifications, organisation_id, id=verification_id)
+    row = tx.execute(select(verifications).where(here)).one_or_none()
+    return None if row is None else _verification(row)
+
+
+def list_verifications(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Verification]:
+    """List verifications, newest first."""
+    found = select(verifications).where(owned_by(verifications, organisation_id))
+    return read_page(tx, found, verifications.c.id, request, _verification)
+
+
+def _verification(row: Row[Any]) -> Verification:
+    values = row._asdict()
+    report = json.loads(values.pop("report"))
+    report["discrepancies"] = tuple(Discrepancy(**each) for each in report["discrepancies"])
+    report["quarantined"] = tuple(QuarantinedAccount(**each) for each in report["quarantined"])
+    return Verification(**values, **report)
