@@ -77,10 +77,6 @@ class Body(Input):
             ) from None
 
 
-class EmptyBody(Body):
-    """The body of a request without members."""
-
-
 class Output(BaseModel):
     """A response body, read from an object of the domain; a `validation_alias` is the attribute of another name."""
 
