@@ -85,6 +85,12 @@ OPENING: Final = (
 )
 """Problems of operations that create an account."""
 
+CHARGING: Final = (
+    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
+    *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
+)
+"""Further problems of operations that declare what is charged to a budget."""
+
 _BY_STATUS: Final = {
     400: "bad_request",
     401: "unauthenticated",

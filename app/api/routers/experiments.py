@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import AnyAccount, PageRequestDep, page_response
-from app.api.problems import OPENING, READ_ERRORS, WRITE_ERRORS
+from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.experiments import CreatedExperiment, CreateExperiment, Experiment, ExperimentPage, sweep_refused
 from app.ledger.decisions import Decision
@@ -17,14 +17,7 @@ from app.service.idempotency import StoredResponse
 routes = router("experiments")
 
 
-@routes.create(
-    "/experiments",
-    "Create an experiment",
-    CreatedExperiment,
-    *OPENING,
-    *("account_quarantined", "budget_exceeded", "budget_closed", "name_taken", "not_found"),
-    *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
-)
+@routes.create("/experiments", "Create an experiment", CreatedExperiment, *OPENING, *CHARGING, "name_taken")
 def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
     if body.trials is not None:

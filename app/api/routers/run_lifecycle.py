@@ -29,6 +29,7 @@ routes = router()
 _CHANGING = (*WRITE_ERRORS, "not_found", "run_state_conflict")
 _ENDING = (*_CHANGING, "reservation_state_conflict", "account_quarantined")
 _SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quarantined")
+_CONFLICTING = (*_SETTLING, "reservation_state_conflict")
 
 
 @routes.change("/runs/{run_id}/pause", "Pause a run", *_CHANGING, tag="runs")
@@ -64,9 +65,8 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
 
     Spending is final: steps repeated after the checkpoint are charged again.
     """
-    return idempotency.respond(
-        lifecycle.start_attempt(context, run_id, body.first_step, body.steps_executed), Run.of, body
-    )
+    effect = lifecycle.start_attempt(context, run_id, body.first_step, body.steps_executed)
+    return idempotency.respond(effect, Run.of, body)
 
 
 @routes.create(
@@ -106,25 +106,13 @@ def commit_reservation(reservation_id: str, body: CommitReservation, context: Co
     return Reservation.of(close.commit_reservation(context, reservation_id, body.steps_executed))
 
 
-@routes.change(
-    "/reservations/{reservation_id}/void",
-    "Void a reservation",
-    *_SETTLING,
-    "reservation_state_conflict",
-    tag="reservations",
-)
+@routes.change("/reservations/{reservation_id}/void", "Void a reservation", *_CONFLICTING, tag="reservations")
 def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Void a reservation: the whole plan is returned."""
     return Reservation.of(close.void_reservation(context, reservation_id))
 
 
-@routes.change(
-    "/reservations/{reservation_id}/renew",
-    "Renew a reservation",
-    *_SETTLING,
-    "reservation_state_conflict",
-    tag="reservations",
-)
+@routes.change("/reservations/{reservation_id}/renew", "Renew a reservation", *_CONFLICTING, tag="reservations")
 def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Renew the lease of a reservation.
 

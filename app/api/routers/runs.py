@@ -6,7 +6,7 @@ from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import After, AnyAccount, PageRequestDep, decode_cursor, page_response
-from app.api.problems import OPENING, READ_ERRORS
+from app.api.problems import CHARGING, OPENING, READ_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.histories import RunHistory
 from app.api.schemas.reservations import plan_refused
@@ -22,14 +22,7 @@ from app.service.runs import register
 routes = router("runs")
 
 
-@routes.create(
-    "/runs",
-    "Create a run",
-    Run,
-    *OPENING,
-    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
-    *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
-)
+@routes.create("/runs", "Create a run", Run, *OPENING, *CHARGING)
 def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Register a run; its steps are charged to it, its budgets and all accounts above, or to none."""
 

@@ -23,10 +23,10 @@ from app.service.alerts import webhooks
 routes = router("webhooks")
 
 _CHANGING = (*WRITE_ERRORS, "not_found")
-_MAKING = (*_CHANGING, "idempotency_key_reused", "webhook_state_conflict")
+_CONFLICTING = (*_CHANGING, "webhook_state_conflict")
 
 
-@routes.create("/webhooks", "Create a webhook", CreatedWebhook, *_CHANGING, "webhook_state_conflict")
+@routes.create("/webhooks", "Create a webhook", CreatedWebhook, *_CONFLICTING)
 def create_webhook(body: CreateWebhook, request: Request, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a webhook, which posts alerts by the Standard Webhooks specification.
 
@@ -58,12 +58,7 @@ def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
     return Webhook.of(webhooks.disable_webhook(context, webhook_id))
 
 
-@routes.create(
-    "/webhooks/{webhook_id}/rotate",
-    "Rotate the secret of a webhook",
-    CreatedWebhook,
-    *(*_CHANGING, "webhook_state_conflict"),
-)
+@routes.create("/webhooks/{webhook_id}/rotate", "Rotate the secret of a webhook", CreatedWebhook, *_CONFLICTING)
 def rotate_webhook_secret(
     webhook_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateWebhookSecret | None = None
 ) -> Response:
@@ -75,7 +70,7 @@ def rotate_webhook_secret(
     return idempotency.respond_with_secret(effect, CreatedWebhook.of, "ask again, for another one still")
 
 
-@routes.create("/webhooks/{webhook_id}/test", "Send a test event", Delivery, *_MAKING)
+@routes.create("/webhooks/{webhook_id}/test", "Send a test event", Delivery, *_CONFLICTING, "idempotency_key_reused")
 def send_test_event(webhook_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Send a `webhook.test` alert at once; the list of deliveries has its result."""
     return idempotency.respond(webhooks.send_test_event(context, webhook_id), Delivery.of)
@@ -96,7 +91,7 @@ def list_deliveries(
     return page_response(request, found, DeliveryPage, Delivery.of)
 
 
-@routes.change("/deliveries/{delivery_id}/retry", "Retry a delivery", *_CHANGING, "webhook_state_conflict")
+@routes.change("/deliveries/{delivery_id}/retry", "Retry a delivery", *_CONFLICTING)
 def retry_delivery(delivery_id: str, context: ContextDep) -> Delivery:
     """Retry a delivery at once, whatever its status."""
     return Delivery.of(webhooks.retry_delivery(context, delivery_id))
