@@ -26,7 +26,7 @@ from app.service.auth.rate_limit import RequestLimits, TokenBuckets
 from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
 from app.service.placements import Placement, Placements
-from app.service.signatures import Signer
+from app.service.signatures import Signer, require_signer
 
 
 class StrictJsonRequest(Request):
@@ -264,12 +264,11 @@ async def _charges(request: Request) -> CommitQueue:
     return placement_of(request).charges
 
 
-async def _signer(request: Request) -> Signer | None:
-    signer: Signer | None = request.app.state.signer
-    return signer
+async def _signer(request: Request) -> Signer:
+    return require_signer(request.app.state.signer)
 
 
-SignerDep = Annotated[Signer | None, Depends(_signer)]
+SignerDep = Annotated[Signer, Depends(_signer)]
 PlacementsDep = Annotated[Placements, Depends(_everywhere)]
 ContextDep = Annotated[RequestContext, Depends(_call)]
 CommitQueueDep = Annotated[CommitQueue, Depends(_charges)]
