@@ -14,9 +14,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.calibration.targets import declared_bounds
+from app.accounting.conversion import declared_bounds
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import cached_event_curve
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Admission, admit
@@ -108,12 +108,13 @@ def main() -> None:
     """Print both tables."""
     print(f"a decision about {DEPTH} accounts, curves of {orders(GRID_VERSION).size} orders")
     report()
-    modules = ("accounting.solving.rules", "ledger.accounts", "ledger.filters", "ledger.gates")
+    names = [f"ledger.{module}.orders" for module in ("accounts", "filters", "filter_bounds")]
+    names += ["accounting.conversion.orders_of_grid", "accounting.rdp.orders_of_grid"]
     with ExitStack() as patches:
         forget_orders()
         patches.callback(forget_orders)
-        for name in (*(f"app.{module}.orders" for module in modules), "app.accounting.rdp.orders_of_grid"):
-            patches.enter_context(patch(name, thinned))
+        for name in names:
+            patches.enter_context(patch(f"app.{name}", thinned))
         print(f"a decision about {DEPTH} accounts, curves of {thinned(GRID_VERSION).size} orders")
         report()
 

@@ -15,11 +15,9 @@ from dp_accounting import calibrate_dp_mechanism, dp_event
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from app.accounting.calibration.solvers import Target, min_noise_multiplier
-from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import RdpCurve
+from app.accounting.conversion import Rule, epsilon_of_curve
+from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 PLANS = [

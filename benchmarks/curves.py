@@ -15,8 +15,8 @@ import numpy as np
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 
 SETTINGS = [(256 / 60000, 1.1), (0.01, 0.5), (0.1, 0.3), (0.5, 30.0)]

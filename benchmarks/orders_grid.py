@@ -13,8 +13,8 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, epsilon_from_rdp
+from app.accounting.curves import GRID_VERSION, HIGHEST, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import rdp
 
 PROBABILITIES = [*np.geomspace(1e-4, 0.5, 13).tolist(), 1.0]

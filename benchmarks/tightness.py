@@ -22,8 +22,8 @@ from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
 
 from app.accounting.conversion import epsilon_of_curve
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from benchmarks.tightness_plans import DELTA, EPOCHS, MNIST, MNIST_STEPS, Plan, epsilon, gaussian_loss, plans
 

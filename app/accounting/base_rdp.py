@@ -3,9 +3,7 @@
 from functools import singledispatch
 from math import fsum, inf, log, log1p, sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
+from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -36,18 +34,13 @@ from app.accounting.group_privacy import for_group
 
 
 @singledispatch
-def rdp(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def rdp(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> Floats:
     """Compute the Rényi divergence of an event that a single formula covers.
 
     Composite events are priced in integer units instead: see `app.accounting.rdp.curve_over`.
 
-    Args:
-        event: the event.
-        orders: (n_orders,) Rényi orders above 1.
-        relation: the neighboring relation.
-
     Returns:
-        (n_orders,) nats, an upper bound with relative error at most 1e-10, at least 0, possibly infinite.
+        (n_orders,) nats at orders above 1: an upper bound with relative error at most 1e-10, possibly infinite.
 
     Raises:
         UnsupportedEventError: no proven formula covers this event under this relation.
@@ -97,13 +90,12 @@ def _(event: Gaussian, relation: NeighboringRelation) -> float:
 def _(event: AdaptiveClipping, relation: NeighboringRelation) -> float:
     # Andrew et al. 2021 (arXiv 1905.03871), Theorem 1: the count of b_i - 1/2 has half the sensitivity of a count.
     # Replacing a record doubles the sensitivity of both: from -1/2 to 1/2 is 1.
-    if event.noise_multiplier is not None:
-        return event.noise_multiplier / sensitivity(relation)
-    assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
-    assert event.count_noise_stddev is not None, "an event has one of its two forms"
-    return _combined_noise_multiplier([event.gradient_noise_multiplier, 2 * event.count_noise_stddev]) / sensitivity(
-        relation
-    )
+    z = event.noise_multiplier
+    if z is None:
+        assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
+        assert event.count_noise_stddev is not None, "an event has one of its two forms"
+        z = _combined_noise_multiplier([event.gradient_noise_multiplier, 2 * event.count_noise_stddev])
+    return z / sensitivity(relation)
 
 
 @gaussian_noise.register
@@ -126,24 +118,22 @@ def _combined_noise_multiplier(noise_multipliers: list[float]) -> float:
 
 
 @rdp.register
-def _(
-    event: Gaussian | AdaptiveClipping, orders: NDArray[np.float64], relation: NeighboringRelation
-) -> NDArray[np.float64]:
+def _(event: Gaussian | AdaptiveClipping, orders: Floats, relation: NeighboringRelation) -> Floats:
     return gaussian_rdp(gaussian_noise(event, relation), orders)
 
 
 @rdp.register
-def _(event: Laplace, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: Laplace, orders: Floats, relation: NeighboringRelation) -> Floats:
     return laplace_rdp(event.noise_multiplier / sensitivity(relation), orders)
 
 
 @rdp.register
-def _(event: DiscreteGaussian, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: DiscreteGaussian, orders: Floats, relation: NeighboringRelation) -> Floats:
     return gaussian_rdp(event.noise_multiplier / sensitivity(relation), orders)
 
 
 @rdp.register
-def _(event: RandomizedResponse, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: RandomizedResponse, orders: Floats, relation: NeighboringRelation) -> Floats:
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         raise UnsupportedEventError(
             "randomized_response is not supported under add_or_remove_one: every record answers, so a missing one "
@@ -154,7 +144,7 @@ def _(event: RandomizedResponse, orders: NDArray[np.float64], relation: Neighbor
 
 
 @rdp.register
-def _(event: TreeAggregation, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: TreeAggregation, orders: Floats, relation: NeighboringRelation) -> Floats:
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         raise UnsupportedEventError(
             "tree_aggregation is not supported under add_or_remove_one: without a record the steps of those after it "
@@ -164,13 +154,13 @@ def _(event: TreeAggregation, orders: NDArray[np.float64], relation: Neighboring
 
 
 @rdp.register
-def _(event: Exponential, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: Exponential, orders: Floats, relation: NeighboringRelation) -> Floats:
     del relation  # the scores' sensitivity was taken under it
     return bounded_range_rdp(event.epsilon, orders)
 
 
 @rdp.register
-def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: EpsilonDelta, orders: Floats, relation: NeighboringRelation) -> Floats:
     # Every (epsilon, delta)-DP mechanism can be simulated by one that fails with probability delta and is randomized
     # response with epsilon otherwise (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). The curve stores delta separately.
     del relation  # stated by the caller for it
@@ -178,7 +168,7 @@ def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRel
 
 
 @rdp.register
-def _(event: Zcdp, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
+def _(event: Zcdp, orders: Floats, relation: NeighboringRelation) -> Floats:
     # Bun, Steinke 2016 (arXiv 1605.02065), Definition 1.1: the divergence is at most xi + rho a at every order a.
     del relation  # stated by the caller for it
     return event.xi + event.rho * orders

@@ -1,9 +1,10 @@
 """Convert record-level guarantees to privacy units that own several records."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import singledispatch
 from math import exp, expm1, inf, log, log1p
 
+import scipy
 from numpy import euler_gamma
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
@@ -25,9 +26,7 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
     type_name,
-    with_noise_multiplier,
 )
-from app.accounting.formulas import scipy_functions as sp
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
@@ -63,14 +62,8 @@ def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation, size: int)
 
 @_in_group.register
 def _(event: AdaptiveClipping, size: int) -> DpEvent:
-    if event.noise_multiplier is not None:
-        return with_noise_multiplier(event, event.noise_multiplier / size)
-    assert event.gradient_noise_multiplier is not None, "an event has one of its two forms"
-    assert event.count_noise_stddev is not None, "an event has one of its two forms"
-    return AdaptiveClipping(
-        gradient_noise_multiplier=event.gradient_noise_multiplier / size,
-        count_noise_stddev=event.count_noise_stddev / size,
-    )
+    # As above, for whichever noises are given.
+    return AdaptiveClipping(*(None if noise is None else noise / size for noise in astuple(event)))
 
 
 @_in_group.register
@@ -88,7 +81,7 @@ def _(event: Exponential, size: int) -> DpEvent:
 @_in_group.register
 def _(event: Zcdp, size: int) -> DpEvent:
     # Bun, Steinke 2016 (arXiv 1605.02065), on group privacy: rho k^2 and xi k (1 + 1/2 + ... + 1/k).
-    harmonic = float(sp.digamma(size + 1)) + euler_gamma
+    harmonic = float(scipy.special.digamma(size + 1)) + euler_gamma
     return Zcdp(rho=event.rho * size * size, xi=event.xi * size * harmonic)
 
 

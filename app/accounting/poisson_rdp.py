@@ -4,9 +4,9 @@ from functools import singledispatch
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
+from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     MIN_NOISE_MULTIPLIER,
@@ -42,22 +42,20 @@ NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
 
 
 @rdp.register
-def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringRelation) -> NDArray[np.float64]:
-    if event.sampling_probability == 1:
+def _(event: PoissonSampled, orders: Floats, relation: NeighboringRelation) -> Floats:
+    if event.takes_all:
         return rdp(event.event, orders, relation)
     assert is_amplified(event.event, relation), "other samples are priced from the curve of what happens to them"
-    return poisson_sampled_rdp(event.event, event.sampling_probability, orders)
+    return poisson_sampled_rdp(strip_group(event.event), event.sampling_probability, orders)
 
 
 def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
     """Check whether the output hides which neighbour the Poisson sample was drawn from.
 
-    True under add_or_remove_one: the other neighbour lacks the record in any case. Under replace_special it is true of
-    a noisy sum, to which a special record contributes zero or is left out of its micro-batch. The output of other
-    events may show who was sampled, for example clients that answer a server directly. See docs/adr/0025.
-
-    Returns:
-        Whether the outputs are a mixture against one of its own parts, as `poisson_sampled_rdp` requires.
+    Then the outputs are a mixture against one of its own parts, as `poisson_sampled_rdp` requires. True under
+    add_or_remove_one: the other neighbour lacks the record in any case. Under replace_special it is true of a noisy
+    sum, to which a special record contributes zero or is left out of its micro-batch. The output of other events may
+    show who was sampled, for example clients that answer a server directly. See docs/adr/0025.
 
     Raises:
         UnsupportedEventError: the event is a noisy sum under replace_one.
@@ -76,9 +74,7 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
 
 
 @singledispatch
-def poisson_sampled_rdp(
-    event: DpEvent, sampling_probability: float, orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def poisson_sampled_rdp(event: DpEvent, sampling_probability: float, orders: Floats) -> Floats:
     """Compute the Rényi divergence of an event on a Poisson sample under add_or_remove_one.
 
     It also holds under replace_special if `is_amplified`; arguments and errors are as for `rdp`.
@@ -93,10 +89,8 @@ def poisson_sampled_rdp(
 
 @poisson_sampled_rdp.register
 def _(
-    event: Gaussian | AdaptiveClipping | Composed | SelfComposed,
-    sampling_probability: float,
-    orders: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    event: Gaussian | AdaptiveClipping | Composed | SelfComposed, sampling_probability: float, orders: Floats
+) -> Floats:
     z = gaussian_noise(event, NeighboringRelation.ADD_OR_REMOVE_ONE)
     if z < MIN_NOISE_MULTIPLIER / 2:  # the minimum of one mechanism with doubled sensitivity
         raise UnsupportedEventError(
@@ -107,35 +101,30 @@ def _(
 
 
 @poisson_sampled_rdp.register
-def _(event: Laplace, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _(event: Laplace, sampling_probability: float, orders: Floats) -> Floats:
     return sampled_laplace_rdp(sampling_probability, event.noise_multiplier, orders)
 
 
 @poisson_sampled_rdp.register
-def _(event: DiscreteGaussian, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _(event: DiscreteGaussian, sampling_probability: float, orders: Floats) -> Floats:
     return sampled_discrete_gaussian_rdp(sampling_probability, event.noise_multiplier, orders)
 
 
 @poisson_sampled_rdp.register
-def _(event: Exponential, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _(event: Exponential, sampling_probability: float, orders: Floats) -> Floats:
     # The sampled pair mixes the unsampled pair with a pair of equals: by quasi-convexity its divergence is no larger.
     sampled = sampled_pure_dp_rdp(sampling_probability, event.epsilon, orders)
     return np.minimum(sampled, bounded_range_rdp(event.epsilon, orders))
 
 
 @poisson_sampled_rdp.register
-def _(event: EpsilonDelta, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _(event: EpsilonDelta, sampling_probability: float, orders: Floats) -> Floats:
     assert event.delta == 0, "a delta of its own is amplified beside the curve"
     return sampled_pure_dp_rdp(sampling_probability, event.epsilon, orders)
 
 
 @poisson_sampled_rdp.register
-def _(event: GroupPrivacy, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    return poisson_sampled_rdp(for_group(event.event, event.group_size), sampling_probability, orders)
-
-
-@poisson_sampled_rdp.register
-def _(event: Zcdp, sampling_probability: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _(event: Zcdp, sampling_probability: float, orders: Floats) -> Floats:
     raise UnsupportedEventError(
         f"zcdp does not amplify by sampling under add_or_remove_one: that the divergence is at most {event.rho:g} a at "
         f"all of {orders.size} orders a says too little about a mechanism for a sample of probability "
@@ -154,7 +143,7 @@ def strip_group(event: DpEvent) -> DpEvent:
 def _(event: PoissonSampled, relation: NeighboringRelation) -> float:
     # Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 8: adding a record has the larger loss.
     loss = worst_loss(strip_group(event.event), relation)
-    if event.sampling_probability == 1 or not is_amplified(event.event, relation):
+    if event.takes_all or not is_amplified(event.event, relation):
         return loss
     sampled = float(log1p_u(event.sampling_probability, np.array([loss]))[0])
     return max(sampled, TINY) if loss else 0.0  # a positive loss never rounds to zero

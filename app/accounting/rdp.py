@@ -8,10 +8,10 @@ from sys import float_info
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, Floats, RdpCurve
+from app.accounting.curves import orders as orders_of_grid
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -26,18 +26,14 @@ from app.accounting.events import (
     RepeatAndSelect,
     SampledWithoutReplacement,
     SelfComposed,
-    noise_multiplier,
+    scheduled_events,
     type_name,
-    with_noise_multiplier,
 )
 from app.accounting.formulas.amplification import replace_sampled_rdp, sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import pure_dp_rdp
-from app.accounting.formulas.noise_schedules import segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from app.accounting.group_privacy import for_group
-from app.accounting.orders import GRID_VERSION, HIGHEST
-from app.accounting.orders import orders as orders_of_grid
 from app.accounting.poisson_rdp import is_amplified, strip_group
 from app.accounting.work import spend_curve
 
@@ -67,31 +63,22 @@ def cached_event_curve(event: DpEvent, relation: NeighboringRelation, grid_versi
 
 
 @singledispatch
-def curve_over(event: DpEvent, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def curve_over(event: DpEvent, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     """Compute the cost of one repetition of an event over any orders.
 
-    Floats are rounded up once, at the events that have a formula; composition of the integers is exact.
+    Floats are rounded up once, at the events that have a formula; composition of the integers is exact. The result is
+    equal up to float rounding to the whole grid's curve at these orders.
 
-    Args:
-        event: the event.
-        orders: (n_orders,) increasing Rényi orders in (1, 1024]; a higher order represents infinity.
-        relation: the neighboring relation.
-
-    Returns:
-        The curve over these orders, equal up to float rounding to the whole grid's curve there.
+    `orders` is (n_orders,), increasing, in (1, 1024]; a higher order represents infinity.
 
     Raises:
         UnsupportedEventError: no proven formula covers this event under this relation.
     """
-    return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
+    delta = event.delta if isinstance(event, EpsilonDelta) else 0.0
+    return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation), delta)
 
 
-def _rounded(
-    formula: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    orders: NDArray[np.float64],
-    loss: float,
-    delta: float = 0.0,
-) -> RdpCurve:
+def _rounded(formula: Callable[[Floats], Floats], orders: Floats, loss: float, delta: float = 0.0) -> RdpCurve:
     """Round up a formula, and the largest loss above order HIGHEST."""
     nats = np.full_like(orders, loss)
     computed = orders <= HIGHEST
@@ -101,7 +88,7 @@ def _rounded(
 
 
 @curve_over.register
-def _(event: Composed, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: Composed, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     total = RdpCurve.zero(orders.size)
     for part, count in Counter(event.events).items():
         total = total + curve_over(part, orders, relation).times(count)
@@ -109,22 +96,17 @@ def _(event: Composed, orders: NDArray[np.float64], relation: NeighboringRelatio
 
 
 @curve_over.register
-def _(event: SelfComposed, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: SelfComposed, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     return curve_over(event.event, orders, relation).times(event.count)
 
 
 @curve_over.register
-def _(event: GroupPrivacy, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: GroupPrivacy, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     return curve_over(for_group(event.event, event.group_size), orders, relation)
 
 
 @curve_over.register
-def _(event: EpsilonDelta, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
-    return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation), event.delta)
-
-
-@curve_over.register
-def _(event: RepeatAndSelect, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: RepeatAndSelect, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     searched = np.union1d(orders, orders_of_grid(SELECTION_GRID))
     run = curve_over(event.event, searched, relation)
     if run.delta:
@@ -138,11 +120,10 @@ def _(event: RepeatAndSelect, orders: NDArray[np.float64], relation: Neighboring
 
 
 @curve_over.register
-def _(event: Decay, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: Decay, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     whole, halves = RdpCurve.zero(orders.size), RdpCurve.zero(orders.size)
-    start = noise_multiplier(event.event)
-    for z, count in segments(event.mode, start, event.decay_rate, event.first_step, event.steps):
-        curve = curve_over(with_noise_multiplier(event.event, z), orders, relation)
+    for step, count in scheduled_events(event):
+        curve = curve_over(step, orders, relation)
         whole = whole + curve.times(count // 2)
         halves = halves + curve.times(count % 2)
     half = halves.values // 2 + halves.values % 2
@@ -150,8 +131,8 @@ def _(event: Decay, orders: NDArray[np.float64], relation: NeighboringRelation) 
 
 
 @curve_over.register
-def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
-    if event.sampling_probability == 1:
+def _(event: PoissonSampled, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
+    if event.takes_all:
         return curve_over(event.event, orders, relation)
     inner = strip_group(event.event)
     if not is_amplified(inner, relation):
@@ -163,7 +144,7 @@ def _(event: PoissonSampled, orders: NDArray[np.float64], relation: NeighboringR
     return _rounded(lambda at: rdp(event, at, relation), orders, worst_loss(event, relation))
 
 
-def _replace_sampled_curve(q: float, taken: RdpCurve, orders: NDArray[np.float64]) -> RdpCurve:
+def _replace_sampled_curve(q: float, taken: RdpCurve, orders: Floats) -> RdpCurve:
     """Compute the cost of a sample whose output may show its members.
 
     The coin for the record is the same on both neighbours: the mechanism fails with q times its own delta.
@@ -175,13 +156,13 @@ def _replace_sampled_curve(q: float, taken: RdpCurve, orders: NDArray[np.float64
 
 
 @curve_over.register
-def _(event: SampledWithoutReplacement, orders: NDArray[np.float64], relation: NeighboringRelation) -> RdpCurve:
+def _(event: SampledWithoutReplacement, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
     if relation is not NeighboringRelation.REPLACE_ONE:
         raise UnsupportedEventError(
             f"sampled_without_replacement is not supported under {relation}: batches of a fixed size out of a known "
             "number of records are compared with another record in one's place. Declare replace_one."
         )
-    if event.sample_size == event.source_dataset_size:
+    if event.takes_all:
         return curve_over(event.event, orders, relation)
     inner = strip_group(event.event)
     if not isinstance(inner, Gaussian | AdaptiveClipping):

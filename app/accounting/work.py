@@ -8,8 +8,7 @@ outside `bounded`. See docs/adr/0027.
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import singledispatch
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import (
@@ -27,9 +26,9 @@ from app.accounting.events import (
     SampledWithoutReplacement,
     SelfComposed,
     TreeAggregation,
-    curve_count,
     is_noisy_sum,
 )
+from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -40,13 +39,44 @@ FEW_ORDERS: Final = 64
 OVERHEAD: Final = 10
 """Overhead of an event beyond its formula: hashing, group conversion, addition."""
 
+
+class Work(NamedTuple):
+    """Upper bounds over at most FEW_ORDERS orders, and over a whole grid."""
+
+    few_orders: int
+    grid: int
+
+    def over(self, *, few: bool) -> int:
+        """Get the bound for a number of orders."""
+        return self.few_orders if few else self.grid
+
+
+PLAIN: Final = Work(20, 80)
+TREE: Final = Work(30, 60)  # and 1 for each step count
+MECHANISMS: Final = {
+    Laplace: Work(60, 350),
+    EpsilonDelta: Work(60, 350),
+    Exponential: Work(100, 900),
+    RandomizedResponse: Work(100, 900),
+}
+"""Mechanisms that take more than PLAIN."""
+
+FIXED_BATCH: Final = Work(2000, 9000)
+SAMPLED_GAUSSIAN: Final = Work(250, 730)
+SAMPLED: Final = {
+    Laplace: Work(600, 3000),
+    DiscreteGaussian: Work(350, 1500),
+    Exponential: Work(150, 1500),
+    EpsilonDelta: Work(150, 1500),
+}
+"""Mechanisms on a Poisson sample; all others are Gaussian or have no bound."""
+
+REPLACE_SAMPLED: Final = Work(100, 300)
+"""The bound for a sample in which one record is replaced."""
+
 SELECTION: Final = 700
 POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
-
-REPLACE_SAMPLED: Final = 300
-REPLACE_SAMPLED_FEW_ORDERS: Final = 100
-"""The bound for a sample in which one record is replaced."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
 
@@ -100,103 +130,51 @@ def _too_expensive_message(what: str, most: int) -> str:
     )
 
 
-@singledispatch
-def curve_work(event: DpEvent, *, few: bool) -> int:  # noqa: ARG001 - dispatch looks at it
+def curve_work(event: DpEvent, *, few: bool) -> int:
     """Estimate an upper bound, in microseconds, on the work of pricing an event once.
 
-    `few` is whether at most FEW orders are needed, not a whole grid.
+    `few` is whether at most FEW_ORDERS orders are needed, not a whole grid.
     """
-    return OVERHEAD + (20 if few else 80)
+    match event:
+        case Composed():
+            work = OVERHEAD * len(event.events) + sum(curve_work(part, few=few) for part in set(event.events))
+        case Decay():
+            work = event.curve_count() * curve_work(event.event, few=few)
+        case RepeatAndSelect():  # the second order is searched over the whole grid
+            work = (POISSON_SELECTION if event.shape is None else SELECTION) + curve_work(event.event, few=False)
+        case PoissonSampled() if not event.takes_all:
+            work = OVERHEAD + _sampled_work(event.event, few=few)
+        case SampledWithoutReplacement() if not event.takes_all:
+            work = OVERHEAD + FIXED_BATCH.over(few=few)
+        case PoissonSampled() | SampledWithoutReplacement() | SelfComposed() | GroupPrivacy():
+            work = OVERHEAD + curve_work(event.event, few=few)
+        case TreeAggregation():
+            work = OVERHEAD + TREE.over(few=few) + len(event.step_counts)
+        case _:
+            work = OVERHEAD + MECHANISMS.get(type(event), PLAIN).over(few=few)
+    return work
 
 
-@curve_work.register
-def _(event: Laplace | EpsilonDelta, *, few: bool) -> int:
-    del event
-    return OVERHEAD + (60 if few else 350)
-
-
-@curve_work.register
-def _(event: Exponential | RandomizedResponse, *, few: bool) -> int:
-    del event
-    return OVERHEAD + (100 if few else 900)
-
-
-@curve_work.register
-def _(event: TreeAggregation, *, few: bool) -> int:
-    return OVERHEAD + (30 if few else 60) + len(event.step_counts)
-
-
-@curve_work.register
-def _(event: PoissonSampled, *, few: bool) -> int:
-    if event.sampling_probability == 1:
-        return OVERHEAD + curve_work(event.event, few=few)
-    amplified = _sampled_work(event.event, few=few)
-    if is_noisy_sum(event.event):
-        return OVERHEAD + amplified
-    # If a record is replaced, the bound is computed from the curve of the event inside.
-    return OVERHEAD + max(
-        amplified, (REPLACE_SAMPLED_FEW_ORDERS if few else REPLACE_SAMPLED) + curve_work(event.event, few=few)
-    )
-
-
-@curve_work.register
-def _(event: SampledWithoutReplacement, *, few: bool) -> int:
-    if event.sample_size == event.source_dataset_size:
-        return OVERHEAD + curve_work(event.event, few=few)
-    return OVERHEAD + (2000 if few else 9000)
-
-
-@curve_work.register
-def _(event: Composed, *, few: bool) -> int:
-    return OVERHEAD * len(event.events) + sum(curve_work(part, few=few) for part in set(event.events))
-
-
-@curve_work.register
-def _(event: SelfComposed | GroupPrivacy, *, few: bool) -> int:
-    return OVERHEAD + curve_work(event.event, few=few)
-
-
-@curve_work.register
-def _(event: RepeatAndSelect, *, few: bool) -> int:
-    del few  # the second order is searched over the whole grid
-    return (SELECTION if event.shape is not None else POISSON_SELECTION) + curve_work(event.event, few=False)
-
-
-@curve_work.register
-def _(event: Decay, *, few: bool) -> int:
-    return curve_count(event) * curve_work(event.event, few=few)
-
-
-@singledispatch
 def _sampled_work(event: DpEvent, *, few: bool) -> int:
     """Estimate the work of pricing an event on a Poisson sample."""
-    return _composition_work(event) + (250 if few else 730)
+    amplified = _amplified_work(event, few=few)
+    if is_noisy_sum(event):
+        return amplified
+    # If a record is replaced, the bound is computed from the curve of the event inside.
+    return max(amplified, REPLACE_SAMPLED.over(few=few) + curve_work(event, few=few))
 
 
-@_sampled_work.register
-def _(event: DiscreteGaussian, *, few: bool) -> int:
-    del event
-    return 350 if few else 1500
-
-
-@_sampled_work.register
-def _(event: Laplace, *, few: bool) -> int:
-    # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
-    whole = 3000 + 800 / max(event.noise_multiplier, 0.05)
-    return 600 if few else int(whole)
-
-
-@_sampled_work.register
-def _(event: Exponential | EpsilonDelta, *, few: bool) -> int:
-    del event
-    return 150 if few else 1500
-
-
-@_sampled_work.register
-def _(event: GroupPrivacy, *, few: bool) -> int:
-    # The group's noise multiplier is not computed here: the slowest case is counted.
-    quieter = Laplace(0.05) if isinstance(event.event, Laplace) else event.event
-    return OVERHEAD + _sampled_work(quieter, few=few)
+def _amplified_work(event: DpEvent, *, few: bool) -> int:
+    if isinstance(event, GroupPrivacy):
+        # The group's noise multiplier is not computed here: the slowest case is counted.
+        quieter = Laplace(MIN_INTEGRATED_NOISE) if isinstance(event.event, Laplace) else event.event
+        return OVERHEAD + _amplified_work(quieter, few=few)
+    if isinstance(event, Laplace) and not few:
+        # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
+        return int(SAMPLED[Laplace].grid + 800 / max(event.noise_multiplier, MIN_INTEGRATED_NOISE))
+    if type(event) in SAMPLED:
+        return SAMPLED[type(event)].over(few=few)
+    return _composition_work(event) + SAMPLED_GAUSSIAN.over(few=few)
 
 
 def _composition_work(event: DpEvent) -> int:

@@ -3,7 +3,7 @@
 Source: Bun & Steinke 2016 (arXiv 1605.02065), Definition 1.1 and Lemma 3.5 (Proposition 1.3 for xi = 0).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import singledispatch
@@ -31,11 +31,9 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
     Zcdp,
-    noise_multiplier,
-    with_noise_multiplier,
+    scheduled_events,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from app.accounting.formulas.noise_schedules import segments
 from app.accounting.group_privacy import for_group
 
 ROUNDING: Final = 1e-12
@@ -88,9 +86,9 @@ class ZcdpBound:
         return gaussian_delta(sqrt(2 * self.rho) * (1 + ROUNDING), epsilon)
 
 
-def total_zcdp_bound(steps: Iterable[tuple[DpEvent, int]], relation: NeighboringRelation) -> ZcdpBound | None:
-    """Compute the exact zCDP bound of a plan; None if an event has none."""
-    counts: Counter[DpEvent] = Counter()
+def total_zcdp_bound(steps: Iterable[tuple[DpEvent, float]], relation: NeighboringRelation) -> ZcdpBound | None:
+    """Compute the exact zCDP bound of events with counts; None if an event has none."""
+    counts: defaultdict[DpEvent, float] = defaultdict(int)
     for event, count in steps:
         counts[event] += count
     total = ZcdpBound(0.0, is_gaussian=True)
@@ -120,13 +118,11 @@ def _(
 
 
 @zcdp_bound.register
-def _(event: Laplace, relation: NeighboringRelation) -> ZcdpBound | None:
-    return _pure(worst_loss(event, relation))
-
-
-@zcdp_bound.register
-def _(event: RandomizedResponse, relation: NeighboringRelation) -> ZcdpBound | None:
-    return _pure(worst_loss(event, relation))
+def _(event: Laplace | RandomizedResponse | EpsilonDelta, relation: NeighboringRelation) -> ZcdpBound | None:
+    if isinstance(event, EpsilonDelta) and event.delta:
+        return None
+    # Bun & Steinke 2016, Proposition 1.4: pure epsilon-DP.
+    return ZcdpBound(worst_loss(event, relation) ** 2 / 2)
 
 
 @zcdp_bound.register
@@ -143,48 +139,21 @@ def _(event: Zcdp, relation: NeighboringRelation) -> ZcdpBound | None:
 
 
 @zcdp_bound.register
-def _(event: EpsilonDelta, relation: NeighboringRelation) -> ZcdpBound | None:
-    del relation  # stated by the caller for it
-    return None if event.delta else _pure(event.epsilon)
+def _(event: PoissonSampled | SampledWithoutReplacement, relation: NeighboringRelation) -> ZcdpBound | None:
+    return zcdp_bound(event.event, relation) if event.takes_all else None
 
 
 @zcdp_bound.register
-def _(event: PoissonSampled, relation: NeighboringRelation) -> ZcdpBound | None:
-    return zcdp_bound(event.event, relation) if event.sampling_probability == 1 else None
-
-
-@zcdp_bound.register
-def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> ZcdpBound | None:
-    return zcdp_bound(event.event, relation) if event.sample_size == event.source_dataset_size else None
-
-
-@zcdp_bound.register
-def _(event: Composed, relation: NeighboringRelation) -> ZcdpBound | None:
-    return total_zcdp_bound([(part, 1) for part in event.events], relation)
-
-
-@zcdp_bound.register
-def _(event: SelfComposed, relation: NeighboringRelation) -> ZcdpBound | None:
-    return total_zcdp_bound([(event.event, event.count)], relation)
+def _(event: Composed | SelfComposed, relation: NeighboringRelation) -> ZcdpBound | None:
+    parts = [(event.event, event.count)] if isinstance(event, SelfComposed) else [(part, 1) for part in event.events]
+    return total_zcdp_bound(parts, relation)
 
 
 @zcdp_bound.register
 def _(event: Decay, relation: NeighboringRelation) -> ZcdpBound | None:
-    start = noise_multiplier(event.event)
-    total = ZcdpBound(0.0, is_gaussian=True)
-    for z, halves in segments(event.mode, start, event.decay_rate, event.first_step, event.steps):
-        one = zcdp_bound(with_noise_multiplier(event.event, z), relation)
-        if one is None:
-            return None
-        total = total + one.times(halves / 2)
-    return total
+    return total_zcdp_bound([(step, halves / 2) for step, halves in scheduled_events(event)], relation)
 
 
 @zcdp_bound.register
 def _(event: GroupPrivacy, relation: NeighboringRelation) -> ZcdpBound | None:
     return zcdp_bound(for_group(event.event, event.group_size), relation)
-
-
-def _pure(epsilon: float) -> ZcdpBound:
-    """Bound a pure epsilon-DP mechanism (Bun & Steinke 2016, Proposition 1.4)."""
-    return ZcdpBound(epsilon**2 / 2)

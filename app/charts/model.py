@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from app.accounting.calibration.trajectory import spread
+from app.accounting.conversion import spread
 
 MOST_ROWS: Final = 40
 """Maximum number of rows of a table."""

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.errors import InvalidInputError
 from app.ledger.filter_bounds import FilterBounds, adaptive_filter_bounds, declared_filter_bounds

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
-from app.accounting.orders import orders
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
 from app.ledger.accounts import Account, PricedStep, total_cost, zero_curve
 from app.ledger.filters import FilterKind
 from app.ledger.limit_changes import LimitChange

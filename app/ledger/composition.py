@@ -10,8 +10,7 @@ from typing import Final
 
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, type_name
-from app.accounting.removal import unbounded_on_removal
+from app.accounting.events import DpEvent, type_name, unbounded_on_removal
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import ParallelExposure, compose_partitions, largest, without

@@ -9,16 +9,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.calibration.targets import declared_bounds
 from app.accounting.conversion import (
     conversion_prices,
+    declared_bounds,
     epsilon_at_orders,
     rdp_covered_by_delta,
     remaining_delta,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve, nats_of
-from app.accounting.orders import orders
+from app.accounting.curves import DELTA_UNIT, UNIT, RdpCurve, nats_of, orders
 from app.ledger.filters import FilterWeights, Limit
 
 # Zero-dimensional arrays: Python ints take numpy twice as long.

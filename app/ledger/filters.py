@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, threshold_units
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, RdpCurve
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 
 PLANNED_SHARE = 0.96

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.accounting.calibration.solvers import smallest_noise_multiplier
+from app.accounting.curves import orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent, noise_multiplier, with_noise_multiplier
-from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, spend_curve
 from app.ledger.accounts import Account, PricedStep, StepEvent

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation, RepeatAndSelect
-from app.accounting.formulas.run_count_sampling import number_of_runs
+from app.accounting.formulas.repeat_and_select import number_of_runs
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind, StepEvent
 from app.ledger.admission import Reading, reading_of

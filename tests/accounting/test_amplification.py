@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.curves import finite_orders
 from app.accounting.formulas.amplification import (
     MIN_INTEGRATED_NOISE,
     sampled_discrete_gaussian_rdp,
@@ -20,7 +21,6 @@ from app.accounting.formulas.amplification import (
 )
 from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_dp_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.orders import finite_orders
 from tests.soak import thinned
 
 GRID = finite_orders(1)

@@ -16,9 +16,8 @@ from app.accounting.calibration.solvers import (
     min_noise_multiplier,
     smallest_noise_multiplier,
 )
-from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import epsilon_from_rdp
-from app.accounting.curves import RdpCurve
+from app.accounting.conversion import Rule, epsilon_from_rdp
+from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DiscreteGaussian,
@@ -34,7 +33,6 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, RdpCurve
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     Composed,
@@ -24,7 +24,6 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.noise_schedules import scheduled_noise, segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

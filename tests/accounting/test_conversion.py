@@ -24,9 +24,8 @@ from app.accounting.conversion import (
     remaining_delta,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, finite_orders
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import finite_orders
 from app.accounting.rdp import curve_over, event_curve
 
 GRID = finite_orders(1)

@@ -22,7 +22,6 @@ from app.accounting.events import (
     SelfComposed,
     Zcdp,
     canonical,
-    curve_count,
     event_from_canonical,
     event_from_dict,
     event_to_dict,
@@ -202,17 +201,17 @@ LONG = Decay("exp", 1e-4, 600, Gaussian(5))
     ids=str,
 )
 def test_an_event_says_how_many_curves_it_takes(event: DpEvent, curves: int) -> None:
-    assert curve_count(event) == curves
+    assert event.curve_count() == curves
 
 
 @pytest.mark.parametrize("steps", [1_001, 20_000, 10**7])
 def test_a_long_schedule_takes_no_more_curves_than_a_short_one(steps: int) -> None:
-    assert curve_count(Decay("time", 1e-5, steps, Gaussian(5))) <= 1000
+    assert Decay("time", 1e-5, steps, Gaussian(5)).curve_count() <= 1000
 
 
 def test_an_event_takes_at_most_1000_curves() -> None:
     half = Composed((Gaussian(1),) * 500)
-    assert curve_count(Composed((half, half))) == 1000
+    assert Composed((half, half)).curve_count() == 1000
     for parts in ((half, half, Gaussian(1)), (LONG, LONG), (half,) * 1000):
         with pytest.raises(InvalidEventError, match="more than 1000 curves"):
             Composed(parts)

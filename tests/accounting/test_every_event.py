@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import epsilon_ledger as sdk
 from app.accounting import events
-from app.accounting.curves import EXHAUSTED, UNIT
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, UNIT, orders
 from app.accounting.errors import AccountingError, InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
     Composed,
@@ -23,7 +23,6 @@ from app.accounting.events import (
     SelfComposed,
     Zcdp,
     canonical,
-    curve_count,
     event_from_canonical,
     event_from_dict,
     event_to_dict,
@@ -31,7 +30,6 @@ from app.accounting.events import (
     type_name,
 )
 from app.accounting.events.base import NAME_BY_TYPE, TYPE_BY_NAME
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import curve_over, event_curve
 from app.api.schemas.events import Event
 
@@ -213,7 +211,7 @@ class TestEveryEvent:
 
     @each_case
     def test_it_takes_a_bounded_number_of_curves(self, case: Case) -> None:
-        assert 1 <= curve_count(case.event) <= 1000
+        assert 1 <= case.event.curve_count() <= 1000
 
 
 def test_every_registered_type_has_examples() -> None:

@@ -10,6 +10,7 @@ from dp_accounting import NeighboringRelation as Theirs
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from app.accounting.conversion import epsilon_from_rdp
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import (
     Composed,
     DiscreteGaussian,
@@ -25,7 +26,6 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
 )
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from tests.soak import thinned
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, PURE, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DiscreteGaussian,
@@ -24,7 +24,6 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
 )
-from app.accounting.orders import GRID_VERSION, PURE, orders
 from app.accounting.rdp import curve_over
 from tests.each import for_each
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.curves import finite_orders
 from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.formulas.without_replacement import MIN_INTEGRATED_NOISE, without_replacement_gaussian_rdp
-from app.accounting.orders import finite_orders
 from tests.soak import thinned
 
 GRID = finite_orders(1)

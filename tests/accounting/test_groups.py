@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -29,7 +30,6 @@ from app.accounting.events import (
     Zcdp,
 )
 from app.accounting.group_privacy import for_group
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.curves import finite_orders
 from app.accounting.formulas.mechanisms import (
     bounded_range_rdp,
     gaussian_rdp,
@@ -19,7 +20,6 @@ from app.accounting.formulas.mechanisms import (
     randomized_response_rdp,
     tree_aggregation_rdp,
 )
-from app.accounting.orders import finite_orders
 from tests.soak import thinned
 
 GRID = finite_orders(1)

@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_at_orders, epsilon_from_rdp, threshold_units
-from app.accounting.curves import UNIT
+from app.accounting.curves import GRID_VERSION, HIGHEST, PURE, UNIT, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, HIGHEST, PURE, finite_orders, orders
 from app.accounting.rdp import event_curve, rdp
 
 # Ten times as dense as the grid: its own loss is a hundredth of the grid's.

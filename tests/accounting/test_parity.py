@@ -10,7 +10,7 @@ from dp_accounting import NeighboringRelation as Theirs
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from app.accounting.curves import UNIT
+from app.accounting.curves import GRID_VERSION, UNIT, orders
 from app.accounting.events import (
     AdaptiveClipping,
     Composed,
@@ -29,7 +29,6 @@ from app.accounting.events import (
     Zcdp,
 )
 from app.accounting.formulas.noise_schedules import DecayMode
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -10,7 +10,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from dp_accounting.rdp import RdpAccountant
 
 from app.accounting.conversion import epsilon_from_rdp
-from app.accounting.curves import UNIT
+from app.accounting.curves import GRID_VERSION, UNIT, orders
 from app.accounting.events import (
     Decay,
     Gaussian,
@@ -18,7 +18,6 @@ from app.accounting.events import (
     PoissonSampled,
     SelfComposed,
 )
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import curve_over, event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from app.accounting.curves import EXHAUSTED
+from app.accounting.curves import EXHAUSTED, finite_orders
 from app.accounting.errors import UnknownGridVersionError, UnsupportedEventError
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import finite_orders
 from app.accounting.rdp import event_curve, rdp
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

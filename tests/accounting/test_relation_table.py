@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import PURE, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -35,12 +35,11 @@ from app.accounting.events import (
     TreeAggregation,
     Zcdp,
     noise_multiplier,
+    unbounded_on_removal,
     with_noise_multiplier,
 )
 from app.accounting.events.base import TYPE_BY_NAME
-from app.accounting.orders import PURE
 from app.accounting.rdp import curve_over
-from app.accounting.removal import unbounded_on_removal
 
 from .small_mechanisms import (
     ABSENT,

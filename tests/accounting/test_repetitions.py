@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.errors import InvalidEventError
-from app.accounting.formulas.repeat_and_select import log_inverse_gamma
-from app.accounting.formulas.run_count_sampling import number_of_runs
+from app.accounting.formulas.repeat_and_select import log_inverse_gamma, number_of_runs
 
 MEANS = (1.01, 1.5, 8.0, 100.0)
 SHAPES = (-0.5, -0.1, 0.0, 1e-3, 0.3, 1.0, 5.0, 1000.0, None)

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.accounting.curves import UNIT
+from app.accounting.curves import UNIT, finite_orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, LEAST, sampled_gaussian_rdp
-from app.accounting.orders import finite_orders
 from app.accounting.rdp import event_curve
 from tests.soak import thinned
 

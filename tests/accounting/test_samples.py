@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.accounting.curves import DELTA_UNIT, RdpCurve
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
@@ -27,7 +27,6 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.amplification import sampled_epsilon_delta, sampled_pure_dp_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, pure_dp_rdp
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE

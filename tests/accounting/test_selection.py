@@ -10,11 +10,11 @@ from dp_accounting.rdp import rdp_privacy_accountant as dp_accounting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp, pure_dp_rdp
 from app.accounting.formulas.repeat_and_select import log_inverse_gamma, repeat_and_select_rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from app.accounting.orders import GRID_VERSION, orders
 
 GRID = orders(GRID_VERSION)
 SHAPES = (-0.9, -0.5, 0.0, 0.5, 1.0, 3.0, inf)

@@ -5,11 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.calibration.trajectory import epsilon_trajectory
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import DELTA_UNIT, RdpCurve
+from app.accounting.conversion import epsilon_of_curve, epsilon_trajectory
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 
 GRID = orders(GRID_VERSION)

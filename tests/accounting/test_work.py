@@ -6,9 +6,8 @@ from hypothesis import given
 
 from app.accounting.calibration import solvers
 from app.accounting.calibration.solvers import Target, max_sampling_probability, min_noise_multiplier
-from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import RdpCurve
+from app.accounting.conversion import Rule, epsilon_of_curve
+from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import (
     Composed,
@@ -24,7 +23,6 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
 )
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.accounting.work import MAX_WORK, bounded, curve_work, require_affordable_events, spend
 from tests.accounting.event_strategies import EVENTS

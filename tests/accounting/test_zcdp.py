@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.conversion import epsilon_of_curve
+from app.accounting.curves import GRID_VERSION, HIGHEST, orders
 from app.accounting.events import (
     AdaptiveClipping,
     Composed,
@@ -29,7 +30,6 @@ from app.accounting.events import (
     Zcdp,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound, zcdp_bound
 

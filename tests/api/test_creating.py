@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.accounting.orders import GRID_VERSION, finite_orders
+from app.accounting.curves import GRID_VERSION, finite_orders
 from app.ledger.accounts import MAX_DEPTH
 from app.ledger.filters import FilterKind, smallest_useful_epsilon
 from tests.api.conftest import House

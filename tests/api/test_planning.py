@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from app.accounting.conversion import epsilon_from_rdp
+from app.accounting.curves import GRID_VERSION, HIGHEST, orders
 from app.accounting.events import NeighboringRelation, event_from_dict
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.accounting.rdp import event_curve
 from tests.api.conftest import House
 from tests.conftest import SAMPLED

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.curves import GRID_VERSION, orders
 from tests.api.conftest import House
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from app.accounting.curves import EXHAUSTED, UNIT
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, HIGHEST, PURE, UNIT, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DpEvent,
@@ -24,7 +24,6 @@ from app.accounting.events import (
     event_to_dict,
 )
 from app.accounting.events.base import TYPE_BY_NAME
-from app.accounting.orders import GRID_VERSION, HIGHEST, PURE, orders
 from app.accounting.poisson_rdp import is_amplified
 from app.accounting.rdp import curve_over
 from benchmarks import tightness

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.orders import GRID_VERSION, orders
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.filters import FilterKind, FilterWeights, Limit

@@ -14,9 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import EpsilonDelta, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.filters import FilterKind, FilterWeights, Limit, adaptive_weights
 

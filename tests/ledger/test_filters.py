@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.orders import GRID_VERSION, finite_orders, orders
 from app.accounting.rdp import event_curve
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 from app.ledger.filters import (

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, RandomizedResponse
-from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import PricedStep, StepEvent
 from app.ledger.admission import Admission, admit

@@ -6,9 +6,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.curves import DELTA_UNIT
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION
 from app.accounting.events import Gaussian, NeighboringRelation
-from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit, adaptive_weights
 from app.ledger.limit_changes import rescale_weights

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import DELTA_UNIT, RdpCurve
+from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian, NeighboringRelation
-from app.accounting.orders import GRID_VERSION, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import Admission, Refusal, admit, repetitions_left

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.curves import RdpCurve
-from app.accounting.orders import GRID_VERSION
+from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import FilterKind, FilterWeights, Limit
 from app.ledger.parallel_exposure import largest

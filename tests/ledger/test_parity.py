@@ -8,8 +8,8 @@ import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+from app.accounting.curves import GRID_VERSION, HIGHEST, orders
 from app.accounting.events import DpEvent, Gaussian, PoissonSampled
-from app.accounting.orders import GRID_VERSION, HIGHEST, orders
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind

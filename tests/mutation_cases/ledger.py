@@ -95,9 +95,9 @@ CASES = (
     ),
     Mutation(
         "a sample takes one curve, however many lie in it",
-        "app/accounting/events/sampling.py",
-        "    return curve_count(event.event)",
-        "    return 1 + 0 * curve_count(event.event)",
+        "app/accounting/events/base.py",
+        "        return sum(child.curve_count() for child in child_events(self)) or 1",
+        "        return 1",
         ("tests/accounting/test_events.py",),
     ),
     Mutation(
@@ -130,7 +130,7 @@ CASES = (
     ),
     Mutation(
         "only the event itself is asked whether it bounds removal",
-        "app/accounting/removal.py",
+        "app/accounting/events/composite.py",
         "for part in child_events(event) if (found",
         "for part in child_events(event)[:0] if (found",
         ("tests/api/test_removal.py",),
@@ -151,7 +151,7 @@ CASES = (
     ),
     Mutation(
         "a sweep has as many trials as are expected",
-        "app/accounting/formulas/run_count_sampling.py",
+        "app/accounting/formulas/repeat_and_select.py",
         "    return above",
         "    return round(mean)",
         ("tests/accounting/test_repetitions.py",),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import floor, log, log1p
 from typing import Any
 
-from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.curves import GRID_VERSION, orders
 
 ADAPTIVE_SHARE = 0.96
 """Of delta, at the order that fits most repetitions (DESIGN section 4, ADR 0007)."""

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from app.accounting.curves import RdpCurve
-from app.accounting.orders import orders
+from app.accounting.curves import RdpCurve, orders
 from app.persistence.repositories.usage_history import Sample
 from app.service.queries.spend_series import SpendSeries, spend_series
 

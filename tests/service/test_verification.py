@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, delete, update
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
-from app.accounting.orders import GRID_VERSION
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.tables import account_ancestors, attempts, balances, event_costs, populations, runs

@@ -6,7 +6,7 @@ over a few orders only supplies the starting point.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Final
 
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
-from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import conversion_prices, remaining_delta
-from app.accounting.curves import UNIT, RdpCurve
+from app.accounting.conversion import Rule, conversion_prices, remaining_delta
+from app.accounting.curves import UNIT, Floats, RdpCurve, orders
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
@@ -28,7 +27,6 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.orders import orders
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, require_affordable, spend_curve
 
@@ -103,9 +101,7 @@ def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], d
 
 
 def min_noise_multiplier(event: DpEvent, target: Target) -> float | None:
-    """Find the smallest noise multiplier with which a repeated event fits.
-
-    The search starts at the event's own noise multiplier.
+    """Find the smallest noise multiplier with which a repeated event fits, starting at the event's own.
 
     Returns:
         Six significant digits in [1e-3, 1e6], rounded up, so that the next number below does not fit; None if 1e6 does
@@ -134,10 +130,9 @@ def min_noise_multiplier(event: DpEvent, target: Target) -> float | None:
 
 
 def max_sampling_probability(event: DpEvent, target: Target) -> float | None:
-    """Find the largest sampling probability with which a repeated event fits.
+    """Find the largest sampling probability with which a repeated event fits, starting at the event's own.
 
-    The search starts at the event's own probability and assumes that less sampling fits if more does, which holds for
-    all events.
+    The search assumes that less sampling fits if more does, which holds for all events.
 
     Returns:
         Six significant digits in [1e-12, 1], rounded down, so that the next number above does not fit; None if 1e-12
@@ -208,6 +203,7 @@ def _estimate(event_at: EventAt, target: Target, start: float, bounds: tuple[flo
     return at
 
 
+@dataclass
 class _Excess:
     """The excess ln(epsilon / target) at the best of some orders.
 
@@ -220,45 +216,36 @@ class _Excess:
         prices: (n,) nats that the conversion adds at these orders; None: as for a plan that is fixed in advance.
     """
 
-    def __init__(
-        self,
-        event_at: EventAt,
-        target: Target,
-        places: NDArray[np.intp],
-        prices: NDArray[np.float64] | None = None,
-    ) -> None:
-        self._event_at = event_at
-        self._target = target
-        self._places = places
-        self._grid = orders(target.rule.grid_version)[places]
-        self._other_cost = target.other_cost.at(places)
-        self._prices = prices
-        self.best = int(places[0]) if places.size else 0
-        """Grid index of the best order at the last evaluation."""
+    event_at: EventAt
+    target: Target
+    places: NDArray[np.intp]
+    prices: Floats | None = None
+    best: int = field(init=False)
+    """Grid index of the best order at the last evaluation."""
+
+    def __post_init__(self) -> None:
+        self.best = int(self.places[0]) if self.places.size else 0
 
     def __call__(self, at: float) -> float:
         """Compute the logarithm, clipped to +-MAX_LOG_EXCESS."""
-        if self._places.size == 0:
+        if self.places.size == 0:
             return MAX_LOG_EXCESS
-        target, rule = self._target, self._target.rule
+        target, rule = self.target, self.target.rule
+        grid = orders(rule.grid_version)[self.places]
         try:
-            event = self._event_at(at)
-            spend_curve(event, self._grid.size)
-            curve = curve_over(event, self._grid, target.relation)
+            event = self.event_at(at)
+            spend_curve(event, grid.size)
+            curve = curve_over(event, grid, target.relation)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS
-        total = self._other_cost + curve.times(target.count)
-        prices = self._prices
+        total = target.other_cost.at(self.places) + curve.times(target.count)
+        prices = self.prices
         if prices is None:
-            prices = conversion_prices(self._grid, remaining_delta(rule.delta, total.delta))
+            prices = conversion_prices(grid, remaining_delta(rule.delta, total.delta))
         epsilons = total.nats() + prices
         nearest = int(np.argmin(epsilons))
-        self.best = int(self._places[nearest])
+        self.best = int(self.places[nearest])
         ratio = max(float(epsilons[nearest]), 0.0) / rule.epsilon
-        return (
-            min(max(log(ratio), -MAX_LOG_EXCESS), MAX_LOG_EXCESS)
-            if 0 < ratio < inf
-            else MAX_LOG_EXCESS
-            if ratio
-            else -MAX_LOG_EXCESS
-        )
+        if not 0 < ratio < inf:
+            return MAX_LOG_EXCESS if ratio else -MAX_LOG_EXCESS
+        return min(max(log(ratio), -MAX_LOG_EXCESS), MAX_LOG_EXCESS)

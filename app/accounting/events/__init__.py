@@ -5,36 +5,47 @@ sampling probability in `parameters.py` if it has them, and a formula in `app.ac
 `app.accounting.rdp`.
 """
 
-from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation
 from app.accounting.events.base import (
     MAX_COUNT,
     MAX_NOISE_MULTIPLIER,
     DpEvent,
     NeighboringRelation,
     child_events,
-    curve_count,
     mechanisms_in,
     type_name,
 )
 from app.accounting.events.composite import (
-    MAX_CURVES,
     MAX_EVENTS,
     MAX_GROUP,
     MIN_SHAPE,
     Composed,
+    Decay,
     GroupPrivacy,
+    PoissonSampled,
     RepeatAndSelect,
+    SampledWithoutReplacement,
     SelfComposed,
+    is_noisy_sum,
+    unbounded_on_removal,
 )
-from app.accounting.events.other_mechanisms import EpsilonDelta, Exponential, RandomizedResponse, Zcdp
+from app.accounting.events.mechanisms import (
+    AdaptiveClipping,
+    DiscreteGaussian,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    TreeAggregation,
+    Zcdp,
+)
 from app.accounting.events.parameters import (
     noise_multiplier,
     sampling_probability,
+    scheduled_events,
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement, is_noisy_sum
-from app.accounting.events.schedule import Decay
 from app.accounting.events.serialization import (
     MAX_NESTING,
     canonical,
@@ -47,7 +58,6 @@ from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
 
 __all__ = [
     "MAX_COUNT",
-    "MAX_CURVES",
     "MAX_EVENTS",
     "MAX_GROUP",
     "MAX_NESTING",
@@ -74,7 +84,6 @@ __all__ = [
     "Zcdp",
     "canonical",
     "child_events",
-    "curve_count",
     "event_from_canonical",
     "event_from_dict",
     "event_to_dict",
@@ -83,7 +92,9 @@ __all__ = [
     "mechanisms_in",
     "noise_multiplier",
     "sampling_probability",
+    "scheduled_events",
     "type_name",
+    "unbounded_on_removal",
     "with_noise_multiplier",
     "with_sampling_probability",
 ]

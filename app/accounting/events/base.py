@@ -1,11 +1,10 @@
-"""The base of all events: frozen dataclasses with a wire name and validated numbers."""
+"""The base of all events: frozen dataclasses with a wire name, whose annotations say what their fields may hold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import singledispatch
 from math import inf
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, get_type_hints
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
@@ -25,23 +24,42 @@ class NeighboringRelation(StrEnum):
     REPLACE_SPECIAL = "replace_special"
 
 
+class FieldCheck(Protocol):
+    """The values that a field may hold, written as `Annotated` in an event class."""
+
+    def checked(self, name: str, value: object) -> object:
+        """Get the value to store in the field `name`; raise InvalidEventError if `value` is not allowed."""
+
+
 @dataclass(frozen=True, slots=True)
 class DpEvent:
     """Base of every event: one use of a mechanism (named as in dp_accounting)."""
+
+    def __post_init__(self) -> None:
+        """Check the annotated fields. Subclasses call this by name: `slots=True` breaks `super()`."""
+        for name, check in CHECKS[type(self)]:
+            object.__setattr__(self, name, check.checked(name, getattr(self, name)))
+
+    def curve_count(self) -> int:
+        """Compute the maximum number of curves needed to price the event."""
+        return sum(child.curve_count() for child in child_events(self)) or 1
 
 
 EventT = TypeVar("EventT", bound=DpEvent)
 
 TYPE_BY_NAME: Final[dict[str, type[DpEvent]]] = {}
 NAME_BY_TYPE: Final[dict[type[DpEvent], str]] = {}
+CHECKS: Final[dict[type[DpEvent], list[tuple[str, FieldCheck]]]] = {}
 
 
 def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
-    """Register an event class under its `type` name on the wire."""
+    """Register an event class under its `type` name on the wire, with the checks of its fields."""
 
     def register(cls: type[EventT]) -> type[EventT]:
         TYPE_BY_NAME[name] = cls
         NAME_BY_TYPE[cls] = name
+        hints = get_type_hints(cls, include_extras=True)
+        CHECKS[cls] = [(field, check) for field, hint in hints.items() for check in getattr(hint, "__metadata__", ())]
         return cls
 
     return register
@@ -50,12 +68,6 @@ def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
 def type_name(event: DpEvent) -> str:
     """Get the `type` name of an event on the wire."""
     return NAME_BY_TYPE[type(event)]
-
-
-@singledispatch
-def curve_count(event: DpEvent) -> int:  # noqa: ARG001 - dispatch looks at it
-    """Compute the maximum number of curves needed to price an event."""
-    return 1
 
 
 def child_events(event: DpEvent) -> list[DpEvent]:
@@ -71,82 +83,100 @@ def mechanisms_in(event: DpEvent) -> list[DpEvent]:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """The real numbers that a field may have; `above` and `below` exclude the ends."""
+class Real:
+    """A number in an interval, stored as a float for canonical bytes.
+
+    Args:
+        low: the lower end; `above` excludes it.
+        high: the upper end; `below` excludes it.
+        meaning: describes the number at the end of an error's message, without a full stop.
+        above: whether the number must be above `low`.
+        below: whether the number must be below `high`.
+        optional: whether None is allowed.
+    """
 
     low: float
     high: float
+    meaning: str
     above: bool = False
     below: bool = False
+    optional: bool = False
 
-    def __contains__(self, value: float) -> bool:
-        """Check whether a number is allowed; NaN never is."""
-        return (self.low < value or (value == self.low and not self.above)) and (
-            value < self.high or (value == self.high and not self.below)
-        )
+    def checked(self, name: str, value: object) -> float | None:
+        """Convert an allowed number to a float; NaN never is one."""
+        if value is None and self.optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidEventError(f"{name} must be a number, but it is {truncate(value)}.")
+        try:
+            number = float(value) + 0.0  # the sum turns -0.0 into 0.0: equal numbers have equal bytes
+        except OverflowError:  # an integer beyond every float is beyond every bound too
+            number = inf if value > 0 else -inf
+        above_low = self.low < number if self.above else self.low <= number
+        below_high = number < self.high if self.below else number <= self.high
+        if not (above_low and below_high):
+            raise InvalidEventError(f"{name} is {truncate(number)}, but it must {self._bounds()}: {self.meaning}.")
+        return number
 
-    def __str__(self) -> str:
-        """Describe the interval for a message, after "must"."""
+    def _bounds(self) -> str:
         if self.above or self.below:
             low, high = "above" if self.above else "at least", "below" if self.below else "at most"
             return f"be {low} {self.low:g} and {high} {self.high:g}"
         return f"lie between {self.low:g} and {self.high:g}"
 
 
-NOISE_MULTIPLIERS: Final = Interval(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER)
-PROBABILITIES: Final = Interval(0, 1, above=True)
-EPSILONS: Final = Interval(0, MAX_EPSILON, above=True)
-DELTAS: Final = Interval(0, 0.5, below=True)
+def noise(sensitivity: str, *, optional: bool = False) -> Real:
+    """Describe a noise multiplier in [1e-3, 1e6]; `sensitivity` is the norm that the noise is divided by."""
+    meaning = f"{sensitivity}. No noise at all is an infinite loss and cannot be charged"
+    return Real(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning, optional=optional)
 
 
-def set_real(event: DpEvent, name: str, allowed: Interval, meaning: str) -> None:
-    """Validate a field and store it as a float for canonical bytes.
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An integer from `low` to `high`; 3.0 is none. `meaning` is as for `Real`."""
 
-    `meaning` ends the message of the InvalidEventError: a description of the number without a full stop.
-    """
-    number = _real(name, getattr(event, name))
-    if number not in allowed:
-        raise InvalidEventError(f"{name} is {truncate(number)}, but it must {allowed}: {meaning}.")
-    object.__setattr__(event, name, number)
+    low: int
+    high: int
+    meaning: str
 
-
-def set_noise_multiplier(event: DpEvent, sensitivity: str) -> None:
-    """Validate the noise multiplier of an event, in [1e-3, 1e6].
-
-    `sensitivity` describes in the message the norm that the noise is divided by.
-    """
-    set_real(
-        event,
-        "noise_multiplier",
-        NOISE_MULTIPLIERS,
-        f"{sensitivity}. No noise at all is an infinite loss and cannot be charged",
-    )
+    def checked(self, name: str, value: object) -> int:
+        """Get an allowed integer."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidEventError(f"{name} must be a whole number, but it is {truncate(value)}.")
+        if not self.low <= value <= self.high:
+            raise InvalidEventError(
+                f"{name} is {truncate(value)}, but it must lie between {self.low} and {self.high}: {self.meaning}."
+            )
+        return value
 
 
-def check_whole(name: str, value: object, low: int, high: int, meaning: str) -> None:
-    """Reject a value that is no integer within bounds; 3.0 is none.
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """An event; `role` completes "the event that" in an error's message."""
 
-    `meaning` ends the message of the InvalidEventError: a description of the number without a full stop.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidEventError(f"{name} must be a whole number, but it is {truncate(value)}.")
-    if not low <= value <= high:
-        raise InvalidEventError(f"{name} is {truncate(value)}, but it must lie between {low} and {high}: {meaning}.")
+    role: str
 
-
-def as_tuple(name: str, value: object, most: int, what: str) -> tuple[object, ...]:
-    """Convert a nonempty list to a tuple; `what` names its items in messages."""
-    if not isinstance(value, list | tuple) or not 1 <= len(value) <= most:
-        raise InvalidEventError(f"{name} must be a list of 1 to {most} {what}.")
-    return tuple(value)
+    def checked(self, name: str, value: object) -> DpEvent:  # noqa: ARG002 - a list's items are events too
+        """Get an event."""
+        if not isinstance(value, DpEvent):
+            example = '{"type": "gaussian", "noise_multiplier": 1.1}'
+            raise InvalidEventError(f"event must be the event that {self.role}, for example {example}.")
+        return value
 
 
-def check_event(value: object, role: str) -> None:
-    """Reject a value that is no event; `role` completes "the event that"."""
-    if not isinstance(value, DpEvent):
-        raise InvalidEventError(
-            f'event must be the event that {role}, for example {{"type": "gaussian", "noise_multiplier": 1.1}}.'
-        )
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of 1 to `most` items, stored as a tuple; `what` names them in an error's message."""
+
+    item: FieldCheck
+    most: int
+    what: str
+
+    def checked(self, name: str, value: object) -> tuple[object, ...]:
+        """Convert a list of allowed items to a tuple."""
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= self.most:
+            raise InvalidEventError(f"{name} must be a list of 1 to {self.most} {self.what}.")
+        return tuple(self.item.checked(name, item) for item in value)
 
 
 def truncate(value: object) -> str:
@@ -157,12 +187,3 @@ def truncate(value: object) -> str:
         return f"a {type(value).__name__}"  # its text may be arbitrarily long
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-
-
-def _real(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidEventError(f"{name} must be a number, but it is {truncate(value)}.")
-    try:
-        return float(value) + 0.0  # the sum turns -0.0 into 0.0: equal numbers have equal bytes
-    except OverflowError:  # an integer beyond every float is beyond every bound too
-        return inf if value > 0 else -inf

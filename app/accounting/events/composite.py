@@ -1,26 +1,32 @@
-"""Events that consist of other events."""
+"""Events that contain other events: compositions, groups, samples and schedules."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, TypeAlias, get_args
 
-from app.accounting.errors import InvalidEventError
-from app.accounting.events.base import (
-    MAX_COUNT,
-    DpEvent,
-    Interval,
-    as_tuple,
-    check_event,
-    check_whole,
-    curve_count,
-    set_real,
-    wire_type,
+from app.accounting.errors import InvalidEventError, UnsupportedEventError
+from app.accounting.events.base import MAX_COUNT, DpEvent, Inner, Items, Real, Whole, child_events, truncate, wire_type
+from app.accounting.events.mechanisms import (
+    AdaptiveClipping,
+    DiscreteGaussian,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    TreeAggregation,
 )
+from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, check_noise
 
 MAX_EVENTS: Final = 1000
 MAX_CURVES: Final = 1000
 MAX_GROUP: Final = 1_000_000
+MAX_STEPS: Final = 10_000_000
 MIN_SHAPE: Final = -0.9999
 """Nearer to -1 the number of runs is almost constant, and its parameter loses its digits."""
+
+SHAPE: Final = Real(
+    MIN_SHAPE, 1e6, "the shape of the distribution of the number of runs, or null for Poisson's", optional=True
+)
+RATE: Final = "how fast the noise shrinks from step to step"
+RATES: Final = {"time": Real(0, 1e6, RATE), "step": Real(0, 1, RATE, below=True), "exp": Real(0, 1e6, RATE)}
 
 
 @wire_type("composed")
@@ -28,20 +34,16 @@ MIN_SHAPE: Final = -0.9999
 class Composed(DpEvent):
     """1 to 1,000 mechanisms on the same data, each possibly chosen from earlier outputs."""
 
-    events: tuple[DpEvent, ...]
+    events: Annotated[tuple[DpEvent, ...], Items(Inner("is composed with the others"), MAX_EVENTS, "events")]
 
     def __post_init__(self) -> None:
-        """Check the bounds and the pricing work; a list becomes a tuple."""
-        object.__setattr__(self, "events", as_tuple("events", self.events, MAX_EVENTS, "events"))
-        curves = 0
-        for event in self.events:
-            check_event(event, "is composed with the others")
-            curves += curve_count(event)
-            if curves > MAX_CURVES:
-                raise InvalidEventError(
-                    f"The composed event takes more than {MAX_CURVES} curves: one for each event that is no wrapper, "
-                    "one for each noise multiplier of a decay. Send several events; repetitions cost nothing."
-                )
+        """Check the events and their pricing work."""
+        DpEvent.__post_init__(self)
+        if self.curve_count() > MAX_CURVES:
+            raise InvalidEventError(
+                f"The composed event takes more than {MAX_CURVES} curves: one for each event that is no wrapper, one "
+                "for each noise multiplier of a decay. Send several events; repetitions cost nothing."
+            )
 
 
 @wire_type("self_composed")
@@ -49,13 +51,8 @@ class Composed(DpEvent):
 class SelfComposed(DpEvent):
     """The same mechanism repeated on the same data, 1 to 1e9 times."""
 
-    event: DpEvent
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        check_whole("count", self.count, 1, MAX_COUNT, "how often the event is repeated")
-        check_event(self.event, "is repeated")
+    event: Annotated[DpEvent, Inner("is repeated")]
+    count: Annotated[int, Whole(1, MAX_COUNT, "how often the event is repeated")]
 
 
 @wire_type("repeat_and_select")
@@ -68,55 +65,153 @@ class RepeatAndSelect(DpEvent):
 
     Args:
         event: one run, a bound for all hyperparameters.
-        mean: expected number of runs, in [1, 1e9].
-        shape: of the truncated negative binomial distribution of the number of runs, in [-0.9999, 1e6]; 1 is geometric,
-            0 logarithmic, None Poisson, the limit at infinity.
+        mean: expected number of runs.
+        shape: of the truncated negative binomial distribution of the number of runs; 1 is geometric, 0 logarithmic,
+            None Poisson, the limit at infinity.
     """
 
-    event: DpEvent
-    mean: float
-    shape: float | None
+    event: Annotated[DpEvent, Inner("is one run")]
+    mean: Annotated[float, Real(1, MAX_COUNT, "the expected number of runs")]
+    shape: Annotated[float | None, SHAPE]
 
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        check_event(self.event, "is one run")
-        set_real(self, "mean", Interval(1, MAX_COUNT), "the expected number of runs")
-        if self.shape is not None:
-            shape = "the shape of the distribution of the number of runs, or null for Poisson's"
-            set_real(self, "shape", Interval(MIN_SHAPE, 1e6), shape)
+    def curve_count(self) -> int:
+        """Count the run, and for a Poisson number of runs the comparison of every order with every other one."""
+        return self.event.curve_count() + (1 if self.shape is not None else 8)
 
 
 @wire_type("group_privacy")
 @dataclass(frozen=True, slots=True)
 class GroupPrivacy(DpEvent):
-    """A mechanism that protects records, where one privacy unit owns several.
+    """A mechanism, with parameters for records as units, where one privacy unit owns up to `group_size` records.
 
-    Args:
-        group_size: maximum number of records per unit, 1 to 1e6; under `replace_one` the replacing unit has equally
-            many.
-        event: the mechanism, with parameters for records as units.
+    Under `replace_one` the replacing unit has equally many.
     """
 
-    group_size: int
-    event: DpEvent
+    group_size: Annotated[int, Whole(1, MAX_GROUP, "the most records that one privacy unit owns")]
+    event: Annotated[DpEvent, Inner("protects one record")]
+
+
+@wire_type("poisson_sampled")
+@dataclass(frozen=True, slots=True)
+class PoissonSampled(DpEvent):
+    """A mechanism on a Poisson sample, which includes each record independently.
+
+    To a noisy sum, an unsampled record contributes the same as a missing or special one. The output of other mechanisms
+    may show who was sampled: they are amplified under `add_or_remove_one` only.
+    """
+
+    sampling_probability: Annotated[
+        float,
+        Real(0, 1, "the probability with which each record is taken, independently of the others", above=True),
+    ]
+    event: Annotated[DpEvent, Inner("happened to the sample")]
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the sample is all of the data."""
+        return self.sampling_probability == 1
+
+
+@wire_type("sampled_without_replacement")
+@dataclass(frozen=True, slots=True)
+class SampledWithoutReplacement(DpEvent):
+    """A mechanism on a batch of fixed size, drawn uniformly without replacement.
+
+    The number of records to draw from is public, since neighbours replace a record.
+    """
+
+    source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
+    sample_size: int
+    event: Annotated[DpEvent, Inner("happened to the batch")]
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
-        check_whole("group_size", self.group_size, 1, MAX_GROUP, "the most records that one privacy unit owns")
-        check_event(self.event, "protects one record")
+        """Check the bounds; a batch is at most all of the data."""
+        DpEvent.__post_init__(self)
+        Whole(1, self.source_dataset_size, "the records of one batch").checked("sample_size", self.sample_size)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the batch is all of the data."""
+        return self.sample_size == self.source_dataset_size
 
 
-@curve_count.register
-def _(event: Composed) -> int:
-    return sum(curve_count(part) for part in event.events)
+@wire_type("decay")
+@dataclass(frozen=True, slots=True)
+class Decay(DpEvent):
+    """A mechanism that runs at every step of a schedule with decreasing noise.
+
+    With z the noise multiplier of `event` and k the decay rate, step t = 0, 1, 2, ... has z / (1 + k t) in mode "time",
+    z (1 - k)^t in mode "step" and z exp(-k t) in mode "exp" (MindArmour's names).
+
+    Args:
+        mode: "time", "step" or "exp".
+        decay_rate: k, at least 0, below 1 in mode "step".
+        steps: number of steps.
+        event: the mechanism with the noise multiplier of step 0: a gaussian event, an adaptive_clipping event with one
+            noise multiplier, or one of these on a Poisson sample.
+        first_step: number t of the first step.
+
+    Raises:
+        InvalidEventError: a field is out of bounds, or the noise multiplier falls below 1e-3 during the schedule.
+        UnsupportedEventError: no sound bound is known for such an `event` along a schedule.
+    """
+
+    mode: DecayMode
+    decay_rate: float
+    steps: Annotated[int, Whole(1, MAX_STEPS, "how many steps the event covers")]
+    event: Annotated[DpEvent, Inner("happens at each step")]
+    first_step: Annotated[int, Whole(0, MAX_COUNT, "the number of the first of the steps")] = 0
+
+    def __post_init__(self) -> None:
+        """Check the bounds, and the noise of every step."""
+        if self.mode not in get_args(DecayMode):
+            raise InvalidEventError(f'mode is {truncate(self.mode)}, but it must be "time", "step" or "exp".')
+        object.__setattr__(self, "decay_rate", RATES[self.mode].checked("decay_rate", self.decay_rate))
+        DpEvent.__post_init__(self)
+        inner = self.event.event if isinstance(self.event, PoissonSampled) else self.event
+        z = inner.noise_multiplier if isinstance(inner, Gaussian | AdaptiveClipping) else None
+        if z is None:
+            raise UnsupportedEventError(
+                "A decay event may hold a gaussian event, an adaptive_clipping event with one noise_multiplier, or a "
+                "poisson_sampled event of one of these: for others no bound along a schedule is proven here."
+            )
+        check_noise(self.mode, z, self.decay_rate, self.first_step, self.first_step + self.steps - 1)
+
+    def curve_count(self) -> int:
+        """Count the noise multipliers that the schedule is reduced to."""
+        return self.steps if self.steps <= EXACT_STEPS else KNOTS
 
 
-@curve_count.register
-def _(event: SelfComposed | GroupPrivacy) -> int:
-    return curve_count(event.event)
+Wrapper: TypeAlias = PoissonSampled | SampledWithoutReplacement | SelfComposed | RepeatAndSelect | GroupPrivacy | Decay
+"""The events that contain one other event, as their field `event`."""
 
 
-@curve_count.register
-def _(event: RepeatAndSelect) -> int:
-    # The bound for a Poisson number of runs compares every order with every other one.
-    return curve_count(event.event) + (1 if event.shape is not None else 8)
+def is_noisy_sum(event: DpEvent) -> bool:
+    """Check whether an event releases one noisy sum, or several Gaussian ones composed."""
+    if isinstance(event, GroupPrivacy):
+        return is_noisy_sum(event.event)
+    return isinstance(event, Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+
+
+def _is_gaussian_sum(event: DpEvent) -> bool:
+    if isinstance(event, Composed | SelfComposed | GroupPrivacy):
+        return all(map(_is_gaussian_sum, child_events(event)))
+    return isinstance(event, Gaussian | AdaptiveClipping)
+
+
+SHOWS_REMOVAL: Final = (RandomizedResponse, TreeAggregation, SampledWithoutReplacement)
+"""A missing record is visible in their output: it does not answer, shifts the steps of later records, or changes the
+number of records that batches are drawn from."""
+
+
+def unbounded_on_removal(event: DpEvent) -> DpEvent | None:
+    """Find the first part of an event whose replace_one cost misses adding or removing a record, if any.
+
+    A sum of clipped vectors moves by one clipping norm if a record is removed, and by up to two if it is replaced. A
+    stated guarantee is trusted: the attestation of bounded removal covers it. All other events are bounded by
+    monotone functions of their parts; for a Poisson sample that is the joint convexity of `replace_sampled_rdp`, with
+    the output without the record on one side of the pair.
+    """
+    if isinstance(event, SHOWS_REMOVAL):
+        return event
+    return next((found for part in child_events(event) if (found := unbounded_on_removal(part)) is not None), None)

@@ -1,101 +1,69 @@
-"""The parameters that a calibration may change: noise multiplier and sampling probability.
+"""The parameters that a calibration or a schedule changes: noise multiplier and sampling probability.
 
-An event without exactly one such parameter raises UnsupportedEventError.
+They are the fields of these names of an event, or of the one inside it. An event without exactly one such field raises
+UnsupportedEventError.
 """
 
 from dataclasses import replace
-from functools import singledispatch
+from typing import Literal, TypeAlias, TypeGuard
 
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events.additive_noise import AdaptiveClipping, DiscreteGaussian, Gaussian, Laplace, TreeAggregation
 from app.accounting.events.base import DpEvent, type_name
-from app.accounting.events.composite import GroupPrivacy, RepeatAndSelect, SelfComposed
-from app.accounting.events.sampling import PoissonSampled, SampledWithoutReplacement
-from app.accounting.events.schedule import Decay
+from app.accounting.events.composite import Decay, PoissonSampled, SampledWithoutReplacement, Wrapper
+from app.accounting.formulas.noise_schedules import segments
+
+Parameter: TypeAlias = Literal["noise_multiplier", "sampling_probability"]
 
 
-@singledispatch
 def noise_multiplier(event: DpEvent) -> float:
     """Get the noise multiplier of an event, for a decay at step 0."""
-    raise UnsupportedEventError(f"{type_name(event)} has no single noise multiplier.")
+    return _get(event, "noise_multiplier")
 
 
-@singledispatch
 def with_noise_multiplier(event: DpEvent, z: float) -> DpEvent:
     """Copy an event with another noise multiplier, in [1e-3, 1e6]."""
-    raise UnsupportedEventError(f"{type_name(event)} has no single noise multiplier that could be replaced by {z:g}.")
+    return _replace(event, "noise_multiplier", z)
 
 
-@singledispatch
 def sampling_probability(event: DpEvent) -> float:
     """Get the only Poisson sampling probability inside an event."""
-    raise UnsupportedEventError(f"{type_name(event)} has no single sampling probability.")
+    return _get(event, "sampling_probability")
 
 
-@singledispatch
 def with_sampling_probability(event: DpEvent, q: float) -> DpEvent:
     """Copy an event with another Poisson sampling probability, in (0, 1]."""
-    raise UnsupportedEventError(
-        f"{type_name(event)} has no single sampling probability that could be replaced by {q:g}."
-    )
+    return _replace(event, "sampling_probability", q)
 
 
-@noise_multiplier.register
-def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation) -> float:
-    return event.noise_multiplier
+def scheduled_events(event: Decay) -> list[tuple[DpEvent, int]]:
+    """Reduce a schedule to events with counts of half steps, as `segments`."""
+    found = segments(event.mode, noise_multiplier(event.event), event.decay_rate, event.first_step, event.steps)
+    return [(with_noise_multiplier(event.event, z), halves) for z, halves in found]
 
 
-@with_noise_multiplier.register
-def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation, z: float) -> DpEvent:
-    return replace(event, noise_multiplier=z)
+def _get(event: DpEvent, name: Parameter) -> float:
+    if _is_inside(event, name):
+        return _get(event.event, name)
+    value: float | None = getattr(event, name, None)
+    if value is None:
+        raise UnsupportedEventError(f"{_without(event, name)}.")
+    return value
 
 
-@noise_multiplier.register
-def _(event: AdaptiveClipping) -> float:
-    if event.noise_multiplier is None:
-        raise UnsupportedEventError("adaptive_clipping with two noises has no single noise multiplier.")
-    return event.noise_multiplier
+def _replace(event: DpEvent, name: Parameter, value: float) -> DpEvent:
+    if _is_inside(event, name):
+        return replace(event, event=_replace(event.event, name, value))
+    if getattr(event, name, None) is None:
+        raise UnsupportedEventError(f"{_without(event, name)} that could be replaced by {value:g}.")
+    return replace(event, **{name: value})
 
 
-@with_noise_multiplier.register
-def _(event: AdaptiveClipping, z: float) -> DpEvent:
-    if event.noise_multiplier is None:
-        raise UnsupportedEventError(
-            f"adaptive_clipping with two noises has no single noise multiplier that could be replaced by {z:g}."
-        )
-    return replace(event, noise_multiplier=z)
+def _is_inside(event: DpEvent, name: Parameter) -> TypeGuard[Wrapper]:
+    """Check whether a parameter is that of the event inside."""
+    is_sample = isinstance(event, PoissonSampled | SampledWithoutReplacement)
+    return isinstance(event, Wrapper) and not (is_sample and name == "sampling_probability")
 
 
-@noise_multiplier.register
-def _(
-    event: PoissonSampled | SampledWithoutReplacement | SelfComposed | RepeatAndSelect | GroupPrivacy | Decay,
-) -> float:
-    return noise_multiplier(event.event)
-
-
-@with_noise_multiplier.register
-def _(
-    event: PoissonSampled | SampledWithoutReplacement | SelfComposed | RepeatAndSelect | GroupPrivacy | Decay,
-    z: float,
-) -> DpEvent:
-    return replace(event, event=with_noise_multiplier(event.event, z))
-
-
-@sampling_probability.register
-def _(event: PoissonSampled) -> float:
-    return event.sampling_probability
-
-
-@with_sampling_probability.register
-def _(event: PoissonSampled, q: float) -> DpEvent:
-    return replace(event, sampling_probability=q)
-
-
-@sampling_probability.register
-def _(event: SelfComposed | RepeatAndSelect | GroupPrivacy | Decay) -> float:
-    return sampling_probability(event.event)
-
-
-@with_sampling_probability.register
-def _(event: SelfComposed | RepeatAndSelect | GroupPrivacy | Decay, q: float) -> DpEvent:
-    return replace(event, event=with_sampling_probability(event.event, q))
+def _without(event: DpEvent, name: Parameter) -> str:
+    two = " with two noises" if hasattr(event, name) else ""  # only adaptive_clipping may have a noise multiplier
+    return f"{type_name(event)}{two} has no single {name.replace('_', ' ')}"

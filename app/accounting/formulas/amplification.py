@@ -22,8 +22,8 @@ from math import exp, expm1, log, log1p
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.accounting.curves import Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp, laplace_rdp, pure_dp_rdp
 from app.accounting.formulas.numerics import (
     EXP_RANGE,
@@ -50,7 +50,7 @@ ORDER_GROUPS: Final = (4.0, 16.0, 64.0, 128.0, 256.0, 512.0, np.inf)
 """Upper bounds of groups of orders that share their nodes."""
 
 
-def sampled_pure_dp_rdp(q: float, epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def sampled_pure_dp_rdp(q: float, epsilon: float, orders: Floats) -> Floats:
     """Compute the largest Rényi divergence of any epsilon-DP mechanism on a Poisson sample.
 
     The outputs with and without the record, and so their mixtures, can be simulated from binary randomized response
@@ -66,7 +66,7 @@ def sampled_pure_dp_rdp(q: float, epsilon: float, orders: NDArray[np.float64]) -
     return rdp_of_excess(log_excess, orders)
 
 
-def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: Floats) -> Floats:
     """Compute the Rényi divergence of Laplace noise in every coordinate, on a Poisson sample.
 
     One coordinate moved by the whole sensitivity is the worst case: moved by v (in scales) its hockey-stick divergence
@@ -74,15 +74,8 @@ def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.fl
     second coordinate gives at most the same formula with v + w. So every f-divergence is at most that of one
     coordinate, also after mixing (Zhu, Dong, Wang 2022, arXiv 2106.08567). There, with E = 1 / z, ln L is -E with
     probability 1/2, E with probability exp(-E) / 2, and has the density exp(-(E + l) / 2) / 4 between: one smooth
-    integral over a finite interval.
-
-    Args:
-        q: sampling probability, in (0, 1].
-        noise_multiplier: scale z of the noise over the L1 sensitivity of the sum, in [1e-3, 1e6].
-        orders: (n_orders,) Rényi orders in (1, 1024].
-
-    Returns:
-        (n_orders,) nats, relative error at most 1e-13; for z below 0.05 the upper bound for any 1/z-DP mechanism.
+    integral over a finite interval. The relative error is at most 1e-13; for z below 0.05 the result is the upper bound
+    for any 1/z-DP mechanism. z is over the L1 sensitivity.
     """
     if q == 1:
         return laplace_rdp(noise_multiplier, orders)
@@ -103,26 +96,16 @@ def sampled_laplace_rdp(q: float, noise_multiplier: float, orders: NDArray[np.fl
     return rdp_of_excess(log_excess, orders)
 
 
-def sampled_discrete_gaussian_rdp(
-    q: float, noise_multiplier: float, orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def sampled_discrete_gaussian_rdp(q: float, noise_multiplier: float, orders: Floats) -> Floats:
     """Bound the Rényi divergence of discrete Gaussian noise on a Poisson sample.
 
     At integer orders k the moments E_Q[L^k] are those of the continuous Gaussian, exp(k (k - 1) / (2 z^2)), and the
     sampled moment is composed of them: there the divergence is that of the sampled Gaussian. Between them ln A is
-    convex in the order, and A is at most 1 - q + q exp(a (a - 1) / (2 z^2)) because it is convex in the mixture.
+    convex in the order, and A is at most 1 - q + q exp(a (a - 1) / (2 z^2)) because it is convex in the mixture. The
+    relative error at integer orders is at most 1e-10. z is the noise's parameter over the L2 sensitivity.
 
-    Args:
-        q: sampling probability, in (0, 1].
-        noise_multiplier: parameter z of the noise over the L2 sensitivity of the sum, in [1e-3, 1e6].
-        orders: (n_orders,) Rényi orders in (1, 1024].
-
-    Returns:
-        (n_orders,) nats: exact at integer orders, relative error at most 1e-10; an upper bound between them.
-
-    Source:
-        Canonne, Kamath, Steinke 2020 (arXiv 2004.00010), Proposition 5; Mironov, Talwar, Zhang 2019
-        (arXiv 1908.10530), section 3.3.
+    Source: Canonne, Kamath, Steinke 2020 (arXiv 2004.00010), Proposition 5; Mironov, Talwar, Zhang 2019 (arXiv
+    1908.10530), section 3.3.
     """
     unsampled = gaussian_rdp(noise_multiplier, orders)
     if q == 1:
@@ -132,7 +115,7 @@ def sampled_discrete_gaussian_rdp(
     return np.maximum(np.minimum(between, mixture), TINY)
 
 
-def replace_sampled_rdp(q: float, nats: NDArray[np.float64], orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def replace_sampled_rdp(q: float, nats: Floats, orders: Floats) -> Floats:
     """Bound the Rényi divergence of any mechanism on a Poisson sample, one record replaced.
 
     The bound ln(1 - q + q exp(b R)) / b, b = a - 1, holds even if the output shows who was sampled, and is exact then.

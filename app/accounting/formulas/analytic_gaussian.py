@@ -13,8 +13,8 @@ from math import exp, inf, log, nextafter, pi, sqrt
 from typing import Final
 
 import numpy as np
+import scipy
 
-from app.accounting.formulas import scipy_functions as sp
 from app.accounting.formulas.numerics import root
 
 ROUNDING: Final = 2.0**-50
@@ -67,11 +67,12 @@ def _log_delta(mu: float, epsilon: float) -> float:
     x, y = middle - half, middle + half
     # x is known to within ROUNDING of its two parts, and |d ln delta / dx| is at most |x| + 1.
     error = ROUNDING * ((middle + half) * (abs(x) + 1) + 1)
+    erfcx = scipy.special.erfcx
     if mu >= DIRECT_MU and x <= 0:
-        return log(float(sp.ndtr(-x)) - exp(-x * x / 2) * float(sp.erfcx(y / sqrt(2))) / 2) + error
+        return log(float(scipy.special.ndtr(-x)) - exp(-x * x / 2) * float(erfcx(y / sqrt(2))) / 2) + error
     log_density = -x * x / 2 - log(2 * pi) / 2
     if mu >= DIRECT_MU:
-        return log_density + log(sqrt(pi / 2) * float(sp.erfcx(x / sqrt(2)) - sp.erfcx(y / sqrt(2)))) + error
+        return log_density + log(sqrt(pi / 2) * float(erfcx(x / sqrt(2)) - erfcx(y / sqrt(2)))) + error
     largest = 1 / max(x, 1.0)
     v = NODES * largest
     integral = float(np.sum(WEIGHTS * np.exp(-x * v - v * v / 2) * -np.expm1(-mu * v))) * largest

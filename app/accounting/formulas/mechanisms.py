@@ -1,39 +1,32 @@
-"""Rényi divergence of the basic mechanisms, without cancellation or overflow."""
+"""Rényi divergence of the basic mechanisms, without cancellation or overflow, and the tails of Laplace noise."""
 
 from collections.abc import Sequence
 from math import inf, log, log1p
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.accounting.curves import Floats
 from app.accounting.formulas.numerics import TINY, log_f, log_phi, log_psi, rdp_of_excess
 
 
-def gaussian_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the Rényi divergence of (discrete) Gaussian noise: a / (2 z^2).
+def gaussian_rdp(noise_multiplier: float, orders: Floats) -> Floats:
+    """Compute the Rényi divergence of (discrete) Gaussian noise: a / (2 z^2), z over the L2 sensitivity.
 
-    `noise_multiplier` z is the noise's standard deviation over the L2 sensitivity under any relation. The result is
-    exact for continuous noise, and for discrete noise at integer orders, else a bound.
-
-    Source:
-        Mironov 2017 (arXiv 1702.07476), Proposition 7; for integer-valued sums with discrete noise Canonne, Kamath,
-        Steinke 2020 (arXiv 2004.00010), Proposition 5.
+    It is exact for continuous noise, and for discrete noise at integer orders, else a bound. Source: Mironov 2017
+    (arXiv 1702.07476), Proposition 7; for integer-valued sums with discrete noise Canonne, Kamath, Steinke 2020
+    (arXiv 2004.00010), Proposition 5.
     """
     return orders / (2 * noise_multiplier**2)
 
 
-def laplace_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def laplace_rdp(noise_multiplier: float, orders: Floats) -> Floats:
     """Compute the Rényi divergence of Laplace noise in every coordinate.
 
     With b = a - 1 the moment is A = (a exp(b / z) + b exp(-a / z)) / (2 a - 1), which is 1 plus
     (a f(b / z) + b f(-a / z)) / (2 a - 1), f(t) = exp(t) - 1 - t. That is one coordinate moved by the whole
     sensitivity, the worst case: ln A is convex in the distance moved and 0 at distance 0, so superadditive,
-    and the divergences of independent coordinates add up.
-
-    `noise_multiplier` z is the noise's scale over the L1 sensitivity under any relation. The result is positive, with a
-    relative error of at most 1e-13.
-
-    Source: Mironov 2017 (arXiv 1702.07476), Proposition 6.
+    and the divergences of independent coordinates add up. z is over the L1 sensitivity. The result is positive, with a
+    relative error of at most 1e-13. Source: Mironov 2017 (arXiv 1702.07476), Proposition 6.
     """
     b = orders - 1
     rising = np.log(orders) + log_f(b / noise_multiplier)
@@ -41,7 +34,7 @@ def laplace_rdp(noise_multiplier: float, orders: NDArray[np.float64]) -> NDArray
     return rdp_of_excess(np.logaddexp(rising, falling) - np.log(2 * orders - 1), orders)
 
 
-def pure_dp_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def pure_dp_rdp(epsilon: float, orders: Floats) -> Floats:
     """Compute the largest Rényi divergence of any epsilon-DP mechanism.
 
     The outputs of every such mechanism on two neighbours can be simulated from binary randomized response (Kairouz, Oh,
@@ -53,7 +46,7 @@ def pure_dp_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float
     return rdp_of_excess(_log_two_point_excess(epsilon, orders) - np.logaddexp(0, -epsilon), orders)
 
 
-def bounded_range_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def bounded_range_rdp(epsilon: float, orders: Floats) -> Floats:
     """Compute the largest Rényi divergence of a mechanism whose privacy loss has range epsilon.
 
     This covers the exponential mechanism with weights exp(epsilon score / (2 sensitivity)), and report noisy max with
@@ -63,9 +56,8 @@ def bounded_range_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np
     exp(t) - 1 = (b f(epsilon) + f(-b epsilon)) / (a (1 - exp(-b epsilon))), f(t) = exp(t) - 1 - t. The bound is tight,
     with a relative error of at most 1e-13, and at most a epsilon^2 / 8.
 
-    Source:
-        Durfee, Rogers 2019 (arXiv 1905.04273): bounded range; Dong, Durfee, Rogers 2020 (arXiv 1909.13830): the
-        two-point worst case; Cesar, Rogers 2021 (arXiv 2004.07223): the bound a epsilon^2 / 8.
+    Source: Durfee, Rogers 2019 (arXiv 1905.04273): bounded range; Dong, Durfee, Rogers 2020 (arXiv 1909.13830): the
+    two-point worst case; Cesar, Rogers 2021 (arXiv 2004.07223): the bound a epsilon^2 / 8.
     """
     if epsilon == 0:
         return np.zeros_like(orders)
@@ -78,29 +70,20 @@ def bounded_range_rdp(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np
     log_high = -high + _log_one_minus_exp(-low)
     log_low = _log_one_minus_exp(high)
     log_total = _log_one_minus_exp(np.full_like(b, epsilon))
-    return rdp_of_excess(
-        np.logaddexp(log_high + log_phi(b, high), log_low + log_phi(b, low)) - log_total,
-        orders,
-    )
+    log_excess = np.logaddexp(log_high + log_phi(b, high), log_low + log_phi(b, low)) - log_total
+    return rdp_of_excess(log_excess, orders)
 
 
-def randomized_response_rdp(
-    noise_parameter: float, num_buckets: int, orders: NDArray[np.float64], *, special: bool
-) -> NDArray[np.float64]:
-    """Compute the Rényi divergence of randomized response over k values.
+def randomized_response_rdp(noise_parameter: float, num_buckets: int, orders: Floats, *, special: bool) -> Floats:
+    """Compute the Rényi divergence of randomized response over k values, drawn uniformly with probability p.
 
     Replacing a record exchanges the probabilities 1 - p + p / k and p / k of two values, whose log-ratio is e: the
     moment is 1 + (1 - p + p / k) expm1(b e) (1 - exp(-a e)), b = a - 1, in both directions. A special record answers
-    uniformly, with probability 1 / k; then the larger of both directions counts. For k = 2: Warner 1965.
+    uniformly, with probability 1 / k; then the larger of both directions counts. For k = 2: Warner 1965. The relative
+    error is at most 1e-13; at p = 0 the result is infinite.
 
-    Args:
-        noise_parameter: probability p of the uniform draw, in [0, 1].
-        num_buckets: number k of values, at least 1.
-        orders: (n_orders,) Rényi orders above 1.
-        special: whether the relation is replace_special, not replace_one.
-
-    Returns:
-        (n_orders,) nats, relative error at most 1e-13; infinite for p = 0.
+    `noise_parameter` is p, in [0, 1], `num_buckets` k, at least 1, and `special` whether the relation is
+    replace_special, not replace_one.
     """
     p, k, b = noise_parameter, float(num_buckets), orders - 1
     if p == 1 or num_buckets == 1:
@@ -118,33 +101,46 @@ def randomized_response_rdp(
     return rdp_of_excess(np.maximum(towards_even, towards_kept), orders)
 
 
-def tree_aggregation_rdp(
-    noise_multiplier: float, step_counts: Sequence[int], orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def tree_aggregation_rdp(noise_multiplier: float, step_counts: Sequence[int], orders: Floats) -> Floats:
     """Compute the Rényi divergence of DP-FTRL with restarts under replace_special.
 
     Every record takes part in one step of one tree, and a tree over n steps adds that step to at most as many nodes as
     n has binary digits; each node is a Gaussian release. A special record contributes zero, so that other records keep
-    their steps. The result is exact for the deepest tree.
+    their steps. The result is exact for the deepest tree. Source: Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021
+    (arXiv 2103.00039), appendix D.
 
-    Args:
-        noise_multiplier: standard deviation of every node's noise over the L2 sensitivity of a step's sum, above 0.
-        step_counts: steps of at least one tree between two restarts, virtual ones included, each at least 0.
-        orders: (n_orders,) Rényi orders above 1.
-
-    Source:
-        Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021 (arXiv 2103.00039), appendix D.
+    z is that of every node, over the L2 sensitivity of a step's sum. `step_counts` are the steps of at least one tree
+    between two restarts, virtual ones included, each at least 0.
     """
     depth = max(step_counts).bit_length()
     return depth * gaussian_rdp(noise_multiplier, orders)
 
 
-def _log_two_point_excess(epsilon: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def scale_of_tail(bound: float, probability: float) -> float:
+    """Compute the scale b for which P(|noise| < bound) = 1 - exp(-bound / b)."""
+    return bound / -log1p(-probability)
+
+
+def bound_of_tail(scale: float, probability: float) -> float:
+    """Compute the bound that |noise| stays below with a probability in (0, 1)."""
+    return scale * -log1p(-probability)
+
+
+def epsilon_of_laplace(scale: float, l1_sensitivity: float) -> float:
+    """Compute the pure epsilon of one release with Laplace noise in every coordinate.
+
+    `l1_sensitivity` is the maximum L1 distance between two inputs' outputs: 2, not 1, for two vectors of probabilities.
+    Source: Dwork, McSherry, Nissim, Smith 2006, Proposition 1.
+    """
+    return l1_sensitivity / scale
+
+
+def _log_two_point_excess(epsilon: float, orders: Floats) -> Floats:
     """Compute ln(expm1(b eps) (1 - exp(-a eps))), b = a - 1, of two exchanged probabilities."""
     b = orders - 1
     return b * epsilon + _log_one_minus_exp(b * epsilon) + _log_one_minus_exp(orders * epsilon)
 
 
-def _log_one_minus_exp(t: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_one_minus_exp(t: Floats) -> Floats:
     """Compute ln(1 - exp(-t)) for t >= 0; at 0, the logarithm of the smallest normal float."""
     return np.log(np.maximum(-np.expm1(-t), TINY))

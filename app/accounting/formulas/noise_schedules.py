@@ -14,6 +14,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from app.accounting.curves import Floats
 from app.accounting.errors import InvalidEventError
 
 DecayMode = Literal["time", "step", "exp"]
@@ -31,19 +32,11 @@ DENSE: Final = 1 << 14
 """Points that the knots are interpolated from."""
 
 
-def scheduled_noise(
-    mode: DecayMode, z0: float, rate: float, step: NDArray[np.int64] | NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Compute the noise multipliers of steps of a schedule.
+def scheduled_noise(mode: DecayMode, z0: float, rate: float, step: NDArray[np.int64] | Floats) -> Floats:
+    """Compute the (n,) noise multipliers of (n,) steps t >= 0 of a schedule, 0 where they underflow.
 
-    Args:
-        mode: "time" is z0 / (1 + k t), "step" is z0 (1 - k)^t and "exp" is z0 exp(-k t) at step t (MindArmour's names).
-        z0: noise multiplier of step 0, above 0.
-        rate: k, at least 0, below 1 in mode "step".
-        step: (n,) step numbers t, at least 0.
-
-    Returns:
-        (n,) noise multipliers, nonincreasing in t; 0 where they underflow.
+    With k = `rate`, at least 0, mode "time" is z0 / (1 + k t), "step" is z0 (1 - k)^t, k < 1, and "exp" is z0 exp(-k t)
+    (MindArmour's names).
     """
     t = np.asarray(step, dtype=np.float64)
     if mode == "time":

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from app.accounting.curves import Floats
 
 RADIUS: Final = 3.2
 """Nodes with b |w| up to this at a block's upper edge are summed as moments. At the others b |w| is above

@@ -14,12 +14,10 @@ from math import ceil, exp, floor, log, log1p, pi, sqrt
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy
 
-from app.accounting.formulas import scipy_functions as sp
+from app.accounting.curves import Floats
 from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
-
-Floats = NDArray[np.float64]
 
 TAIL: Final = 9.5
 """Standard deviations beyond which a Gaussian peak is ignored: exp(-9.5^2 / 2) is 3e-20."""
@@ -67,17 +65,9 @@ class _Mechanism:
 def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
     """Compute the Rényi divergence of a Poisson-sampled Gaussian under add_or_remove_one.
 
-    Args:
-        q: sampling probability, in (0, 1).
-        s: noise multiplier, in [1e-3, 1e6].
-        orders: (n_orders,) Rényi orders above 1 and up to 4096, in any sequence.
-
-    Returns:
-        (n_orders,) nats, relative error at most 1e-10 (measured: 5e-15 for q from 1e-9, 7e-14 for smaller q); values
-        below LEAST are rounded up to it.
-
-    Raises:
-        ValueError: an order is out of bounds.
+    q is below 1, s is the noise multiplier, in [1e-3, 1e6], and the orders are above 1 and up to 4096, in any sequence,
+    else a ValueError is raised. The relative error is at most 1e-10 (measured: 5e-15 for q from 1e-9, 7e-14 for smaller
+    q); values below LEAST are rounded up to it.
     """
     plan = order_plan(np.asarray(orders, dtype=np.float64).tobytes())
     mechanism = _mechanism(q, s)
@@ -194,8 +184,8 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
     if few:
         a, b = a[:few], b[:few]
         # It equals a q P(x > bend - 1) + (1 - a q) P(x > bend).
-        log_shifted = float(sp.log_ndtr((1 - mechanism.bend) / mechanism.s))
-        ratio = float(sp.log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
+        log_shifted = float(scipy.special.log_ndtr((1 - mechanism.bend) / mechanism.s))
+        ratio = float(scipy.special.log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
         log_other = np.log1p(np.exp(ratio - log_q - np.log(a)) - exp(ratio))
         log_subtracted = log_q + np.log1p(b) + log_shifted + log_other
         difference = b * slope[:few] + log_series[:few] - np.log1p(b) - log_shifted - log_other

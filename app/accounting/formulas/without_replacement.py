@@ -25,8 +25,8 @@ from math import ceil, exp, expm1, inf, log, pi, sqrt
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.accounting.curves import Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, rdp_of_excess, root
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
@@ -53,27 +53,18 @@ SECOND: Final = 2.0
 """The smallest order at which the cut of step 4 holds."""
 
 
-def without_replacement_gaussian_rdp(
-    q: float, noise_multiplier: float, orders: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def without_replacement_gaussian_rdp(q: float, noise_multiplier: float, orders: Floats) -> Floats:
     """Bound the Rényi divergence of a Gaussian sum over a batch of fixed size.
 
-    Args:
-        q: batch size over data set size, in (0, 1].
-        noise_multiplier: standard deviation z of the noise over the replace-one L2 sensitivity of the sum (twice the
-            clipping norm), in [1e-3, 1e6].
-        orders: (n_orders,) Rényi orders in (1, 1024].
+    z is over the replace-one L2 sensitivity of the sum, twice the clipping norm. The bound is never above the unsampled
+    Gaussian and exact for q = 1. At a = 2 three Gaussians at equal distances attain it in the limit of small q; beyond
+    the bend of the curve, where high orders of L dominate, the Poisson-sampled Gaussian does. Measured: at most 1.96
+    times the latter.
 
-    Returns:
-        (n_orders,) nats: an upper bound, never above the unsampled Gaussian and exact for q = 1. At a = 2 three
-        Gaussians at equal distances attain it in the limit of small q; beyond the bend of the curve, where high
-        orders of L dominate, the Poisson-sampled Gaussian does. Measured: at most 1.96 times the latter.
-
-    Source:
-        The module's steps. 1. is Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 9; 3. has the ternary
-        divergence of Wang, Balle, Kasiviswanathan 2019 (arXiv 1808.00087) and the leading term of Birrell, Ebrahimi,
-        Behnia, Pacheco 2024 (arXiv 2408.10456), Theorem 3.4. Wang et al.'s whole bound (their Theorem 27) was never
-        below this one in the tests.
+    Source: the module's steps. 1. is Balle, Barthe, Gaboardi 2018 (arXiv 1807.01647), Theorem 9; 3. has the ternary
+    divergence of Wang, Balle, Kasiviswanathan 2019 (arXiv 1808.00087) and the leading term of Birrell, Ebrahimi,
+    Behnia, Pacheco 2024 (arXiv 2408.10456), Theorem 3.4. Wang et al.'s whole bound (their Theorem 27) was never below
+    this one in the tests.
     """
     if q == 1:
         return gaussian_rdp(noise_multiplier, orders)
@@ -100,7 +91,7 @@ def _log_second_moment(q: float, z: float) -> float:
     return 2 * log(q) + d + log(-2 * (1 - q) * expm1(-d / 2) - q * expm1(-d))
 
 
-def _added(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _added(q: float, z: float, orders: Floats) -> Floats:
     """Compute the excess of the bound over the Poisson-sampled Gaussian's moment.
 
     That is E_Q[psi'; L > 1] - E_Q[phi; L < 1] >= 0, where psi' is psi up to L = T and linear beyond (a >= 2).
@@ -117,12 +108,12 @@ def _added(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.float6
 # Reflecting x at 1/2 exchanges P with Q and y with -y.
 
 
-def _density(r: NDArray[np.float64], z: float, mean: float) -> NDArray[np.float64]:
-    density: NDArray[np.float64] = np.exp(-((r + 0.5 - mean) ** 2) / (2 * z * z)) / (z * sqrt(2 * pi))
+def _density(r: Floats, z: float, mean: float) -> Floats:
+    density: Floats = np.exp(-((r + 0.5 - mean) ** 2) / (2 * z * z)) / (z * sqrt(2 * pi))
     return density
 
 
-def _nodes(low: float, high: float, z: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _nodes(low: float, high: float, z: float) -> tuple[Floats, Floats]:
     return gauss_legendre(low, high, max(1, ceil((high - low) / (PANEL * z * z))), NODES)
 
 
@@ -131,7 +122,7 @@ def _end(z: float) -> float:
     return 0.5 + TAIL * z
 
 
-def _below_one(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+def _below_one(q: float, z: float, orders: Floats) -> Floats:
     """Compute E_Q[phi; L < 1]; phi = L (f(b w) + b f(-w)), w = ln L < 0."""
     r, weights = _nodes(0.0, _end(z), z)
     w = log1p_u(q, -r / z**2)
@@ -140,7 +131,7 @@ def _below_one(q: float, z: float, orders: NDArray[np.float64]) -> NDArray[np.fl
     return f(np.multiply.outer(b, w)) @ weights + b * (f(-w) @ weights)
 
 
-def _above_one(q: float, z: float, orders: NDArray[np.float64], cut: float) -> NDArray[np.float64]:
+def _above_one(q: float, z: float, orders: Floats, cut: float) -> Floats:
     """Compute E_Q[psi'; L > 1]; psi = f(-b w) + b f(w), and its tangent beyond the cut."""
     r, weights = _nodes(0.0, min(cut, _end(z)), z)
     w = log1p_u(q, r / z**2)
@@ -155,7 +146,7 @@ def _above_one(q: float, z: float, orders: NDArray[np.float64], cut: float) -> N
     return total
 
 
-def _beyond(q: float, z: float, cut: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _beyond(q: float, z: float, cut: float) -> tuple[Floats, Floats]:
     """Compute the weights under Q, and L - T, of nodes beyond the cut."""
     r, weights = _nodes(cut, _end(z), z)
     return weights * _density(r, z, mean=0.0), q * exp(cut / z**2) * np.expm1((r - cut) / z**2)

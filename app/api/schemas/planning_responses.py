@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypeAliasType
 
-from app.accounting.orders import PURE
+from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
 from app.service.planning.costs import ADAPTIVE, CLASSIC, RDP
 

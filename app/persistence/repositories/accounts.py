@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, select
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import NeighboringRelation
-from app.accounting.orders import orders
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED

@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import DpEvent, NeighboringRelation, canonical, event_from_canonical, fingerprint
-from app.accounting.orders import orders
 from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache

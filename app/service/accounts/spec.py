@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection
 
+from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation
-from app.accounting.orders import GRID_VERSION
 from app.ledger.account_records import Block, Population
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal

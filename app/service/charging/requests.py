@@ -8,8 +8,8 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
+from app.accounting.curves import PURE
 from app.accounting.events import DpEvent, fingerprint
-from app.accounting.orders import PURE
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.admission import Refusal
 from app.ledger.audit import AuditAction

@@ -9,8 +9,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.accounting.conversion import epsilon_of_curve
+from app.accounting.curves import orders
 from app.accounting.events import DpEvent
-from app.accounting.orders import orders
 from app.ledger.account_records import Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.audit import AuditAction

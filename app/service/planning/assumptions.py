@@ -7,9 +7,8 @@ from enum import StrEnum
 from math import inf
 
 from app.accounting.conversion import EpsilonAtOrder
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
-from app.accounting.orders import GRID_VERSION, HIGHEST, finite_orders, orders
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent, zero_curve
 from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon

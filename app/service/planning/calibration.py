@@ -19,11 +19,9 @@ from app.accounting.calibration.solvers import (
     max_sampling_probability,
     min_noise_multiplier,
 )
-from app.accounting.calibration.targets import Rule
-from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import RdpCurve
+from app.accounting.conversion import Rule, epsilon_of_curve
+from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, with_noise_multiplier, with_sampling_probability
-from app.accounting.orders import orders
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.ledger.accounts import StepEvent

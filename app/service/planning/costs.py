@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from app.accounting.calibration.trajectory import TrajectoryPoint, epsilon_trajectory
-from app.accounting.conversion import delta_of_curve, epsilon_of_curve
-from app.accounting.curves import RdpCurve
-from app.accounting.formulas.laplace_tails import bound_of_tail, epsilon_of_laplace, scale_of_tail
-from app.accounting.formulas.mechanisms import laplace_rdp
-from app.accounting.orders import GRID_VERSION, orders
+from app.accounting.conversion import TrajectoryPoint, delta_of_curve, epsilon_of_curve, epsilon_trajectory
+from app.accounting.curves import GRID_VERSION, RdpCurve, orders
+from app.accounting.formulas.mechanisms import bound_of_tail, epsilon_of_laplace, laplace_rdp, scale_of_tail
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound

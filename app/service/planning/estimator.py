@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Final
 
-from app.accounting.calibration.trajectory import TrajectoryPoint
+from app.accounting.conversion import TrajectoryPoint
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
     MIN_NOISE_MULTIPLIER,

@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 from sqlalchemy import Connection
 
-from app.accounting.calibration.trajectory import spread
-from app.accounting.curves import EXHAUSTED
-from app.accounting.orders import orders
+from app.accounting.conversion import spread
+from app.accounting.curves import EXHAUSTED, orders
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditFilter

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.accounting.calibration.trajectory import spread
+from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent

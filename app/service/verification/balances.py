@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, orders
 from app.accounting.errors import AccountingError
 from app.accounting.events import event_from_canonical
-from app.accounting.orders import orders
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts import Account, AccountKind, total_cost, zero_curve
 from app.ledger.filters import FilterKind, adaptive_weights

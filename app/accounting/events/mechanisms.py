@@ -1,0 +1,176 @@
+"""Mechanisms: noise added to a sum of clipped contributions, randomized response, and stated guarantees."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from app.accounting.errors import InvalidEventError
+from app.accounting.events.base import (
+    MAX_COUNT,
+    MAX_EPSILON,
+    MAX_NOISE_MULTIPLIER,
+    DpEvent,
+    Items,
+    Real,
+    Whole,
+    noise,
+    truncate,
+    wire_type,
+)
+from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
+
+MAX_TREES: Final = 1000
+
+GAUSSIAN_NOISE: Final = "the noise's standard deviation divided by the sum's sensitivity"
+
+
+def _part(meaning: str) -> Real:
+    return Real(MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER, meaning, optional=True)
+
+
+@wire_type("gaussian")
+@dataclass(frozen=True, slots=True)
+class Gaussian(DpEvent):
+    """A sum with Gaussian noise.
+
+    Args:
+        noise_multiplier: standard deviation of the noise divided by the L2 clipping norm of a summand (for DP-SGD:
+            sigma / clipping norm).
+        clipped: the summand that is clipped. "example": one record's vector, so that adding or removing a record moves
+            the sum by at most one clipping norm. "microbatch": the clipped mean of several records' vectors; one record
+            may move that mean between any two points of the ball, so the sum moves by up to two clipping norms under
+            every relation. Which other records share a micro-batch must not depend on the record. A special record is
+            left out of the mean.
+    """
+
+    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE)]
+    clipped: Literal["example", "microbatch"] = "example"
+
+    def __post_init__(self) -> None:
+        """Check the noise and `clipped`."""
+        DpEvent.__post_init__(self)
+        if self.clipped not in ("example", "microbatch"):
+            raise InvalidEventError(
+                f'clipped is {truncate(self.clipped)}, but it must be "example" or "microbatch": what has its norm '
+                "bounded before the sum."
+            )
+
+
+@wire_type("laplace")
+@dataclass(frozen=True, slots=True)
+class Laplace(DpEvent):
+    """A sum with Laplace noise in every coordinate.
+
+    `noise_multiplier` is the scale b of the noise divided by the L1 clipping norm of a record's vector.
+    """
+
+    noise_multiplier: Annotated[float, noise("the noise's scale divided by the sum's L1 sensitivity")]
+
+
+@wire_type("discrete_gaussian")
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian(DpEvent):
+    """A sum of integer vectors with discrete Gaussian noise in every coordinate.
+
+    `noise_multiplier` is the parameter sigma of the noise divided by the L2 clipping norm of a record's vector.
+    """
+
+    noise_multiplier: Annotated[float, noise("the noise's parameter sigma divided by the sum's L2 sensitivity")]
+
+
+@wire_type("adaptive_clipping")
+@dataclass(frozen=True, slots=True)
+class AdaptiveClipping(DpEvent):
+    """A noisy clipped sum, and the noisy count that adapts its norm.
+
+    Both are released from the same records: together they are one Gaussian release of a longer vector. The count is the
+    sum of b_i - 1/2, where b_i is 1 if record i was within the norm and else 0, so a record moves it by 1/2. The
+    combined noise multiplier is z = (z_g^-2 + (2 s)^-2)^(-1/2) (Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv
+    1905.03871, Theorem 1).
+
+    Args:
+        noise_multiplier: z, if the caller has increased the gradients' noise by this formula.
+        gradient_noise_multiplier: z_g, the standard deviation of the gradients' noise divided by the clipping norm;
+            given with `count_noise_stddev` instead of `noise_multiplier`.
+        count_noise_stddev: s, the standard deviation of the count's noise, in records; if a system adds noise to the
+            fraction of such records, multiply by the fraction's divisor.
+    """
+
+    noise_multiplier: Annotated[float | None, noise(GAUSSIAN_NOISE, optional=True)] = None
+    gradient_noise_multiplier: Annotated[
+        float | None, _part("the standard deviation of the gradients' noise divided by the clipping norm")
+    ] = None
+    count_noise_stddev: Annotated[float | None, _part("the standard deviation of the noise of the count")] = None
+
+    def __post_init__(self) -> None:
+        """Check that exactly one of the two forms is given, and the noises."""
+        parts = sum(part is not None for part in (self.gradient_noise_multiplier, self.count_noise_stddev))
+        if parts != (2 if self.noise_multiplier is None else 0):
+            raise InvalidEventError(
+                "An event of type adaptive_clipping has either noise_multiplier, of the gradients and the count "
+                "together, or both gradient_noise_multiplier and count_noise_stddev."
+            )
+        DpEvent.__post_init__(self)
+
+
+@wire_type("tree_aggregation")
+@dataclass(frozen=True, slots=True)
+class TreeAggregation(DpEvent):
+    """DP-FTRL: prefix sums from binary trees of noisy partial sums.
+
+    Every record occurs in one step of one tree; several epochs are repetitions of this event.
+
+    Args:
+        noise_multiplier: standard deviation of each node's noise divided by the clipping norm.
+        step_counts: steps of each tree between two restarts. Virtual steps that complete a tree count: they release the
+            nodes above the last steps.
+    """
+
+    noise_multiplier: Annotated[float, noise(GAUSSIAN_NOISE)]
+    step_counts: Annotated[
+        tuple[int, ...],
+        Items(Whole(1, MAX_COUNT, "the steps of a tree between two restarts"), MAX_TREES, "whole numbers"),
+    ]
+
+
+@wire_type("randomized_response")
+@dataclass(frozen=True, slots=True)
+class RandomizedResponse(DpEvent):
+    """Each record reports one of `num_buckets` values: its own or, with `noise_parameter`, one drawn from all."""
+
+    noise_parameter: Annotated[float, Real(0, 1, "the probability with which the answer is drawn evenly", above=True)]
+    num_buckets: Annotated[int, Whole(2, MAX_COUNT, "how many values an answer can have")]
+
+
+@wire_type("exponential")
+@dataclass(frozen=True, slots=True)
+class Exponential(DpEvent):
+    """The exponential mechanism: a choice with weights exp(epsilon score / (2 sensitivity)).
+
+    The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with Gumbel
+    noise of scale 2 sensitivity / epsilon is the same.
+    """
+
+    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]
+
+
+@wire_type("zcdp")
+@dataclass(frozen=True, slots=True)
+class Zcdp(DpEvent):
+    """A mechanism known to be (xi, rho)-zCDP, in nats, under the population's neighboring relation."""
+
+    rho: Annotated[float, Real(0, 1e6, "the divergence at an order divided by the order", above=True)]
+    xi: Annotated[float, Real(0, 1e6, "the part of the divergence that every order has, in nats")] = 0.0
+
+
+@wire_type("epsilon_delta")
+@dataclass(frozen=True, slots=True)
+class EpsilonDelta(DpEvent):
+    """A mechanism known to be (epsilon, delta)-DP, epsilon in nats, under the population's neighboring relation.
+
+    Its delta is subtracted from the account's.
+    """
+
+    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the mechanism's guarantee, in nats", above=True)]
+    delta: Annotated[
+        float, Real(0, 0.5, "the probability with which the mechanism's epsilon need not hold", below=True)
+    ] = 0.0
