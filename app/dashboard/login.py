@@ -34,9 +34,8 @@ from app.api.session_cookies import (
 from app.dashboard.page_context import PublicPageRoute, error_page, login_page
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.service.auth import sessions
-from app.service.auth.authentication import Principal
+from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
-from app.service.auth.oidc.tokens import token_in
 from app.service.auth.request_context import RequestContext
 
 NO_KEY: Final = "An API key has the form key_….…."

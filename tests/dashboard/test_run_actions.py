@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.dashboard.page_context import TEMPLATES
+from app.dashboard.page_context import templates
 from app.ledger.permissions import PERMISSIONS, Permission, Role
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import get_run
 from tests.conftest import SAMPLED, Ledger, open_ledger
 
-PART = TEMPLATES.from_string(
+PART = templates().from_string(
     '{% from "run_actions.html" import run_actions with context %}{{ run_actions(record, page) }}'
 )
 PLAN = {"plan": [{"event": SAMPLED, "count": 5}]}

@@ -14,8 +14,8 @@ from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.service.auth import credential_cache
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.oidc import jwks as provider_module
-from app.service.auth.oidc.http_json import MOST_BYTES
-from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS, RETRIED_SECONDS
+from app.service.auth.oidc.http_json import MOST_BYTES, RETRIED_SECONDS
+from app.service.auth.oidc.jwks import KEPT_SECONDS, PROVOKED_SECONDS, RENEWED_SECONDS
 from app.service.auth.oidc.jwks import JwksCache as Keys
 from app.settings import Settings
 from tests.conftest import Ledger, open_ledger

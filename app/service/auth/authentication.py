@@ -89,6 +89,16 @@ class KeyRefusedError(AuthenticationError):
         self.why = why
 
 
+def token_in(authorization: str | None) -> str | None:
+    """Get the token of an Authorization header; None: an API key, or something else."""
+    scheme, _, bearer = (authorization or "").partition(" ")
+    bearer = bearer.strip()
+    # A token has header, content and signature; an API key has one dot and begins with its type.
+    if scheme.lower() != "bearer" or bearer.startswith("key_") or bearer.count(".") != 2:  # noqa: PLR2004
+        return None
+    return bearer
+
+
 def authenticate(
     db: Database, authorization: str | None, now: datetime, placement: str = DEFAULT_PLACEMENT
 ) -> Principal:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,13 +25,15 @@ from app.service.auth.authentication import (
     Principal,
     authenticate,
     principal_of,
+    token_in,
 )
 from app.service.auth.circuit_breaker import CircuitBreakers
 from app.service.auth.oidc.config import OidcConfig
-from app.service.auth.oidc.identities import OidcAuthenticator
-from app.service.auth.oidc.jwks import RETRIED_SECONDS
-from app.service.auth.oidc.tokens import token_in
+from app.service.auth.oidc.http_json import RETRIED_SECONDS
 from app.service.background import repeat, run_detached
+
+if TYPE_CHECKING:
+    from app.service.auth.oidc.identities import OidcAuthenticator
 
 CACHE_SECONDS = 1.0
 """Lifetime of a cached caller: a revoked key can work for this long."""
@@ -79,7 +81,7 @@ class Authenticator:
         self._known: dict[bytes, _Known] = {}
         self._ever: LruCache[bytes, bool] = LruCache(MOST_CALLERS)
         self._failures = FailedAttemptLog()
-        self.oidc: Final = None if openid is None else OidcAuthenticator(openid, self._breakers, self._failures)
+        self.oidc: Final = None if openid is None else _oidc_authenticator(openid, self._breakers, self._failures)
 
     def find(self, authorization: str | None) -> Principal | None:
         """Get the cached caller of a header; None: not in the cache."""
@@ -255,6 +257,15 @@ class Authenticator:
                 api_keys.save_last_used(tx, {key: now - timedelta(seconds=age) for key, age in ages.items()})
             for each in due:
                 each.written_at = asked
+
+
+def _oidc_authenticator(
+    terms: OidcConfig, breakers: CircuitBreakers, failures: FailedAttemptLog
+) -> "OidcAuthenticator":
+    # joserfc takes 0.04 s to import, and most services take no tokens.
+    from app.service.auth.oidc.identities import OidcAuthenticator  # noqa: PLC0415 - as said
+
+    return OidcAuthenticator(terms, breakers, failures)
 
 
 def _fingerprint(authorization: str | None) -> bytes:

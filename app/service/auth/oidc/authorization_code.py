@@ -18,8 +18,7 @@ from urllib.request import Request
 
 from app.ledger.errors import AuthenticationError, InvalidInputError, LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
-from app.service.auth.oidc.http_json import FAILURES, fetch_json, said
-from app.service.auth.oidc.jwks import configuration_of
+from app.service.auth.oidc.http_json import FAILURES, configuration_of, fetch_json, said
 from app.service.json_values import read_object
 
 CONFIGURED_SECONDS: Final = 3600.0

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from app.service.auth.oidc.config import OidcConfig
 from app.service.json_values import read_object
 
 FETCH_SECONDS: Final = 10.0
@@ -19,6 +20,9 @@ FETCH_SECONDS: Final = 10.0
 
 MOST_BYTES: Final = 1 << 20
 """Size limit of a response."""
+
+RETRIED_SECONDS: Final = 10.0
+"""Retry interval of a provider whose keys are unknown."""
 
 FAILURES: Final = (OSError, HTTPException, ValueError)
 """Exceptions of a provider that is down or answers with something else."""
@@ -116,6 +120,18 @@ def fetch_json(request: Request) -> dict[str, object]:
 def fetched_from(url: str) -> dict[str, object]:
     """Fetch the JSON object at a checked address; raises as `fetch_json` does."""
     return fetch_json(Request(url, headers={"Accept": "application/json"}))  # noqa: S310 - it was checked
+
+
+def configuration_of(terms: OidcConfig) -> dict[str, object]:
+    """Fetch a provider's configuration (OpenID Connect Discovery, 4).
+
+    Raises:
+        HTTPError, OSError, HTTPException, ValueError: there is none, or it names another issuer.
+    """
+    told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
+    if told.get("issuer") != terms.issuer:
+        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OIDC_ISSUER")
+    return told
 
 
 def said(error: Exception) -> str:

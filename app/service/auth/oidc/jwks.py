@@ -12,13 +12,10 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey, import_key
 
 from app.ledger.errors import LedgerUnavailableError
 from app.service.auth.oidc.config import OidcConfig, check_url
-from app.service.auth.oidc.http_json import FAILURES, fetched_from, said
+from app.service.auth.oidc.http_json import FAILURES, RETRIED_SECONDS, configuration_of, fetched_from, said
 
 RENEWED_SECONDS: Final = 300.0
 """Interval of the background refresh: a revoked key can be accepted for this long."""
-
-RETRIED_SECONDS: Final = 10.0
-"""Retry interval while there are no keys at all."""
 
 PROVOKED_SECONDS: Final = 60.0
 """Shortest interval of fetches that tokens with an unknown key cause, because anyone can make up such tokens."""
@@ -116,18 +113,6 @@ class JwksCache:
     def _jwks_url(self) -> str:
         terms = self._terms
         return terms.jwks_url or check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
-
-
-def configuration_of(terms: OidcConfig) -> dict[str, object]:
-    """Fetch a provider's configuration (OpenID Connect Discovery, 4).
-
-    Raises:
-        HTTPError, OSError, HTTPException, ValueError: there is none, or it names another issuer.
-    """
-    told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
-    if told.get("issuer") != terms.issuer:
-        raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OIDC_ISSUER")
-    return told
 
 
 def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
