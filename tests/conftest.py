@@ -13,7 +13,7 @@ from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 from app.persistence import engines
-from app.service import readiness
+from app.service import placements
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
 from tests import background, postgres, pure_decisions
@@ -43,7 +43,7 @@ delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look o
 background.leave_out()
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
-readiness.CACHE_SECONDS = 0.0
+placements.CACHE_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
 http_sender._ssl_context = cache(http_sender._ssl_context)

@@ -7,14 +7,13 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Engine, event
 
+from app.service import reservations
 from app.service.charging import commit_queue
-from app.service.reservations import create
-from app.service.runs import register
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALLED_IN = ((commit_queue, "decide"), (create, "hold_plan"), (register, "hold_plan"))
+CALLED_IN = ((commit_queue, "decide"), (reservations, "hold_plan"))
 """Every decision of the service, where it is called."""
 
 _here = threading.local()

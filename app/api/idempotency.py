@@ -15,8 +15,7 @@ from app.api.problems import PROBLEM_JSON
 from app.api.route import ContextDep, IdempotencyKey
 from app.ledger.errors import InvalidInputError
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import Effect, IdempotentRequest, StoredResponse, run_effect, run_idempotent
+from app.service.idempotency import Effect, StoredResponse, run_effect, run_idempotent
 
 T = TypeVar("T")
 
@@ -48,11 +47,11 @@ class Idempotency:
         content = [*self.operation, body.model_dump(mode="json") if body else {}]
         fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-        def stored(tx: Connection, costs: PrecomputedCosts) -> StoredResponse:
-            rendered = render(effect(tx, costs))
+        def stored(tx: Connection) -> StoredResponse:
+            rendered = render(effect(tx))
             return rendered if isinstance(rendered, StoredResponse) else as_response(rendered)
 
-        answer = run_idempotent(self.context, IdempotentRequest(self.key, fingerprint, private), stored)
+        answer = run_idempotent(self.context, stored, self.key, fingerprint, private=private)
         headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
         kind = PROBLEM_JSON if answer.status >= HTTPStatus.BAD_REQUEST else "application/json"
         return Response(answer.body, answer.status, headers, kind)

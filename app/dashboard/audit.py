@@ -22,14 +22,8 @@ from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
-from app.service.audit.queries import (
-    name_accounts,
-    read_audit_entries,
-    read_decision,
-    read_decisions,
-    read_health,
-)
-from app.service.queries.overview import read_change_token
+from app.service.audit.queries import read_audit_entries, read_decision, read_decisions, read_health
+from app.service.queries.overview import account_paths_of, read_change_token
 from app.service.verification.requests import list_verifications
 
 routes = router()
@@ -153,7 +147,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
             found = read_audit_entries(page.context, AuditFilter(**fields.model_dump()), place)
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    paths = name_accounts(page.context, ids_in(found.items))
+    paths = account_paths_of(page.context, ids_in(found.items))
     return page.render(
         "audit.html",
         health=read_health(page.context) if whole else None,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -16,7 +16,6 @@ from app.ledger.noise_search import noise_that_fits
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
-T = TypeVar("T")
 MAX_SEARCHES = 3
 """Searches for fitting noise on a changing account before the refusal omits it."""
 
@@ -49,7 +48,7 @@ class PrecomputedCosts:
         """Abort the transaction unless all events are precomputed.
 
         Raises:
-            CostNotReadyError: handled by `run_with_costs`.
+            CostNotReadyError: handled by `RequestContext.run_with_costs`.
         """
         rule = (account.relation, account.grid_version)
         unpriced = [event for event in wanted if (*rule, event) not in self.prices]
@@ -67,7 +66,7 @@ class PrecomputedCosts:
         None also if the accounts changed during every search.
 
         Raises:
-            CostNotReadyError: handled by `run_with_costs`.
+            CostNotReadyError: handled by `RequestContext.run_with_costs`.
         """
         if len(steps) > 1:
             return None
@@ -141,24 +140,7 @@ def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
     return chosen, total
 
 
-def run_with_costs(organisation_id: str, work: Callable[[PrecomputedCosts], T]) -> T:
-    """Run a transaction, and repeat it when costs are missing.
-
-    The transaction that misses costs is rolled back without changes, and they are computed without the lock.
-
-    Raises:
-        UnsupportedEventError: an event has no sound bound under the population's relation.
-        RateLimitedError: too many calculations of the organisation are waiting.
-    """
-    ready = PrecomputedCosts()
-    while True:
-        try:
-            return work(ready)
-        except CostNotReadyError as missing:
-            missing.compute(organisation_id)
-
-
-def require_planned(path: Sequence[Account], ready: PrecomputedCosts) -> None:
+def require_planned(path: Sequence[Account], costs: PrecomputedCosts) -> None:
     """Require the costs of the workloads that weights are yet to be chosen for.
 
     Raises:
@@ -166,11 +148,11 @@ def require_planned(path: Sequence[Account], ready: PrecomputedCosts) -> None:
     """
     for account in path:
         if account.planned and account.limit is not None and not account.weights_frozen:
-            ready.require(account, [step.event for step in account.planned])
+            costs.require(account, [step.event for step in account.planned])
 
 
 def price_steps(
-    account: Account, steps: Sequence[StepEvent], stored: Mapping[DpEvent, RdpCurve], ready: PrecomputedCosts
+    account: Account, steps: Sequence[StepEvent], stored: Mapping[DpEvent, RdpCurve], costs: PrecomputedCosts
 ) -> list[PricedStep]:
     """Price step events from the ledger's costs or the precomputed ones.
 
@@ -178,20 +160,20 @@ def price_steps(
         account: any account of the population; its relation and grid apply.
         steps: to price.
         stored: costs of the ledger, which take precedence.
-        ready: costs that the ledger lacks.
+        costs: precomputed, of what the ledger lacks.
 
     Raises:
         CostNotReadyError: neither has the costs of an event.
     """
     lacking = [step.event for step in steps if step.event not in stored]
     if lacking:
-        ready.require(account, lacking)
-    return [PricedStep(step, stored.get(step.event) or ready.curve(account, step.event)) for step in steps]
+        costs.require(account, lacking)
+    return [PricedStep(step, stored.get(step.event) or costs.curve(account, step.event)) for step in steps]
 
 
 def cost_steps(
-    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], ready: PrecomputedCosts
+    tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], costs: PrecomputedCosts
 ) -> list[PricedStep]:
     """Price step events as `price_steps`, with the costs read from the ledger."""
     table = CostTable(organisation_id, account.relation, account.grid_version)
-    return price_steps(account, steps, CostCache().find_events(tx, table, [step.event for step in steps]), ready)
+    return price_steps(account, steps, CostCache().find_events(tx, table, [step.event for step in steps]), costs)

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.accounting.events import NeighboringRelation, RepeatAndSelect
+from app.accounting.events import RepeatAndSelect
 from app.accounting.formulas.repeat_and_select import number_of_runs
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind, StepEvent
+from app.ledger.accounts import AccountKind
 from app.ledger.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError, RunStateConflictError, require_found
-from app.ledger.experiments import ChargingMode, Experiment, sweep_event
-from app.ledger.filters import FilterKind
+from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.runs import Run, RunStatus, require_active
@@ -24,42 +23,18 @@ from app.persistence.repositories import accounts, experiments, locks, runs
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.commit_queue import decide_command
 from app.service.charging.loading import load_for
-from app.service.charging.requests import StepCommand, StepRequest, StepResult, refusal_event
+from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import Effect
+from app.service.idempotency import use_case
 from app.service.ids import new_id
-from app.service.runs.register import RegisteredRun, RunDeclaration, insert_run
+from app.service.runs.register import RunRegistration, insert_run
 
 UNIFORM_BITS = 52
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """A sweep that is charged as a whole.
-
-    Args:
-        budgets: ids or paths; the run belongs to the first.
-        trial: steps of one trial.
-        mean: expected number of trials.
-        shape: of the distribution of their number; None for Poisson.
-        privacy_unit: of the trainer; None for the population's.
-        relation: of the trainer's mechanisms; None for the population's.
-    """
-
-    name: str
-    budgets: tuple[str, ...]
-    trial: tuple[StepEvent, ...]
-    mean: float
-    shape: float | None
-    privacy_unit: str | None = None
-    relation: NeighboringRelation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +63,28 @@ class NewExperiment:
     trials: int | None = None
 
 
-def create_experiment(context: RequestContext, parent: str, terms: AccountSpec) -> Effect[NewExperiment]:
+@use_case(Permission.RUN_MANAGE)
+def create_experiment(tx: Connection, context: RequestContext, parent: str, terms: AccountSpec) -> NewExperiment:
     """Create a budget for the runs of a sweep, each charged separately.
 
     The default limit is the parent's, which must be a budget and not composed in parallel. Errors are those of
     `create_budget`.
     """
-    context.require_permission(Permission.RUN_MANAGE)
-
-    def create(tx: Connection, ready: PrecomputedCosts) -> NewExperiment:
-        above = find_parent(tx, context, parent)
-        if above.account.kind is not AccountKind.BUDGET:
-            raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
-        if above.account.partitions_per_unit is not None:
-            raise InvalidInputError(
-                f"{above.account.path!r} is composed in parallel, and no attestation covers an experiment as one of "
-                "its disjoint parts. Create it under one of them."
-            )
-        limit = terms.limit or above.account.limit
-        view = open_budget(tx, context, above, replace(terms, limit=limit), ready)
-        return NewExperiment(_read(tx, context, _add(tx, context, view.record.account.id, ChargingMode.EACH_RUN)))
-
-    return create
+    above = find_parent(tx, context, parent)
+    if above.account.kind is not AccountKind.BUDGET:
+        raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
+    if above.account.partitions_per_unit is not None:
+        raise InvalidInputError(
+            f"{above.account.path!r} is composed in parallel, and no attestation covers an experiment as one of "
+            "its disjoint parts. Create it under one of them."
+        )
+    limit = terms.limit or above.account.limit
+    view = open_budget(tx, context, above, replace(terms, limit=limit))
+    return NewExperiment(_read(tx, context, _add(tx, context, view.record.account.id, ChargingMode.EACH_RUN)))
 
 
-def create_sweep(context: RequestContext, sweep: Sweep) -> Effect[NewExperiment | Decision]:
+@use_case(Permission.RUN_MANAGE, Permission.STEP_AUTHORIZE)
+def create_sweep(tx: Connection, context: RequestContext, sweep: RunRegistration) -> NewExperiment | Decision:
     """Charge a whole sweep and draw its number of trials.
 
     A sweep that needs approval is only registered, with None trials; `charge_sweep` charges it later. The number of
@@ -120,37 +92,30 @@ def create_sweep(context: RequestContext, sweep: Sweep) -> Effect[NewExperiment 
 
     Errors are those of `register_run` and `decide`.
     """
-    context.require_permission(Permission.RUN_MANAGE)
-    context.require_permission(Permission.STEP_AUTHORIZE)
-    event = sweep_event(sweep.trial, sweep.mean, sweep.shape)
-    declaration = RunDeclaration(sweep.budgets, event, sweep.privacy_unit, sweep.relation)
-    terms = AccountSpec(sweep.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),))
-
-    def create(tx: Connection, ready: PrecomputedCosts) -> NewExperiment | Decision:
-        before = tx.begin_nested()
-        run_id = insert_run(tx, context, RegisteredRun(declaration, terms, (), 1, bounded=True), ready)
-        assert isinstance(run_id, str), "only a plan is refused"
-        experiment = _add(tx, context, run_id, ChargingMode.REPEAT_AND_SELECT)
-        work = load_for(tx, context, run_id, _whole_charge(run_id))
-        if work.run(run_id).status is RunStatus.PENDING:
-            # A caller who knew the number before the charge could discard sweeps until it suits them.
-            before.commit()
-            return NewExperiment(_read(tx, context, experiment))
-        refused = _charge(tx, work, context, run_id, ready)
-        if refused is not None:
-            before.rollback()
-            budget = find_parent(tx, context, sweep.budgets[0]).account.id
-            facts = json.loads(refused.refusal_details or "{}")
-            audited = refusal_event(AuditAction.EXPERIMENT_REFUSED, budget, 1, refused.binding_account_id, facts)
-            context.record(tx, audited)
-            return refused
+    assert isinstance(sweep.event, RepeatAndSelect), "its only step is the whole sweep"
+    before = tx.begin_nested()
+    run_id = insert_run(tx, context, sweep)
+    assert isinstance(run_id, str), "only a plan is refused"
+    experiment = _add(tx, context, run_id, ChargingMode.REPEAT_AND_SELECT)
+    work = load_for(tx, context, run_id, _whole_charge(run_id))
+    if work.run(run_id).status is RunStatus.PENDING:
+        # A caller who knew the number before the charge could discard sweeps until it suits them.
         before.commit()
-        return NewExperiment(_read(tx, context, experiment), _draw(event))
+        return NewExperiment(_read(tx, context, experiment))
+    refused = _charge(tx, work, context, run_id)
+    if refused is not None:
+        before.rollback()
+        budget = find_parent(tx, context, sweep.budgets[0]).account.id
+        payload = {"count": 1, "binding_account": refused.binding_account_id}
+        payload |= json.loads(refused.refusal_details or "{}")
+        context.record(tx, AuditAction.EXPERIMENT_REFUSED, budget, after=payload)
+        return refused
+    before.commit()
+    return NewExperiment(_read(tx, context, experiment), _draw(sweep.event))
 
-    return create
 
-
-def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExperiment | Decision]:
+@use_case(Permission.STEP_AUTHORIZE)
+def charge_sweep(tx: Connection, context: RequestContext, experiment_id: str) -> NewExperiment | Decision:
     """Charge an approved sweep and draw its number of trials.
 
     Raises:
@@ -158,25 +123,20 @@ def charge_sweep(context: RequestContext, experiment_id: str) -> Effect[NewExper
         RunStateConflictError: it still waits, has ended, or its run has taken a step.
         Also those of `decide`.
     """
-    context.require_permission(Permission.STEP_AUTHORIZE)
-
-    def charge(tx: Connection, ready: PrecomputedCosts) -> NewExperiment | Decision:
-        found = _found(tx, context, experiment_id)
-        if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
-            raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
-        work = load_for(tx, context, found.account_id, _whole_charge(found.account_id))
-        run = work.run(found.account_id)
-        if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
-            raise RunStateConflictError(
-                "The sweep was charged before, and its number of trials was returned once. Create another experiment "
-                "if the number is lost.",
-                run_status=str(run.status),
-            )
-        require_active(run)
-        refused = _charge(tx, work, context, run.account_id, ready)
-        return refused or NewExperiment(_read(tx, context, found), _draw(run.event))
-
-    return charge
+    found = _found(tx, context, experiment_id)
+    if found.charging_mode is not ChargingMode.REPEAT_AND_SELECT:
+        raise InvalidInputError("Each run of this experiment is charged by itself; there is nothing to charge now.")
+    work = load_for(tx, context, found.account_id, _whole_charge(found.account_id))
+    run = work.run(found.account_id)
+    if run.next_step or run.attempt > 1 or not isinstance(run.event, RepeatAndSelect):
+        raise RunStateConflictError(
+            "The sweep was charged before, and its number of trials was returned once. Create another experiment "
+            "if the number is lost.",
+            run_status=str(run.status),
+        )
+    require_active(run)
+    refused = _charge(tx, work, context, run.account_id)
+    return refused or NewExperiment(_read(tx, context, found), _draw(run.event))
 
 
 def get_experiment(context: RequestContext, experiment_id: str) -> ExperimentRecord:
@@ -199,7 +159,7 @@ def _add(tx: Connection, context: RequestContext, account_id: str, charged: Char
         new_id("exp", context.now, newest), account_id, charged, context.principal.actor, created_at=context.now
     )
     experiments.add(tx, context.organisation_id, experiment)
-    context.record(tx, AuditEvent(AuditAction.EXPERIMENT_CREATED, experiment.id, after=experiment.facts()))
+    context.record(tx, AuditAction.EXPERIMENT_CREATED, experiment.id, after=experiment.facts())
     return experiment
 
 
@@ -219,11 +179,9 @@ def _whole_charge(run_id: str) -> StepRequest:
     return StepRequest(run_id, ((None, 1),), first_step=0, idempotency_key=None)
 
 
-def _charge(
-    tx: Connection, work: UnitOfWork, context: RequestContext, run_id: str, ready: PrecomputedCosts
-) -> Decision | None:
+def _charge(tx: Connection, work: UnitOfWork, context: RequestContext, run_id: str) -> Decision | None:
     """Charge a sweep's run and complete it; return a refusal, if any."""
-    command = StepCommand(context, _whole_charge(run_id), ready, charges_sweep=True)
+    command = StepCommand(context, _whole_charge(run_id), charges_sweep=True)
     result = decide_command(tx, LedgerCache(), work, command)
     if not isinstance(result, StepResult):
         raise result
@@ -234,10 +192,7 @@ def _charge(
     charged = work.run(run_id)
     work.move(replace(charged, status=RunStatus.COMPLETED))
     save(tx, work)
-    context.record(
-        tx,
-        AuditEvent(AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED}),
-    )
+    context.record(tx, AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED})
     return None
 
 

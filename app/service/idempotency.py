@@ -7,34 +7,39 @@ response is stored with the effect or not at all, and only the API knows its for
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
 from app.ledger.errors import IdempotencyKeyReusedError
+from app.ledger.permissions import Permission
 from app.persistence.repositories import decisions, idempotent_responses, organisations
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts, run_with_costs
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-Effect = Callable[[Connection, PrecomputedCosts], T]
+Effect = Callable[[Connection], T]
 """Writes within a transaction that has locked the organisation, and returns the result."""
 
+_Write = Callable[Concatenate[Connection, RequestContext, P], T]
+_UseCase = Callable[Concatenate[RequestContext, P], Effect[T]]
 
-@dataclass(frozen=True, slots=True)
-class IdempotentRequest:
-    """Identity of a request.
 
-    Args:
-        key: the Idempotency-Key header, or None.
-        fingerprint: sha256 (hex) of operation and body.
-        private: whether no other caller may get the response with the key.
-    """
+def use_case(*needed: Permission, whole_organisation: bool = False) -> Callable[[_Write[P, T]], _UseCase[P, T]]:
+    """Make a function that writes in a transaction check the caller's permissions first, and return its effect."""
 
-    key: str | None
-    fingerprint: str
-    private: bool = False
+    def decorate(write: _Write[P, T]) -> _UseCase[P, T]:
+        @wraps(write)
+        def prepare(context: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> Effect[T]:
+            for permission in needed:
+                context.require_permission(permission, whole_organisation=whole_organisation)
+            return lambda tx: write(tx, context, *args, **kwargs)
+
+        return prepare
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +64,41 @@ def run_effect(context: RequestContext, effect: Effect[T], key: str | None = Non
     `key` is locked before the organisation.
     """
 
-    def work(tx: Connection, costs: PrecomputedCosts) -> T:
+    def work(tx: Connection) -> T:
         idempotent_responses.lock_keys(tx, context.organisation_id, () if key is None else (key,))
         organisations.lock(tx, context.organisation_id)
-        return effect(tx, costs)
+        return effect(tx)
 
-    return run_with_costs(context.organisation_id, lambda costs: context.transact(lambda tx: work(tx, costs)))
+    return context.run_with_costs(lambda: context.transact(work))
 
 
 def run_idempotent(
-    context: RequestContext, identity: IdempotentRequest, effect: Effect[StoredResponse]
+    context: RequestContext, effect: Effect[StoredResponse], key: str | None, fingerprint: str, *, private: bool
 ) -> StoredResponse:
     """Run an effect and store its response in the same transaction, or replay the stored one.
 
+    Args:
+        context: of the request.
+        effect: builds the response.
+        key: the Idempotency-Key header, or None.
+        fingerprint: sha256 (hex) of operation and body.
+        private: whether no other caller may get the response with the key.
+
     Raises:
-        IdempotencyKeyReusedError: the key was used for another request.
+        IdempotencyKeyReusedError: the key was used for another request, or by a caller of another scope.
     """
-    key = identity.key
     if key is None:
         return run_effect(context, effect)
-    fingerprint = _bound_fingerprint(context, identity)
+    for bound in (context.principal.actor if private else None, context.principal.scope):
+        if bound is not None:
+            fingerprint = hashlib.sha256(f"{fingerprint} {bound}".encode()).hexdigest()
 
-    def once(tx: Connection, costs: PrecomputedCosts) -> StoredResponse:
+    def once(tx: Connection) -> StoredResponse:
         if decisions.find_by_key(tx, context.organisation_id, key) is not None:
             raise key_reused_error(key)
         earlier = idempotent_responses.find(tx, context.organisation_id, key)
         if earlier is None:
-            response = effect(tx, costs)
+            response = effect(tx)
             reply = idempotent_responses.Reply(fingerprint, response.body, response.status)
             idempotent_responses.add(tx, context.organisation_id, key, reply, context.now)
             return response
@@ -94,13 +107,3 @@ def run_idempotent(
         return StoredResponse(earlier.body, earlier.status, replayed=True)
 
     return run_effect(context, once, key)
-
-
-def _bound_fingerprint(context: RequestContext, identity: IdempotentRequest) -> str:
-    """Bind the fingerprint to the caller's scope, and to a private request's caller."""
-    bounds = (context.principal.actor if identity.private else None, context.principal.scope)
-    fingerprint = identity.fingerprint
-    for bound in bounds:
-        if bound is not None:
-            fingerprint = hashlib.sha256(f"{fingerprint} {bound}".encode()).hexdigest()
-    return fingerprint

@@ -1,23 +1,114 @@
-"""The databases of a service; each organisation is stored on exactly one."""
+"""The databases of a service, their clocks and their readiness; each organisation is stored on exactly one."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
+from app.persistence import database
+from app.persistence.clock import Clock
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
+from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.repositories import organisations
 from app.service.alerts.delivery_worker import deliver
 from app.service.alerts.http_sender import WebhookSender
 from app.service.auth.authentication import DEFAULT_PLACEMENT
-from app.service.background import TaskRegistry
+from app.service.background import TaskRegistry, attempt
 from app.service.charging.commit_queue import CommitQueue
 from app.service.maintenance import run_maintenance
-from app.service.readiness import Readiness
-from app.service.timekeeping import keep_time
+
+CACHE_SECONDS = 1.0
+"""Lifetime of a result, so that frequent probes cost no more than one."""
+
+ANSWERED_SECONDS: Final = 1.5
+"""Maximum time of a probe; health checks of proxies time out after two seconds."""
+
+LATE: Final = "The database takes longer than {:g} s for a step's statements."
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Readiness:
+    """Readiness of one database, from rehearsed steps in a separate thread.
+
+    Rehearsals run one at a time; used from one event loop.
+    """
+
+    name: str
+    database: Database
+    _began_at: float = 0.0
+    _rehearsal: "asyncio.Future[Fault | None] | None" = None
+    _told: str | None = None
+    _locked_since: float | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
+
+    async def trouble(self) -> str | None:
+        """Get the reason why steps cannot be decided, if any."""
+        if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= CACHE_SECONDS):
+            self._began_at = monotonic()
+            self._rehearsal = asyncio.get_running_loop().run_in_executor(self._thread, rehearse, self.database)
+        left = self._began_at + ANSWERED_SECONDS - monotonic()
+        await asyncio.wait([self._rehearsal], timeout=max(0.0, left))
+        trouble = self._judged(self._rehearsal.result()) if self._rehearsal.done() else LATE.format(ANSWERED_SECONDS)
+        if trouble != self._told:
+            _logger.warning("The placement %s: %s", self.name, trouble or "steps can be decided again.")
+            self._told = trouble
+        return trouble
+
+    def _judged(self, fault: Fault | None) -> Fault | None:
+        """Ignore a lock for as long as a step would wait for it."""
+        if fault is not Fault.LOCKED:
+            self._locked_since = None
+            return fault
+        if self._locked_since is None:
+            self._locked_since = self._began_at
+        return fault if monotonic() - self._locked_since >= database.LOCK_TIMEOUT_SECONDS else None
+
+    def close(self) -> None:
+        """Start no further rehearsal."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+SAMPLED_SECONDS: Final = 5.0
+
+MOST_APART_SECONDS: Final = 5.0
+"""Clock deviation that is reported; it affects logs and tokens, not the ledger."""
+
+
+async def keep_time(name: str, clock: Clock) -> None:
+    """Sample a database's clock until cancelled.
+
+    Failures are logged; the uncertainty of the time grows until the next sample.
+    """
+    told = None
+    while True:
+        await attempt("clock", f"The clock of the placement {name} could not be read", clock.sample)
+        found = wrong_clock(clock)
+        if (found is None) != (told is None):
+            _logger.warning("The placement %s: %s", name, found or "this machine's clock is right again.")
+        told = found
+        await asyncio.sleep(SAMPLED_SECONDS)
+
+
+def wrong_clock(clock: Clock) -> str | None:
+    """Return a warning about this machine's clock, if it is wrong."""
+    ahead = clock.own_is_ahead()
+    if ahead is None or abs(ahead) <= MOST_APART_SECONDS:
+        return None
+    how = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"This machine's clock is {abs(ahead):.0f} s {how} the database's. Steps go by the database's; set this "
+        "machine's by NTP."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ CASES = (
     Mutation(
         "a lowered limit leaves plans as they are",
         "app/service/governance/limit_changes.py",
-        "revoke_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []",
+        "revoke_plans(tx, context, after) if is_lowered(record.account.limit, limit) else []",
         "[]",
         (LOWERED,),
         "refused_from_the_moment and not postgresql",

@@ -139,21 +139,21 @@ CASES = (
     ),
     Mutation(
         "readiness rehearses for everybody who asks",
-        "app/service/readiness.py",
+        "app/service/placements.py",
         "if self._rehearsal is None or (self._rehearsal.done() and monotonic() - self._began_at >= CACHE_SECONDS):",
         "if self._rehearsal is None or self._rehearsal.done():",
         ("tests/service/test_readiness.py",),
     ),
     Mutation(
         "readiness waits for a rehearsal that does not end",
-        "app/service/readiness.py",
+        "app/service/placements.py",
         "        await asyncio.wait([self._rehearsal], timeout=max(0.0, left))\n",
         "        del left\n        await asyncio.wait([self._rehearsal])\n",
         ("tests/service/test_readiness.py",),
     ),
     Mutation(
         "a lock that is never released is no trouble",
-        "app/service/readiness.py",
+        "app/service/placements.py",
         "return fault if monotonic() - self._locked_since >= database.LOCK_TIMEOUT_SECONDS else None",
         "return None",
         ("tests/service/test_readiness.py",),
@@ -310,7 +310,7 @@ CASES = (
     ),
     Mutation(
         "a replica whose clock is wrong does not say so",
-        "app/service/timekeeping.py",
+        "app/service/placements.py",
         "if ahead is None or abs(ahead) <= MOST_APART_SECONDS:",
         "if ahead is None or ahead <= MOST_APART_SECONDS:",
         ("tests/service/test_timekeeping.py",),

@@ -48,7 +48,7 @@ CASES = (
     Mutation(
         "the key is claimed before the write",
         "app/service/idempotency.py",
-        "            response = effect(tx, costs)\n",
+        "            response = effect(tx)\n",
         "            from app.service.costing import CostNotReadyError\n"
         '            claim = idempotent_responses.Reply(fingerprint, "{}", 201)\n'
         "            idempotent_responses.add(tx, context.organisation_id, key, claim, context.now)\n"
@@ -56,7 +56,7 @@ CASES = (
         "            tx.exec_driver_sql('BEGIN')\n"
         "            claims = \"DELETE FROM idempotent_responses WHERE body = '{}'\"\n"
         "            try:\n"
-        "                response = effect(tx, costs)\n"
+        "                response = effect(tx)\n"
         "            except CostNotReadyError:\n"
         "                tx.exec_driver_sql(claims)\n"
         "                tx.exec_driver_sql('COMMIT')\n"

@@ -37,8 +37,8 @@ CASES = (
     Mutation(
         "a key that is bound to an account sees the decisions of all runs",
         "app/service/audit/queries.py",
-        "    above = query.account or (context.principal.scope if run is None else None)\n",
-        "    above = query.account\n",
+        "    above = wanted.within or (context.principal.scope if run is None else None)\n",
+        "    above = wanted.within\n",
         ("tests/api/test_decisions.py",),
     ),
     Mutation(

@@ -20,7 +20,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.cache import LedgerCache
 from app.service.charging.commit_queue import CommandResult, CommitQueue, commit_group
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
-from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.costing import CostNotReadyError
 from app.service.verification import verify
 from tests.conftest import Ledger
 
@@ -61,7 +61,7 @@ class Office:
         return RequestContext(self.ledger.database, caller, now or datetime.now(UTC))
 
     def command(self, asked: StepRequest) -> StepCommand:
-        return StepCommand(self.call(), asked, PrecomputedCosts())
+        return StepCommand(self.call(), asked)
 
     def once(self, *asked: StepRequest | StepCommand) -> list[CommandResult]:
         """One group, decided as it comes."""
@@ -92,11 +92,11 @@ class Office:
         for account in self.path(command.request.run_id)[:1]:
             events = [event or LOUD for event, _ in command.request.items]
             try:
-                command.ready.require(account, events)
+                command.context.costs.require(account, events)
             except CostNotReadyError as missing:
                 missing.compute(self.organisation_id)
         command.needs_path = True
-        command.ready.searches = 10**6  # a refusal goes without the noise that fits
+        command.context.costs.searches = 10**6  # a refusal goes without the noise that fits
 
 
 def organisation(ledger: Ledger, name: str = "hospital") -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from app.persistence.database import LOCK_TIMEOUT_SECONDS, Database
 from app.persistence.rehearsal import Fault
-from app.service import readiness
-from app.service.readiness import Readiness
+from app.service import placements
+from app.service.placements import Readiness
 
 NONE = cast("Database", None)
 
@@ -33,8 +33,8 @@ class _Database:
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
     made = _Database()
-    monkeypatch.setattr(readiness, "rehearse", made.rehearse)
-    monkeypatch.setattr(readiness, "CACHE_SECONDS", 1.0)
+    monkeypatch.setattr(placements, "rehearse", made.rehearse)
+    monkeypatch.setattr(placements, "CACHE_SECONDS", 1.0)
     return made
 
 
@@ -42,7 +42,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> _Database:
 def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Lets time pass."""
     moment = [100.0]
-    monkeypatch.setattr(readiness, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(placements, "monotonic", lambda: moment[0])
 
     def move(seconds: float) -> None:
         moment[0] += seconds
@@ -81,7 +81,7 @@ def test_an_answer_is_told_for_a_second_and_then_asked_anew(
 def test_a_rehearsal_that_does_not_end_is_trouble_and_no_second_one_begins(
     database: _Database, passes: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "ANSWERED_SECONDS", 0.01)
+    monkeypatch.setattr(placements, "ANSWERED_SECONDS", 0.01)
 
     async def ask() -> None:
         asked = Readiness("default", NONE)

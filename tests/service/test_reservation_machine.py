@@ -24,7 +24,7 @@ from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
-from app.service import maintenance
+from app.service import maintenance, reservations
 from app.service.auth import authentication
 from app.service.charging.close import close_revoked
 from app.service.charging.commit_queue import CommandResult, NotReady
@@ -32,10 +32,8 @@ from app.service.charging.requests import PlanRevokedError, StepCommand, StepRes
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
 from app.service.governance.api_keys import create_key
-from app.service.governance.limit_changes import LimitRequest
 from app.service.idempotency import run_effect
-from app.service.reservations import close, create
-from app.service.reservations.create import PlanRequest, PrecedingReservation
+from app.service.reservations import PlanRequest, PrecedingReservation
 from app.service.runs import lifecycle
 from app.service.verification import verify
 from tests.conftest import Ledger
@@ -238,14 +236,14 @@ class Reserving(RuleBasedStateMachine):
         run = self.runs[place % len(self.runs)]
         own = [run.id] if self.own else []
         subject = ([*self.above, *own])[account % (2 + len(own))]
-        asked = LimitRequest(subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
         call = self.office.call(self.now, Role.ADMIN)
-        answer = self.attempted(lambda: run_effect(call, limit_changes.change_limit(call, asked)))
+        asked = limit_changes.change_limit(call, subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
+        answer = self.attempted(lambda: run_effect(call, asked))
         if isinstance(answer, Proposal):
             other = replace(call, principal=replace(call.principal, actor="key_of_another_person"))
             self.attempted(lambda: proposals.approve(other, answer.id, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
-            kept = close.get_reservation(call, plan.id)
+            kept = reservations.get_reservation(call, plan.id)
             revoked = Counter({item.event: item.revoked for item in kept.items if item.revoked})
             assert all(revoked[event] >= count for event, count in plan.revoked.items())
             plan.further, plan.revoked = revoked - plan.revoked, revoked
@@ -287,7 +285,7 @@ class Reserving(RuleBasedStateMachine):
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
         call = self.office.call(self.now)
-        answer = self.attempted(lambda: run_effect(call, create.create_reservation(call, asked)))
+        answer = self.attempted(lambda: run_effect(call, reservations.create_reservation(call, asked)))
         expected = self.objection(before, word)
         other = active is not None and not lapsed and active is not before
         if not can or other or expected is not None:
@@ -329,9 +327,9 @@ class Reserving(RuleBasedStateMachine):
         elif plan.status == "active" and how == "commit" and not plan.used.total() <= number <= plan.planned.total():
             expected = InvalidInputError
         ways: dict[str, Callable[[], Reservation]] = {
-            "commit": lambda: close.commit_reservation(call, plan.id, number),
-            "void": lambda: close.void_reservation(call, plan.id),
-            "renew": lambda: close.renew_reservation(call, plan.id),
+            "commit": lambda: reservations.commit_reservation(call, plan.id, number),
+            "void": lambda: reservations.void_reservation(call, plan.id),
+            "renew": lambda: reservations.renew_reservation(call, plan.id),
         }
         answer = self.attempted(ways[how])
         assert (type(answer) if isinstance(answer, LedgerError) else None) is expected
@@ -432,7 +430,7 @@ class Reserving(RuleBasedStateMachine):
                     assert said(entries, plan, DecisionOutcome.ADMITTED) == plan.used - plan.reported
                     assert said(entries, plan, DecisionOutcome.REPORTED) == plan.reported
                     assert said(entries, plan, DecisionOutcome.FORFEITED) == plan.forfeited
-                    found = close.get_reservation(office.call(), plan.id)
+                    found = reservations.get_reservation(office.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
                     rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)

@@ -7,8 +7,8 @@ import pytest
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.clock import Clock, Reading, counted
-from app.service import timekeeping
-from app.service.timekeeping import keep_time, wrong_clock
+from app.service import placements
+from app.service.placements import keep_time, wrong_clock
 
 
 def _off_by(seconds: float) -> Clock:
@@ -44,7 +44,7 @@ def test_of_a_clock_that_was_never_read_nothing_is_said() -> None:
 def test_a_database_that_does_not_answer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(timekeeping, "SAMPLED_SECONDS", 0.0)
+    monkeypatch.setattr(placements, "SAMPLED_SECONDS", 0.0)
     asked: list[int] = []
 
     def read() -> Reading:

@@ -17,8 +17,7 @@ from app.api.schemas.proposals import Proposal
 from app.ledger.accounts import AccountKind
 from app.ledger.proposals import Proposal as DomainProposal
 from app.service.accounts import create
-from app.service.accounts.partitions import AccountView
-from app.service.governance import openings
+from app.service.accounts.lookup import AccountView
 from app.service.idempotency import StoredResponse
 from app.service.queries.account_history import AccountHistoryCache
 
@@ -44,7 +43,7 @@ def create_population(body: CreatePopulation, context: ContextDep, idempotency: 
 
     With `approvers_to_create_population: 2` in the organisation's policy, it is proposed instead (202).
     """
-    effect = openings.create_population(context, body.terms(), body.population())
+    effect = create.create_population(context, body.terms(), body.population())
     return idempotency.respond(effect, _created_or_proposed, body)
 
 

@@ -16,7 +16,7 @@ from app.service.background import STOPPING, TaskRegistry
 from app.service.monitoring.database_collector import DatabaseCollector, IntegrityMonitor
 from app.service.monitoring.exposition import exposition
 from app.service.monitoring.process_sampler import Sampler
-from app.service.timekeeping import wrong_clock
+from app.service.placements import wrong_clock
 
 _EXAMPLE: Final = """# HELP epsilon_ledger_decisions_total Answers to requests for steps, by outcome.
 # TYPE epsilon_ledger_decisions_total counter

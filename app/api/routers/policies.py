@@ -12,7 +12,6 @@ from app.api.schemas.proposals import Proposal
 from app.ledger.proposals import Proposal as DomainProposal
 from app.service.auth.request_context import RequestContext
 from app.service.governance import policies
-from app.service.governance.policies import PolicyRequest
 
 routes = router("policies")
 
@@ -37,7 +36,7 @@ def replace_organisation_policy(body: ReplacePolicy, context: ContextDep, if_mat
 
     A looser rule is proposed instead (201).
     """
-    return _changed(context, PolicyRequest(None, body.policy.domain(), body.reason, if_match))
+    return _changed(context, None, body, if_match)
 
 
 @routes.read("/accounts/{account_id}/policy", "Get the policy of an account", AccountPolicy, *READ_ERRORS)
@@ -60,12 +59,12 @@ def replace_account_policy(
     account_id: str, body: ReplacePolicy, context: ContextDep, if_match: IfMatch = None
 ) -> Response:
     """Replace the policy, which can only tighten the rules above. Looser rules are proposed instead (201)."""
-    return _changed(context, PolicyRequest(account_id, body.policy.domain(), body.reason, if_match))
+    return _changed(context, account_id, body, if_match)
 
 
-def _changed(context: RequestContext, asked: PolicyRequest) -> Response:
+def _changed(context: RequestContext, account_id: str | None, body: ReplacePolicy, if_match: str | None) -> Response:
     """Change a policy; respond with the policy or its proposal."""
-    changed = policies.change_policy(context, asked)
+    changed = policies.change_policy(context, account_id, body.policy.domain(), body.reason, if_match)
     if isinstance(changed, DomainProposal):
         return Response(Proposal.of(changed).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
     return Response(AccountPolicy.of(changed).model_dump_json(), media_type="application/json")

@@ -14,7 +14,6 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.proposals import Proposal as DomainProposal
 from app.ledger.proposals import ProposalStatus
 from app.service.governance import limit_changes, proposals, quarantines
-from app.service.governance.limit_changes import LimitRequest
 from app.service.idempotency import StoredResponse
 
 routes = router()
@@ -48,8 +47,8 @@ def change_account_limit(
 
     Earlier refusals stay. All spending counts against the new limit.
     """
-    asked = LimitRequest(account_id, body.limit.domain(), body.reason, if_match)
-    return idempotency.respond(limit_changes.change_limit(context, asked), _changed_or_proposed, body)
+    effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
+    return idempotency.respond(effect, _changed_or_proposed, body)
 
 
 def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | StoredResponse:

@@ -18,10 +18,10 @@ from app.api.schemas.runs import Run
 from app.ledger.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
+from app.service import reservations
 from app.service.idempotency import StoredResponse
 from app.service.queries.runs import RunRecord
-from app.service.reservations import close, create
-from app.service.reservations.create import CreatedReservation as DomainCreatedReservation
+from app.service.reservations import CreatedReservation as DomainCreatedReservation
 from app.service.runs import lifecycle
 
 routes = router()
@@ -89,7 +89,7 @@ def create_reservation(
         return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.of(result)
 
     try:
-        return idempotency.respond(create.create_reservation(context, body.request(run_id)), render, body)
+        return idempotency.respond(reservations.create_reservation(context, body.request(run_id)), render, body)
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
 
@@ -97,19 +97,19 @@ def create_reservation(
 @routes.read("/reservations/{reservation_id}", "Get a reservation", Reservation, *READ_ERRORS, tag="reservations")
 def get_reservation(reservation_id: str, request: Request, context: ContextDep) -> Response:
     """Get a reservation: its plan, its use, and the end of its lease."""
-    return etag_response(request, Reservation.of(close.get_reservation(context, reservation_id)))
+    return etag_response(request, Reservation.of(reservations.get_reservation(context, reservation_id)))
 
 
 @routes.change("/reservations/{reservation_id}/commit", "Commit a reservation", *_SETTLING, tag="reservations")
 def commit_reservation(reservation_id: str, body: CommitReservation, context: ContextDep) -> Reservation:
     """Commit a reservation: executed steps are spent, individually authorized or not, and the rest is returned."""
-    return Reservation.of(close.commit_reservation(context, reservation_id, body.steps_executed))
+    return Reservation.of(reservations.commit_reservation(context, reservation_id, body.steps_executed))
 
 
 @routes.change("/reservations/{reservation_id}/void", "Void a reservation", *_CONFLICTING, tag="reservations")
 def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Void a reservation: the whole plan is returned."""
-    return Reservation.of(close.void_reservation(context, reservation_id))
+    return Reservation.of(reservations.void_reservation(context, reservation_id))
 
 
 @routes.change("/reservations/{reservation_id}/renew", "Renew a reservation", *_CONFLICTING, tag="reservations")
@@ -119,7 +119,7 @@ def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     A plan whose last steps were removed because a limit was lowered cannot be renewed: 409
     `reservation_state_conflict`.
     """
-    return Reservation.of(close.renew_reservation(context, reservation_id))
+    return Reservation.of(reservations.renew_reservation(context, reservation_id))
 
 
 def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:

@@ -23,8 +23,7 @@ from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import FilterKind
 from app.ledger.windows import ALWAYS, Window
-from app.service.accounts.partitions import ParallelSpec
-from app.service.accounts.spec import AccountSpec
+from app.service.accounts.spec import AccountSpec, ParallelSpec
 
 BLOCK_EXAMPLE: dict[str, Any] = {
     "data_from": "2026-11-01T00:00:00Z",

@@ -22,7 +22,7 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.admission import Reading, reading_of
 from app.ledger.filters import FilterKind
-from app.service.accounts.partitions import AccountView
+from app.service.accounts.lookup import AccountView
 from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {

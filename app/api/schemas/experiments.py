@@ -29,13 +29,16 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, step_events_of
 from app.api.schemas.reservations import not_made
 from app.api.schemas.steps import refusal_facts
+from app.ledger.accounts import StepEvent
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
-from app.ledger.experiments import ChargingMode
+from app.ledger.experiments import ChargingMode, sweep_event
+from app.ledger.filters import FilterKind
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
-from app.service.experiments import ExperimentRecord, Sweep
+from app.service.experiments import ExperimentRecord
 from app.service.idempotency import StoredResponse
+from app.service.runs.register import RunRegistration
 
 _TRIALS: dict[str, Any] = {"events": [{"event": EXAMPLE_EVENT, "count": 1000}], "mean": 8.0, "shape": 1.0}
 EXPERIMENT_EXAMPLE: dict[str, Any] = {
@@ -123,21 +126,21 @@ class CreateExperiment(CreateAccount):
         limit = None if self.limit is None else self.limit.domain()
         return AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
 
-    def sweep(self) -> Sweep:
+    def sweep(self) -> RunRegistration:
         """Convert to a sweep that is charged as a whole.
 
         Raises:
             PlanTooExpensiveError: pricing a trial exceeds the work limit of a request.
         """
         assert self.trials is not None, "it was checked"
-        return Sweep(
-            self.name,
+        event = sweep_event(step_events_of(self.trials.events), self.trials.mean, self.trials.shape)
+        return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            step_events_of(self.trials.events),
-            self.trials.mean,
-            self.trials.shape,
-            self.privacy_unit,
-            self.neighboring_relation,
+            AccountSpec(self.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),)),
+            event,
+            privacy_unit=self.privacy_unit,
+            relation=self.neighboring_relation,
+            bounded=True,
         )
 
 

@@ -156,7 +156,7 @@ class AccountPolicy(Output):
     def of(cls, record: PolicyRecord) -> Self:
         """Convert from the domain."""
         return cls(
-            account=None if record.of_organisation else record.subject,
+            account=record.account_id,
             path=record.path,
             policy=facts_of(record.policy),
             effective=_SAID | facts_of(record.effective),

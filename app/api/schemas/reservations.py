@@ -26,9 +26,9 @@ from app.ledger.admission import Refusal
 from app.ledger.reservations import ReservationStatus
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
-from app.service.reservations.create import CreatedReservation as DomainCreatedReservation
-from app.service.reservations.create import PlanRequest
-from app.service.reservations.create import PrecedingReservation as DomainPrecedingReservation
+from app.service.reservations import CreatedReservation as DomainCreatedReservation
+from app.service.reservations import PlanRequest
+from app.service.reservations import PrecedingReservation as DomainPrecedingReservation
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600

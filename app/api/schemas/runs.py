@@ -30,7 +30,7 @@ from app.ledger.deviations import DeviationKind
 from app.ledger.runs import RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
-from app.service.runs.register import RegisteredRun, RunDeclaration
+from app.service.runs.register import RunRegistration
 
 RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,
@@ -100,22 +100,23 @@ class CreateRun(CreateAccount):
         default=None, description="Maximum declared pace; a faster run is flagged."
     )
 
-    def registration(self) -> RegisteredRun:
+    def registration(self) -> RunRegistration:
         """Convert to the domain.
 
         Raises:
             PlanTooExpensiveError: pricing the plan exceeds the work limit of a request.
         """
-        declaration = RunDeclaration(
+        limit = None if self.limit is None else self.limit.domain()
+        return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
+            AccountSpec(self.name, limit, self.filter, step_events_of(self.planned)),
             None if self.event is None else self.event.domain,
+            step_events_of(self.plan),
+            self.lease_seconds,
             self.privacy_unit,
             self.neighboring_relation,
             self.steps_per_hour,
         )
-        limit = None if self.limit is None else self.limit.domain()
-        spec = AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
-        return RegisteredRun(declaration, spec, step_events_of(self.plan), self.lease_seconds)
 
 
 class Deviation(Output):

@@ -1,27 +1,114 @@
 """Creation and listing of populations and budgets."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
 from sqlalchemy import Connection
 
+from app.accounting.events import NeighboringRelation
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
+from app.ledger.filters import FilterKind, Limit
 from app.ledger.lookalikes import look_alike
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_writes, accounts, partitions
-from app.service.accounts.lookup import find_parent, require_reach
-from app.service.accounts.partitions import AccountView, account_views, build_attestation, check_part, partition_payload
-from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, require_dates, validate_spec
-from app.service.audit_log import AuditEvent
+from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective
+from app.ledger.proposals import Proposal, ProposalKind
+from app.persistence.repositories import account_writes, accounts, organisations, partitions
+from app.persistence.repositories.account_values import planned_text, read_planned
+from app.service.accounts.lookup import AccountView, account_views, find_parent, require_reach
+from app.service.accounts.spec import (
+    AccountSpec,
+    ParallelSpec,
+    account_audit_payload,
+    build_attestation,
+    check_part,
+    new_account,
+    partition_payload,
+    require_dates,
+    validate_spec,
+)
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import Effect
+from app.service.change_control import open_proposals, propose
+from app.service.idempotency import use_case
+
+MOST_WAITING: Final = 1000
+"""Number of open proposals that a new name is compared with."""
 
 
-def check_population(
-    tx: Connection, context: RequestContext, terms: AccountSpec, population: Population, ready: PrecomputedCosts
-) -> Account:
+@use_case(Permission.ACCOUNT_MANAGE, whole_organisation=True)
+def create_population(
+    tx: Connection, context: RequestContext, terms: AccountSpec, population: Population
+) -> AccountView | Proposal:
+    """Create a population, or propose it if the policy requires a second person.
+
+    Raises:
+        As `check_population`; also NameTakenError: a proposed population has a lookalike of the name.
+    """
+    account = check_population(tx, context, terms, population)
+    policy = organisations.policy(tx, context.organisation_id)[0] or EMPTY_POLICY
+    if effective((PolicySource(ORGANISATION, policy),)).approvers_to_create_population == 1:
+        return _open(tx, context, account, [], population, terms)
+    for waiting in open_proposals(tx, context, None, {ProposalKind.POPULATION}, limit=MOST_WAITING):
+        other = waiting.proposed["name"]
+        if look_alike(terms.name, other):
+            raise NameTakenError(f"{waiting.id} proposes {other!r} already; decide it first.", name=other)
+    told = f"The population {terms.name}: another person has to approve it."
+    return propose(tx, context, ProposalKind.POPULATION, None, population_payload(terms, population), told)
+
+
+def approve_population(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
+    """Create a proposed population; the transaction has locked the organisation.
+
+    Raises:
+        NameTakenError: a population has this name or a lookalike by now.
+        PolicyViolationError: a policy forbids it by now.
+    """
+    terms, population = parse_population_payload(proposal.proposed)
+    account = check_population(tx, context, terms, population)
+    _open(tx, context, account, [], population, terms, attested_by=proposal.proposed_by)
+
+
+def population_payload(terms: AccountSpec, population: Population) -> dict[str, Any]:
+    """Serialize a population for its proposal; `parse_population_payload` is the inverse."""
+    assert terms.limit is not None, "a population has a limit"
+    facts: dict[str, Any] = {
+        "name": terms.name,
+        "limit": asdict(terms.limit),
+        "filter": str(terms.filter),
+        "planned": json.loads(planned_text(terms.planned)),
+        "privacy_unit": population.privacy_unit,
+        "neighboring_relation": str(population.relation),
+        "size": population.size,
+    }
+    if terms.parallel is not None:
+        facts["max_partitions_per_unit"] = terms.parallel.partitions_per_unit
+        facts["attestation"] = terms.parallel.attestation
+        facts["replacement_assumption"] = terms.parallel.replacement_assumption
+    return facts
+
+
+def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
+    """Deserialize a proposed population."""
+    parallel = None
+    if "max_partitions_per_unit" in facts:
+        parallel = ParallelSpec(facts["max_partitions_per_unit"], facts["attestation"], facts["replacement_assumption"])
+    terms = AccountSpec(
+        name=facts["name"],
+        limit=Limit(**facts["limit"]),
+        filter=FilterKind(facts["filter"]),
+        planned=read_planned(json.dumps(facts["planned"])),
+        parallel=parallel,
+    )
+    relation = NeighboringRelation(facts["neighboring_relation"])
+    return terms, Population(facts["privacy_unit"], relation, facts["size"])
+
+
+def check_population(tx: Connection, context: RequestContext, terms: AccountSpec, population: Population) -> Account:
     """Validate a population and build its account; nothing is written.
 
     The transaction must have locked the organisation.
@@ -35,7 +122,7 @@ def check_population(
         PolicyViolationError: a policy forbids it.
     """
     proposed = new_account(tx, context, AccountKind.POPULATION, None, terms, population.relation)
-    account = validate_spec(proposed, population, ready)
+    account = validate_spec(proposed, population, context.costs)
     require_dates([account], population)
     if terms.parallel is not None:
         build_attestation(context, terms.parallel, population.relation)
@@ -43,24 +130,8 @@ def check_population(
     return account
 
 
-def open_population(
-    tx: Connection,
-    context: RequestContext,
-    terms: AccountSpec,
-    population: Population,
-    ready: PrecomputedCosts,
-    *,
-    attested_by: str | None = None,
-) -> AccountView:
-    """Validate and create a population; errors as `check_population`.
-
-    `attested_by` is the actor who attested that its partitions are disjoint; None: the caller.
-    """
-    account = check_population(tx, context, terms, population, ready)
-    return _open(tx, context, account, [], population, terms, attested_by=attested_by)
-
-
-def create_budget(context: RequestContext, parent: str, terms: AccountSpec) -> Effect[AccountView]:
+@use_case(Permission.ACCOUNT_MANAGE)
+def create_budget(tx: Connection, context: RequestContext, parent: str, terms: AccountSpec) -> AccountView:
     """Create a budget under a population or another budget.
 
     Raises:
@@ -69,24 +140,17 @@ def create_budget(context: RequestContext, parent: str, terms: AccountSpec) -> E
         NameTakenError: the parent has a budget of this name or a lookalike.
         Also those of `validate_spec` and `require_dates`.
     """
-    context.require_permission(Permission.ACCOUNT_MANAGE)
-
-    def create(tx: Connection, ready: PrecomputedCosts) -> AccountView:
-        return open_budget(tx, context, find_parent(tx, context, parent), terms, ready)
-
-    return create
+    return open_budget(tx, context, find_parent(tx, context, parent), terms)
 
 
-def open_budget(
-    tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec, ready: PrecomputedCosts
-) -> AccountView:
+def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec) -> AccountView:
     """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets are at most {MAX_DEPTH} levels under their population.")
     check_part(tx, context, above.account, terms.block)
     ancestors = accounts.path_of(tx, context.organisation_id, above.account.id)
     proposed = new_account(tx, context, AccountKind.BUDGET, above.account, terms, above.account.relation)
-    account = validate_spec(proposed, above.population, ready)
+    account = validate_spec(proposed, above.population, context.costs)
     path = [record.account for record in ancestors]
     require_dates([*path, account], above.population)
     require_name_free(tx, context, above.account.id, terms.name)
@@ -150,6 +214,7 @@ def _open(
     *,
     attested_by: str | None = None,
 ) -> AccountView:
+    """Write an account; `attested_by` attests that its partitions are disjoint, None: the caller."""
     said = None if terms.parallel is None else build_attestation(context, terms.parallel, account.relation, attested_by)
     account_writes.add(tx, context.organisation_id, account, ancestors, population, context.now)
     if said is not None:
@@ -160,5 +225,5 @@ def _open(
     assert opened is not None
     [view] = account_views(tx, context, [opened])
     facts = account_audit_payload(account, population) | partition_payload(said, terms.block)
-    context.record(tx, AuditEvent(AuditAction(f"{account.kind}.created"), account.id, after=facts))
+    context.record(tx, AuditAction(f"{account.kind}.created"), account.id, after=facts)
     return view

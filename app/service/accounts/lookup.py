@@ -1,13 +1,27 @@
 """Lookup of accounts by id or path, within the caller's scope."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
+from app.ledger.account_records import AccountRecord, Attestation, Block
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import budgets_of
 from app.ledger.errors import NotFoundError
-from app.persistence.repositories import accounts, locks
+from app.persistence.repositories import accounts, locks, partitions
+from app.persistence.repositories.dp_events import CostCache
 from app.service.auth.request_context import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class AccountView:
+    """A population or budget with its population's account, attestation and data block."""
+
+    record: AccountRecord
+    population: Account
+    attestation: Attestation | None
+    block: Block | None
 
 
 def require_reach(tx: Connection, context: RequestContext, account_id: str) -> None:
@@ -60,3 +74,20 @@ def find_parent(tx: Connection, context: RequestContext, reference: str) -> Acco
         )
     require_reach(tx, context, found.account.id)
     return found
+
+
+def account_views(tx: Connection, context: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
+    """Add population, attestation and block to accounts; the order is kept."""
+    roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
+    missing = {each.account.population_id for each in records} - roots.keys()
+    if missing:
+        found = accounts.find_many(tx, CostCache(), context.organisation_id, sorted(missing))
+        roots |= {each.account.id: each.account for each in found}
+    composed = [each.account.id for each in records if each.account.partitions_per_unit is not None]
+    said = partitions.attested(tx, context.organisation_id, composed) if composed else {}
+    lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
+    blocks = partitions.blocks_of(tx, context.organisation_id, lower) if lower else {}
+    return [
+        AccountView(each, roots[each.account.population_id], said.get(each.account.id), blocks.get(each.account.id))
+        for each in records
+    ]

@@ -1,4 +1,4 @@
-"""Specification of a new account and its validation."""
+"""Specification of a new account, its validation, and its audit payload."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,21 +7,35 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_records import Block, Population
+from app.ledger.account_records import Attestation, Block, Population
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
-from app.ledger.composition import REMOVAL_IS_BOUNDED, require_bounded_on_removal
+from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, require_bounded_on_removal
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit, check_limit
 from app.ledger.policy_checks import require_limit_allowed, require_relation, require_steps, sources_of
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories import accounts, organisations
+from app.persistence.repositories import accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_sha256
-from app.service.accounts.partitions import ParallelSpec
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.ids import new_id
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSpec:
+    """The attestation that an account's children are disjoint partitions.
+
+    Args:
+        partitions_per_unit: number of partitions that one privacy unit may be in.
+        attestation: why they are disjoint and chosen independently of the data.
+        replacement_assumption: effect of replacing a unit; only for replace_one.
+    """
+
+    partitions_per_unit: int
+    attestation: str | None
+    replacement_assumption: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +95,21 @@ def new_account(
     )
 
 
-def validate_spec(account: Account, population: Population, ready: PrecomputedCosts) -> Account:
+def validate_spec(account: Account, population: Population, costs: PrecomputedCosts) -> Account:
     """Validate limit and planned workload, and tune the filter's weights to the plan.
 
     Raises:
-        CostNotReadyError: a planned event has no cost yet; `run_with_costs` catches it.
+        CostNotReadyError: a planned event has no cost yet; `RequestContext.run_with_costs` catches it.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: no step could ever be admitted.
         InvalidInputError: no filter can be tuned to the planned workload.
     """
     if account.limit is not None:
         check_limit(account.limit, account.filter, population.size, account.grid_version)
-    ready.require(account, [step.event for step in account.planned])
+    costs.require(account, [step.event for step in account.planned])
     workload = zero_curve(account.grid_version)
     for step in account.planned:
-        workload = workload + ready.curve(account, step.event).times(step.count)
+        workload = workload + costs.curve(account, step.event).times(step.count)
     if account.planned and workload.is_exhausted:
         raise InvalidInputError(
             "The planned workload loses everything at every order: no filter can be tuned for it. Plan more noise or "
@@ -118,6 +132,63 @@ def require_dates(path: Sequence[Account], population: Population) -> None:
     planned = [step.event for step in account.planned]
     require_steps(sources, population.relation, planned)
     require_bounded_on_removal(path, planned)
+
+
+def build_attestation(
+    context: RequestContext, said: ParallelSpec, relation: NeighboringRelation, by: str | None = None
+) -> Attestation:
+    """Build the attestation of an account composed in parallel.
+
+    Raises:
+        InvalidInputError: the attestation is missing, or the relation needs or forbids the replacement assumption.
+    """
+    if said.attestation is None or not said.attestation.strip():
+        raise InvalidInputError(
+            "`composition` is parallel, so an `attestation` is needed: say why the parts are disjoint and chosen "
+            'independently of the data, such as "each patient is treated at one site; sites were fixed beforehand".'
+        )
+    if relation is NeighboringRelation.REPLACE_ONE:
+        if said.replacement_assumption is None:
+            raise InvalidInputError(
+                "Under replace_one a replaced unit may leave one part and enter another. Say in "
+                "`replacement_assumption` either stay_in_their_parts (a unit's place fixes its part, whatever is "
+                "there) or removal_is_bounded (the mechanisms of a part bound what it loses when a unit leaves or "
+                "enters)."
+            )
+    elif said.replacement_assumption is not None:
+        raise InvalidInputError(
+            f"`replacement_assumption` applies to the relation replace_one only; this one is {relation}."
+        )
+    return Attestation(said.attestation, said.replacement_assumption, by or context.principal.actor, context.now)
+
+
+def check_part(tx: Connection, context: RequestContext, parent: Account, block: Block | None) -> None:
+    """Check that a parent has room for a budget and its block.
+
+    Raises:
+        InvalidInputError: the parent has the maximum of partitions, the parent of a block is not composed in parallel,
+            or the block overlaps another one.
+    """
+    if parent.partitions_per_unit is None:
+        if block is not None:
+            raise InvalidInputError(
+                f"A block is a part of an account that is composed in parallel, and {parent.path} is not: the "
+                "spending of its children adds up. Create the block under a parallel population or budget."
+            )
+        return
+    siblings = [record.account for record in accounts.children(tx, context.organisation_id, [parent.id])]
+    if len(siblings) >= MAX_PARTITIONS:
+        raise InvalidInputError(f"{parent.path} has {MAX_PARTITIONS} parts already, the most that an account may have.")
+    if block is None:
+        return
+    taken = partitions.blocks_of(tx, context.organisation_id, [sibling.id for sibling in siblings])
+    for sibling in siblings:
+        other = taken.get(sibling.id)
+        if other is not None and other.data_from < block.data_to and block.data_from < other.data_to:
+            raise InvalidInputError(
+                f"The block overlaps {sibling.path}, which has the data from {other.data_from.isoformat()} to "
+                f"{other.data_to.isoformat()}. Blocks of one account are disjoint."
+            )
 
 
 def run_audit_payload(event: str | None, steps: int | None, steps_per_hour: float | None) -> dict[str, object]:
@@ -149,3 +220,21 @@ def account_audit_payload(account: Account, population: Population | None) -> di
         facts["neighboring_relation"] = str(population.relation)
         facts["size"] = population.size
     return facts
+
+
+def partition_payload(said: Attestation | None, block: Block | None) -> dict[str, object]:
+    """Build the part of an audit payload about attestation and block."""
+    facts: dict[str, object] = {}
+    if said is not None:
+        facts["attestation"] = said.text
+        facts["replacement_assumption"] = said.replacement_assumption
+        facts["attested_by"] = said.attested_by
+        facts["attested_at"] = said.attested_at.isoformat()
+    if block is not None:
+        facts["block"] = [block.data_from.isoformat(), block.data_to.isoformat(), block.label]
+    return facts
+
+
+def budget_payload(budgets: Sequence[str]) -> dict[str, object]:
+    """Build the audit payload of several budgets of a run."""
+    return {"budgets": list(budgets)} if len(budgets) > 1 else {}

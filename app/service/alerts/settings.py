@@ -19,7 +19,6 @@ from app.persistence.repositories import account_writes, alerts, organisations
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import LimitForecast, forecast_limit
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 
 
@@ -57,7 +56,7 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
         record = find_path_of(tx, context, account)[-1]
         changed, before = record.account, record.alert_settings
         account_writes.set_alert_settings(tx, context.organisation_id, changed, tells, context.now)
-        context.record(tx, AuditEvent(AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(tells)))
+        context.record(tx, AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(tells))
         passed = tells.thresholds[: reached(changed, tells.thresholds)]
         alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
         return tells

@@ -24,8 +24,7 @@ from app.service.alerts.http_sender import new_secret
 from app.service.alerts.ssrf_guard import check_url
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import Effect, run_effect
+from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
 MOST_WEBHOOKS = 20
@@ -53,34 +52,30 @@ class WebhookStatus:
     last: tuple[Delivery, ...]
 
 
-def create_webhook(context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Effect[Webhook]:
+@use_case(Permission.WEBHOOK_MANAGE, whole_organisation=True)
+def create_webhook(tx: Connection, context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Webhook:
     """Create a webhook; `allow_private` accepts http, and addresses that are not public.
 
     Raises:
         InvalidInputError: the URL is invalid.
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
     check_url(wanted.url, allow_private=allow_private)
-
-    def create(tx: Connection, _: PrecomputedCosts) -> Webhook:
-        if len(alerts.active_webhooks(tx, context.organisation_id)) >= MOST_WEBHOOKS:
-            raise WebhookStateConflictError(
-                f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
-            )
-        made = Webhook(
-            id=new_id("whk", context.now, alerts.newest_webhook_id(tx, context.organisation_id, "whk")),
-            url=wanted.url,
-            types=tuple(map(str, wanted.types)),
-            account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
-            secret=new_secret(),
-            created_at=context.now,
+    if len(alerts.active_webhooks(tx, context.organisation_id)) >= MOST_WEBHOOKS:
+        raise WebhookStateConflictError(
+            f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
         )
-        alerts.add_webhook(tx, context.organisation_id, made)
-        context.record(tx, AuditEvent(AuditAction.WEBHOOK_CREATED, made.id, after=facts(made)))
-        return made
-
-    return create
+    made = Webhook(
+        id=new_id("whk", context.now, alerts.newest_webhook_id(tx, context.organisation_id, "whk")),
+        url=wanted.url,
+        types=tuple(map(str, wanted.types)),
+        account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
+        secret=new_secret(),
+        created_at=context.now,
+    )
+    alerts.add_webhook(tx, context.organisation_id, made)
+    context.record(tx, AuditAction.WEBHOOK_CREATED, made.id, after=facts(made))
+    return made
 
 
 def get_webhook(context: RequestContext, webhook_id: str) -> Webhook:
@@ -110,9 +105,9 @@ def list_webhook_statuses(context: RequestContext, page: PageRequest) -> Page[We
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     """Disable a webhook; a disabled one is returned unchanged."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_permission(Permission.WEBHOOK_MANAGE, whole_organisation=True)
 
-    def write(tx: Connection, _: PrecomputedCosts) -> Webhook:
+    def write(tx: Connection) -> Webhook:
         before = _found(tx, context, webhook_id)
         if before.disabled_at is not None:
             return before
@@ -123,34 +118,26 @@ def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
     return run_effect(context, write)
 
 
-def rotate_secret(context: RequestContext, webhook_id: str, overlap_seconds: int) -> Effect[Webhook]:
+@use_case(Permission.WEBHOOK_MANAGE, whole_organisation=True)
+def rotate_secret(tx: Connection, context: RequestContext, webhook_id: str, overlap_seconds: int) -> Webhook:
     """Rotate a webhook's secret; the previous one signs too for `overlap_seconds`."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-
-    def rotate(tx: Connection, _: PrecomputedCosts) -> Webhook:
-        before = _enabled(tx, context, webhook_id)
-        until = context.now + timedelta(seconds=overlap_seconds)
-        rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
-        alerts.save_secrets(tx, context.organisation_id, rotated)
-        said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
-        context.record(tx, AuditEvent(AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said))
-        return rotated
-
-    return rotate
+    before = _enabled(tx, context, webhook_id)
+    until = context.now + timedelta(seconds=overlap_seconds)
+    rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
+    alerts.save_secrets(tx, context.organisation_id, rotated)
+    said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
+    context.record(tx, AuditAction.WEBHOOK_SECRET_ROTATED, webhook_id, after=said)
+    return rotated
 
 
-def send_test_event(context: RequestContext, webhook_id: str) -> Effect[Delivery]:
+@use_case(Permission.WEBHOOK_MANAGE, whole_organisation=True)
+def send_test_event(tx: Connection, context: RequestContext, webhook_id: str) -> Delivery:
     """Send a test event to a webhook at once."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
-
-    def send(tx: Connection, _: PrecomputedCosts) -> Delivery:
-        _enabled(tx, context, webhook_id)
-        delivery_id = alerts.add_test(tx, context.organisation_id, make_test_alert(webhook_id, context.now), webhook_id)
-        made = alerts.find_delivery(tx, context.organisation_id, delivery_id)
-        assert made is not None
-        return made
-
-    return send
+    _enabled(tx, context, webhook_id)
+    delivery_id = alerts.add_test(tx, context.organisation_id, make_test_alert(webhook_id, context.now), webhook_id)
+    made = alerts.find_delivery(tx, context.organisation_id, delivery_id)
+    assert made is not None
+    return made
 
 
 def list_deliveries(
@@ -170,7 +157,7 @@ def list_deliveries(
 
 def retry_delivery(context: RequestContext, delivery_id: str) -> Delivery:
     """Retry a delivery at once, whatever its status, and return it as pending."""
-    context.require_organisation_scope(Permission.WEBHOOK_MANAGE)
+    context.require_permission(Permission.WEBHOOK_MANAGE, whole_organisation=True)
 
     def write(tx: Connection) -> Delivery:
         found = _delivery(tx, context, delivery_id)

@@ -20,7 +20,7 @@ from app.persistence.repositories import audit, organisations
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
-from app.service.idempotency import Effect
+from app.service.idempotency import use_case
 from app.service.signatures import Signer
 
 RUNS_AN_ACT: Final = 500
@@ -32,11 +32,10 @@ LOOK_SECONDS: Final = 30.0
 _logger = logging.getLogger(__name__)
 
 
-def make_checkpoint(context: RequestContext, signer: Signer) -> Effect[Checkpoint]:
+@use_case(Permission.AUDIT_READ, whole_organisation=True)
+def make_checkpoint(tx: Connection, context: RequestContext, signer: Signer) -> Checkpoint:
     """Create a checkpoint."""
-    context.require_organisation_scope(Permission.AUDIT_READ)
-
-    return lambda tx, _: sign(tx, context.organisation_id, signer, context.actor, context.now)
+    return sign(tx, context.organisation_id, signer, context.actor, context.now)
 
 
 def list_checkpoints(context: RequestContext, page: PageRequest) -> Page[Checkpoint]:
@@ -54,13 +53,8 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
     organisations.lock(tx, organisation_id)
     while moved := audit.unanchored(tx, organisation_id, RUNS_AN_ACT):
         heads = {run_id: [decisions, head.hex()] for run_id, decisions, head in moved}
-        record_event(
-            tx,
-            organisation_id,
-            actor,
-            AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads}),
-            now,
-        )
+        anchored = AuditEvent(AuditAction.RUNS_ANCHORED, organisation_id, after={"runs": heads})
+        record_event(tx, organisation_id, actor, anchored, now)
         audit.anchor(tx, organisation_id, moved)
     count, head = audit.head(tx, organisation_id)
     last = audit.latest_checkpoint(tx, organisation_id)

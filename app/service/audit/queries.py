@@ -1,13 +1,12 @@
 """Query decisions, audit events and the state of the audit log."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
-from app.ledger.audit import AuditFilter
+from app.ledger.audit import AuditFilter, Checkpoint
 from app.ledger.decisions import DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.hash_chain import AuditEntry
@@ -57,12 +56,6 @@ def read_audit_entries(
         return audit.list_entries(tx, context.organisation_id, reachable, page, oldest_first=oldest_first)
 
 
-def name_accounts(context: RequestContext, ids: Collection[str]) -> dict[str, str]:
-    """Get the paths of the accounts among ids from readable audit events."""
-    with context.read(Permission.AUDIT_READ) as tx:
-        return overview_queries.paths_of(tx, context.organisation_id, ids)
-
-
 def _check_time(since: datetime | None, until: datetime | None) -> None:
     """Raise InvalidInputError if `until` is before `since`, because the list would always be empty."""
     if since is not None and until is not None and since > until:
@@ -87,15 +80,14 @@ class ChainHealth:
     """State of an organisation's audit log.
 
     Args:
-        signed: number of entries that the last checkpoint covers; None: no checkpoint.
+        checkpoint: the last one, if any.
         stopped: reason of the quarantine, by account id.
         paths: of these accounts, by id.
     """
 
     length: int
     head: str
-    signed: int | None
-    signed_at: datetime | None
+    checkpoint: Checkpoint | None
     stopped: dict[str, str]
     paths: dict[str, str]
 
@@ -104,16 +96,8 @@ def read_health(context: RequestContext) -> ChainHealth:
     """Get the state of the audit log."""
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
         length, head = audit.head(tx, context.organisation_id)
-        last = audit.latest_checkpoint(tx, context.organisation_id)
         stopped = {
             account_id: why for (_, account_id), why in raw_rows.quarantined(tx, context.organisation_id).items()
         }
-        found = overview_queries.paths_of(tx, context.organisation_id, stopped.keys())
-    return ChainHealth(
-        length=length,
-        head=head.hex(),
-        signed=None if last is None else last.audit_length,
-        signed_at=None if last is None else last.created_at,
-        stopped=stopped,
-        paths=found,
-    )
+        paths = overview_queries.paths_of(tx, context.organisation_id, stopped.keys())
+        return ChainHealth(length, head.hex(), audit.latest_checkpoint(tx, context.organisation_id), stopped, paths)

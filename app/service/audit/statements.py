@@ -14,7 +14,7 @@ from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.filters import FilterKind
-from app.ledger.runs import TERMINAL, Run
+from app.ledger.runs import TERMINAL
 from app.persistence.repositories import accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
@@ -239,24 +239,21 @@ def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
 def _trained(tx: Connection, context: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Describe runs with their cost, in a constant number of statements."""
     states = {run.account_id: run for run in runs.get_many(tx, context.organisation_id, run_ids)}
-    paths = find_paths(tx, context, run_ids)
-    return [
-        _trained_one(states[run_id], [record.account for record in path])
-        for run_id, path in zip(run_ids, paths, strict=True)
-    ]
-
-
-def _trained_one(run: Run, path: Sequence[Account]) -> dict[str, Any]:
-    reading = reading_of(path)
-    return {
-        "id": run.account_id,
-        "path": path[-1].path,
-        "status": str(run.status),
-        **json_finite(epsilon=reading.epsilon),
-        "delta": reading.delta,
-        "decisions": run.decisions,
-        "head": run.chain_head.hex(),
-    }
+    trained = []
+    for path in find_paths(tx, context, run_ids):
+        run, reading = states[path[-1].account.id], reading_of([record.account for record in path])
+        trained.append(
+            {
+                "id": run.account_id,
+                "path": path[-1].account.path,
+                "status": str(run.status),
+                **json_finite(epsilon=reading.epsilon),
+                "delta": reading.delta,
+                "decisions": run.decisions,
+                "head": run.chain_head.hex(),
+            }
+        )
+    return trained
 
 
 def _chain(tx: Connection, context: RequestContext) -> dict[str, Any]:

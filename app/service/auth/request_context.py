@@ -1,19 +1,21 @@
 """The request context that use cases receive."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from app.ledger.audit import AuditAction
 from app.ledger.errors import InsufficientScopeError
 from app.ledger.hash_chain import Actor
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 from app.persistence.database import Database
 from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
+from app.service.costing import CostNotReadyError, PrecomputedCosts
 
 T = TypeVar("T")
 
@@ -25,6 +27,7 @@ class RequestContext:
     Args:
         now: in UTC, the latest time that the database's clock may show; use cases know no other clock.
         earliest: the earliest time that it may show; None: same as `now`.
+        costs: computed for this request so far, outside of its transactions.
     """
 
     db: Database
@@ -32,6 +35,7 @@ class RequestContext:
     now: datetime
     request_id: str | None = None
     earliest: datetime | None = None
+    costs: PrecomputedCosts = field(default_factory=PrecomputedCosts, compare=False)
 
     @property
     def lapsed_by(self) -> datetime:
@@ -53,10 +57,7 @@ class RequestContext:
         self, needed: Permission = Permission.LEDGER_READ, *, whole_organisation: bool = False
     ) -> Iterator[Connection]:
         """Require a permission, maybe in the whole organisation, and open a read transaction."""
-        if whole_organisation:
-            self.require_organisation_scope(needed)
-        else:
-            self.require_permission(needed)
+        self.require_permission(needed, whole_organisation=whole_organisation)
         with self.db.read(self.organisation_id) as tx:
             yield tx
 
@@ -64,12 +65,36 @@ class RequestContext:
         """Run a unit of work in a write transaction of the organisation; see `Database.transact`."""
         return self.db.transact(self.organisation_id, work)
 
-    def record(self, tx: Connection, act: AuditEvent) -> None:
-        """Append an audit event of the caller, in the transaction of the change."""
-        record_event(tx, self.organisation_id, self.actor, act, self.now)
+    def run_with_costs(self, work: Callable[[], T]) -> T:
+        """Run a transaction, and repeat it when costs are missing.
 
-    def require_permission(self, needed: Permission) -> None:
-        """Raise InsufficientScopeError if the caller's role lacks a permission."""
+        The transaction that misses costs is rolled back without changes, and they are computed without the lock.
+
+        Raises:
+            UnsupportedEventError: an event has no sound bound under the population's relation.
+            RateLimitedError: too many calculations of the organisation are waiting.
+        """
+        while True:
+            try:
+                return work()
+            except CostNotReadyError as missing:
+                missing.compute(self.organisation_id)
+
+    def record(
+        self,
+        tx: Connection,
+        action: AuditAction,
+        subject: str,
+        before: Mapping[str, object] | None = None,
+        after: Mapping[str, object] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Append an audit event of the caller, in the transaction of the change; see `AuditEvent`."""
+        event = AuditEvent(action, subject, before, after, reason)
+        record_event(tx, self.organisation_id, self.actor, event, self.now)
+
+    def require_permission(self, needed: Permission, *, whole_organisation: bool = False) -> None:
+        """Raise InsufficientScopeError if the caller's role lacks a permission, maybe in the whole organisation."""
         role = self.principal.role
         if needed not in PERMISSIONS[role]:
             allowed = [str(each) for each in holders(needed)]
@@ -78,11 +103,7 @@ class RequestContext:
                 required_permission=str(needed),
                 required_roles=allowed,
             )
-
-    def require_organisation_scope(self, needed: Permission) -> None:
-        """Raise InsufficientScopeError if the role lacks a permission, or is bound to an account."""
-        self.require_permission(needed)
-        if self.principal.scope is not None:
+        if whole_organisation and self.principal.scope is not None:
             raise InsufficientScopeError(
                 f"This concerns the whole organisation; your role is limited to {self.principal.scope} only.",
                 required_permission=str(needed),

@@ -23,7 +23,6 @@ from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys
 from app.persistence.repositories.api_keys import SessionRecord
-from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import Principal, principal_of, secret_hash
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
@@ -72,7 +71,7 @@ def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | 
         for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
             _end(tx, context, first)
         api_keys.add_session(tx, session)
-        context.record(tx, AuditEvent(AuditAction.SESSION_CREATED, session.id, after=_facts(session)))
+        context.record(tx, AuditAction.SESSION_CREATED, session.id, after=_facts(session))
 
     context.transact(write)
     return f"{session.id}.{secret}"
@@ -150,7 +149,7 @@ def _facts(session: SessionRecord) -> dict[str, object]:
 
 def _end(tx: Connection, context: RequestContext, session_id: str) -> None:
     if api_keys.remove_session(tx, context.organisation_id, session_id):
-        context.record(tx, AuditEvent(AuditAction.SESSION_ENDED, session_id))
+        context.record(tx, AuditAction.SESSION_ENDED, session_id)
 
 
 def _caller(session: SessionRecord, key: KeyRecord | None, placement: str, now: datetime) -> Principal | None:

@@ -41,7 +41,7 @@ from app.service.charging.requests import (
 )
 from app.service.charging.saving import remember, save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service.costing import CostNotReadyError
 from app.service.metrics import TRACES
 
 MOST_WAITING = 2048
@@ -100,7 +100,7 @@ class CommitQueue:
             Also those of `decide`.
         """
         context.require_permission(Permission.STEP_AUTHORIZE)
-        command = StepCommand(context, request, PrecomputedCosts(), ends_plan=True)
+        command = StepCommand(context, request, ends_plan=True)
         asked_at = perf_counter()
         result = await self._repeated(command, self._submit)
         metrics.observe_step_authorization(perf_counter() - asked_at)
@@ -109,7 +109,7 @@ class CommitQueue:
     async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide as `authorize_steps` without recording."""
         context.require_permission(Permission.STEP_AUTHORIZE)
-        return await self._repeated(StepCommand(context, request, PrecomputedCosts()), self._preview)
+        return await self._repeated(StepCommand(context, request), self._preview)
 
     @property
     def waiting(self) -> int:

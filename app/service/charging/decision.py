@@ -134,7 +134,7 @@ def _under_reservation(
     path = [work.record(at).account for at in work.paths[run.account_id]]
     require_open(path, command.context.now)
     own = path[-1]
-    priced = price_steps(own, steps, work.costs_of(own), command.ready)
+    priced = price_steps(own, steps, work.costs_of(own), command.context.costs)
     cost = total_cost(priced)
     exact = _is_exact(work, own, taken)
     held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
@@ -162,7 +162,7 @@ def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reserv
     """Sum the costs of the rest of a plan."""
     if taken.run_id not in work.costed_plans:
         raise NotLoadedError(own, taken)
-    priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.ready)
+    priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
     return total_cost(priced) if priced else zero_curve(own.grid_version)
 
 
@@ -175,7 +175,7 @@ def _by_the_accounts(
     fingerprint: str,
 ) -> Decision:
     """Admit, refuse or record steps against every account of the path."""
-    request, ready, now = command.request, command.ready, command.context.now
+    request, ready, now = command.request, command.context.costs, command.context.now
     _require_allowed(work, command, run, path, steps)
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -12,15 +12,12 @@ from app.accounting.curves import PURE
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.admission import Refusal
-from app.ledger.audit import AuditAction
 from app.ledger.decisions import Decision
 from app.ledger.errors import InvalidInputError
 from app.ledger.limit_changes import LimitChange
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
 from app.service.json_values import json_finite
 
 
@@ -83,7 +80,6 @@ class StepCommand:
     """A request in the commit queue, repeated until its prerequisites are met.
 
     Args:
-        ready: costs computed outside the transaction.
         needs_path: whether to lock the run's ancestors even if a reservation may cover the steps.
         ends_plan: whether to close a reservation whose next steps were cancelled, so that its rest is released.
         charges_sweep: whether it is the single charge of a sweep.
@@ -91,7 +87,6 @@ class StepCommand:
 
     context: RequestContext
     request: StepRequest
-    ready: PrecomputedCosts
     needs_path: bool = False
     ends_plan: bool = False
     charges_sweep: bool = False
@@ -126,12 +121,10 @@ class NotLoadedError(Exception):
         self.plan = plan
 
 
-def refusal_event(action: AuditAction, subject: str, count: int, binding: str, facts: Mapping[str, Any]) -> AuditEvent:
-    """Build the audit event of a refused creation under the account `subject`.
-
-    `count` is the number of refused steps, `facts` the result of `refusal_details`.
-    """
-    return AuditEvent(action, subject, after={"count": count, "binding_account": binding, **facts})
+def refusal_payload(refusal: Refusal, plan: Sequence[StepEvent]) -> dict[str, Any]:
+    """Build the audit payload of a refused plan."""
+    count = sum(step.count for step in plan)
+    return {"count": count, "binding_account": refusal.binding.id, **refusal_details(refusal)}
 
 
 def refusal_details(refusal: Refusal) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,21 +12,25 @@ from sqlalchemy import Connection
 from app.ledger.api_keys import KeyRecord
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError, require_found
-from app.ledger.hash_chain import Actor, digest
+from app.ledger.hash_chain import digest
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.audit_log import AuditEvent, record_event
-from app.service.auth.authentication import CLI_ACTOR, secret_hash
+from app.service.auth.authentication import secret_hash
 from app.service.auth.request_context import RequestContext, cli_context
-from app.service.costing import PrecomputedCosts
-from app.service.idempotency import Effect, run_effect
+from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
 SECRET_BYTES: Final = 32
+
+MOST_OVERLAP_SECONDS = 30 * 86_400
+"""Maximum time for which a rotated key stays valid."""
+
+MOST_ROTATIONS: Final = 1_000_000
+"""Bound of the query for one key's rotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +64,6 @@ class KeyTerms:
     expires_at: datetime | None = None
 
 
-def generate_key(organisation_id: str, terms: KeyTerms, issuer: str, now: datetime) -> IssuedKey:
-    """Generate a key with a random secret; nothing is stored."""
-    secret = secrets.token_urlsafe(SECRET_BYTES)
-    record = KeyRecord(
-        id=new_id("key", now),
-        organisation_id=organisation_id,
-        name=terms.name,
-        role=str(terms.role),
-        scope=terms.scope,
-        secret_hash=secret_hash(secret),
-        created_by=issuer,
-        created_at=now,
-        expires_at=terms.expires_at,
-    )
-    return IssuedKey(record, f"{record.id}.{secret}")
-
-
-def add_key(tx: Connection, issued: IssuedKey, actor: Actor, now: datetime) -> None:
-    """Store a new key and record it in the audit log."""
-    api_keys.add(tx, issued.record)
-    act = AuditEvent(AuditAction.API_KEY_CREATED, issued.id, after=key_audit_payload(issued.record))
-    record_event(tx, issued.record.organisation_id, actor, act, now)
-
-
 def key_audit_payload(key: KeyRecord) -> dict[str, object]:
     """Build the audit payload of a key, without its secret."""
     ends = {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
@@ -94,13 +74,6 @@ def key_audit_payload(key: KeyRecord) -> dict[str, object]:
         "secret_sha256": digest(key.secret_hash),
         **{name: moment and moment.isoformat() for name, moment in ends.items()},
     }
-
-
-MOST_OVERLAP_SECONDS = 30 * 86_400
-"""Maximum time for which a rotated key stays valid."""
-
-MOST_ROTATIONS: Final = 1_000_000
-"""Bound of the query for one key's rotations."""
 
 
 def create_key(
@@ -127,41 +100,27 @@ def create_key(
         organisation_id = organisations.find_organisation(tx, organisation)
         if organisation_id is None:
             raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
-        whole = terms
-        if terms.scope is not None:
-            context = cli_context(db, organisation_id, now)
-            whole = replace(terms, scope=find_account(tx, context, terms.scope).account.id)
-        issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
-        while is_taken(issued.id):
-            issued = generate_key(organisation_id, whole, CLI_ACTOR.id, now)
-        add_key(tx, issued, CLI_ACTOR, now)
-        return issued
+        context = cli_context(db, organisation_id, now)
+        return _add_key(tx, context, _with_scope_id(tx, context, terms), is_taken)
 
     return db.transact(ALL_TENANTS, create)
 
 
-def issue_key(context: RequestContext, terms: KeyTerms) -> Effect[IssuedKey]:
+@use_case(Permission.KEY_MANAGE)
+def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> IssuedKey:
     """Issue a key.
 
     The caller's role must be allowed to issue the key's, and a key issues none that outlives it.
     """
-    context.require_permission(Permission.KEY_MANAGE)
     _require_future(terms, context.now)
-
-    def issue(tx: Connection, _: PrecomputedCosts) -> IssuedKey:
-        scope = None if terms.scope is None else find_account(tx, context, terms.scope).account.id
-        _require_lendable(tx, context, terms.role, scope)
-        _require_no_longer(tx, context, terms.expires_at)
-        issued = generate_key(
-            context.organisation_id, replace(terms, scope=scope), context.principal.actor, context.now
-        )
-        add_key(tx, issued, context.actor, context.now)
-        return issued
-
-    return issue
+    terms = _with_scope_id(tx, context, terms)
+    _require_lendable(tx, context, terms.role, terms.scope)
+    _require_no_longer(tx, context, terms.expires_at)
+    return _add_key(tx, context, terms)
 
 
-def rotate_key(context: RequestContext, key_id: str, overlap_seconds: int) -> Effect[IssuedKey]:
+@use_case()
+def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_seconds: int) -> IssuedKey:
     """Issue a key's successor; the old key stays valid for an overlap.
 
     Needs KEY_MANAGE and a role that may issue the key's, or is the key itself.
@@ -169,27 +128,17 @@ def rotate_key(context: RequestContext, key_id: str, overlap_seconds: int) -> Ef
     Raises:
         InvalidInputError: the key is revoked or expired.
     """
-    if context.principal.actor != key_id:
-        context.require_permission(Permission.KEY_MANAGE)
-
-    def rotate(tx: Connection, _: PrecomputedCosts) -> IssuedKey:
-        old = _found(tx, context, key_id)
-        trouble = old.invalid_reason(context.now)
-        if trouble is not None:
-            raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
-        if context.principal.actor != key_id:
-            _require_lendable(tx, context, Role(old.role), old.scope)
-        ends = context.now + timedelta(seconds=overlap_seconds)
-        ends = ends if old.expires_at is None else min(ends, old.expires_at)
-        terms = KeyTerms(Role(old.role), old.name, old.scope, old.expires_at)
-        issued = generate_key(context.organisation_id, terms, context.principal.actor, context.now)
-        add_key(tx, issued, context.actor, context.now)
-        api_keys.change(tx, old, expires_at=ends)
-        after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
-        context.record(tx, AuditEvent(AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after))
-        return issued
-
-    return rotate
+    old = _manageable(tx, context, key_id)
+    trouble = old.invalid_reason(context.now)
+    if trouble is not None:
+        raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
+    issued = _add_key(tx, context, KeyTerms(Role(old.role), old.name, old.scope, old.expires_at))
+    ends = context.now + timedelta(seconds=overlap_seconds)
+    ends = ends if old.expires_at is None else min(ends, old.expires_at)
+    api_keys.change(tx, old, expires_at=ends)
+    after = key_audit_payload(replace(old, expires_at=ends)) | {"replaced_by": issued.id}
+    context.record(tx, AuditAction.API_KEY_ROTATED, old.id, before=key_audit_payload(old), after=after)
+    return issued
 
 
 def revoke_key(
@@ -200,13 +149,9 @@ def revoke_key(
     Needs KEY_MANAGE and a role that may issue the key's, or is the key itself. A revoked key stays as it is.
     `include_successors` also revokes rotated successors, which a thief may have created.
     """
-    if context.principal.actor != key_id:
-        context.require_permission(Permission.KEY_MANAGE)
 
-    def revoke(tx: Connection, _: PrecomputedCosts) -> KeyRecord:
-        old = _found(tx, context, key_id)
-        if context.principal.actor != key_id:
-            _require_lendable(tx, context, Role(old.role), old.scope)
+    def revoke(tx: Connection) -> KeyRecord:
+        old = _manageable(tx, context, key_id)
         if include_successors:
             for heir in sorted(rotation_lineage(tx, context.organisation_id, {key_id}) - {key_id}):
                 _revoke(tx, context, _found(tx, context, heir), reason)
@@ -215,14 +160,42 @@ def revoke_key(
     return run_effect(context, revoke)
 
 
+def _add_key(
+    tx: Connection, context: RequestContext, terms: KeyTerms, is_taken: Callable[[str], bool] = lambda _: False
+) -> IssuedKey:
+    """Store a new key with a random secret, and record it in the audit log."""
+    secret, key_id = secrets.token_urlsafe(SECRET_BYTES), new_id("key", context.now)
+    while is_taken(key_id):
+        key_id = new_id("key", context.now)
+    record = KeyRecord(
+        id=key_id,
+        organisation_id=context.organisation_id,
+        name=terms.name,
+        role=str(terms.role),
+        scope=terms.scope,
+        secret_hash=secret_hash(secret),
+        created_by=context.principal.actor,
+        created_at=context.now,
+        expires_at=terms.expires_at,
+    )
+    api_keys.add(tx, record)
+    context.record(tx, AuditAction.API_KEY_CREATED, key_id, after=key_audit_payload(record))
+    return IssuedKey(record, f"{key_id}.{secret}")
+
+
+def _with_scope_id(tx: Connection, context: RequestContext, terms: KeyTerms) -> KeyTerms:
+    """Find the account of a scope that may be a path."""
+    if terms.scope is None:
+        return terms
+    return replace(terms, scope=find_account(tx, context, terms.scope).account.id)
+
+
 def _revoke(tx: Connection, context: RequestContext, old: KeyRecord, reason: str | None) -> KeyRecord:
     if old.revoked_at is not None:
         return old
     api_keys.change(tx, old, revoked_at=context.now)
     now = replace(old, revoked_at=context.now)
-    context.record(
-        tx, AuditEvent(AuditAction.API_KEY_REVOKED, old.id, key_audit_payload(old), key_audit_payload(now), reason)
-    )
+    context.record(tx, AuditAction.API_KEY_REVOKED, old.id, key_audit_payload(old), key_audit_payload(now), reason)
     return now
 
 
@@ -254,6 +227,16 @@ def list_keys(context: RequestContext, page: PageRequest) -> Page[KeyRecord]:
     """List the keys in the caller's scope."""
     with context.read(Permission.KEY_MANAGE) as tx:
         return api_keys.page(tx, context.organisation_id, context.principal.scope, page)
+
+
+def _manageable(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:
+    """Find the caller's own key or, with KEY_MANAGE, one of a role that the caller may issue."""
+    if context.principal.actor == key_id:
+        return _found(tx, context, key_id)
+    context.require_permission(Permission.KEY_MANAGE)
+    found = _found(tx, context, key_id)
+    _require_lendable(tx, context, Role(found.role), found.scope)
+    return found
 
 
 def _found(tx: Connection, context: RequestContext, key_id: str) -> KeyRecord:

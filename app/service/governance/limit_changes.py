@@ -4,7 +4,7 @@ A lowered limit cancels the planned steps beyond it (ADR 0026).
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -32,22 +32,11 @@ from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
 from app.service.accounts.spec import validate_spec
 from app.service.alerts.alert_factory import threshold_alerts
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
+from app.service.change_control import propose, require_if_match, require_none_open
 from app.service.costing import PrecomputedCosts, cost_steps
-from app.service.governance.change_control import propose, require_if_match, require_none_open
 from app.service.governance.run_approvals import find_excess, needs_approval
-from app.service.idempotency import Effect
-
-
-@dataclass(frozen=True, slots=True)
-class LimitRequest:
-    """A request to change a limit; `tag` is the value of If-Match."""
-
-    account: str
-    limit: Limit
-    reason: str
-    tag: str | None
+from app.service.idempotency import use_case
 
 
 def read_limit(context: RequestContext, account: str) -> AccountRecord:
@@ -61,8 +50,11 @@ def limit_etag(record: AccountRecord) -> str:
     return f'"{record.account.id}-{record.account.limit_revision}"'
 
 
-def change_limit(context: RequestContext, request: LimitRequest) -> Effect[AccountRecord | Proposal]:
-    """Lower a limit, or propose to raise it.
+@use_case(Permission.LIMIT_PROPOSE)
+def change_limit(
+    tx: Connection, context: RequestContext, account: str, limit: Limit, reason: str, tag: str | None
+) -> AccountRecord | Proposal:
+    """Lower a limit, or propose to raise it; `tag` is the value of If-Match.
 
     Needs LIMIT_PROPOSE; to change the limit at once, also ACCOUNT_MANAGE.
 
@@ -73,30 +65,25 @@ def change_limit(context: RequestContext, request: LimitRequest) -> Effect[Accou
         PolicyViolationError: a policy forbids the limit.
         Also those of `validate_spec`.
     """
-    context.require_permission(Permission.LIMIT_PROPOSE)
-
-    def change(tx: Connection, ready: PrecomputedCosts) -> AccountRecord | Proposal:
-        path = find_path_of(tx, context, request.account)
-        record = _with_limit(path[-1])
-        require_if_match("limit", limit_etag(record), request.tag, limit_revision=record.account.limit_revision)
-        limit = record.account.limit
-        assert limit is not None, "it was looked for"
-        if limit == request.limit:
-            raise InvalidInputError("The account has this limit already.")
-        _limited(path, request.limit, ready)
-        _require_allowed(path, request.limit)
-        raised, places = is_raised(limit, request.limit), [each.account for each in path]
-        if raised and not single_approver_allowed(tx, context, places, request.limit):
-            return _propose(tx, context, record, request)
-        context.require_permission(Permission.ACCOUNT_MANAGE)
-        if raised:
-            require_every_budget(tx, context, record.account.id)
-        return apply_limit(tx, context, path, request.limit, request.reason, ready)
-
-    return change
+    path = find_path_of(tx, context, account)
+    record = _with_limit(path[-1])
+    require_if_match("limit", limit_etag(record), tag, limit_revision=record.account.limit_revision)
+    present = record.account.limit
+    assert present is not None, "it was looked for"
+    if present == limit:
+        raise InvalidInputError("The account has this limit already.")
+    _limited(path, limit, context.costs)
+    _require_allowed(path, limit)
+    raised, places = is_raised(present, limit), [each.account for each in path]
+    if raised and not single_approver_allowed(tx, context, places, limit):
+        return _propose(tx, context, record, limit, reason)
+    context.require_permission(Permission.ACCOUNT_MANAGE)
+    if raised:
+        require_every_budget(tx, context, record.account.id)
+    return apply_limit(tx, context, path, limit, reason)
 
 
-def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Apply a proposed limit; the transaction has locked the organisation.
 
     Raises:
@@ -113,7 +100,7 @@ def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal, r
         )
     limit = Limit(**facts["limit"])
     _require_allowed(path, limit)
-    apply_limit(tx, context, path, limit, proposal.reason, ready)
+    apply_limit(tx, context, path, limit, proposal.reason)
 
 
 def apply_limit(
@@ -122,21 +109,18 @@ def apply_limit(
     path: Sequence[AccountRecord],
     limit: Limit,
     reason: str,
-    ready: PrecomputedCosts,
 ) -> AccountRecord:
     """Write a limit, cancel plans over it, and raise threshold alerts.
 
     The transaction has locked the organisation, then the path, which ends with the account before the change.
     """
-    record, after = path[-1], _limited(path, limit, ready)
+    record, after = path[-1], _limited(path, limit, context.costs)
     account_writes.set_limit(tx, context.organisation_id, after, context.now)
     now = replace(record, account=after, updated_at=context.now)
     assert record.account.limit is not None, "only a limit can be changed"
-    revoked = revoke_plans(tx, context, after, ready) if is_lowered(record.account.limit, limit) else []
+    revoked = revoke_plans(tx, context, after) if is_lowered(record.account.limit, limit) else []
     facts = limit_payload(now) | ({"revoked": revoked} if revoked else {})
-    context.record(
-        tx, AuditEvent(AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
-    )
+    context.record(tx, AuditAction(f"{after.kind}.limit_changed"), after.id, limit_payload(record), facts, reason)
     thresholds = record.alert_settings.thresholds
     crossed = thresholds[reached(record.account, thresholds) : reached(after, thresholds)]
     alerts.add(tx, context.organisation_id, threshold_alerts(after, crossed, context.now))
@@ -154,18 +138,18 @@ def limit_payload(record: AccountRecord) -> dict[str, object]:
     }
 
 
-def _propose(tx: Connection, context: RequestContext, record: AccountRecord, request: LimitRequest) -> Proposal:
+def _propose(tx: Connection, context: RequestContext, record: AccountRecord, limit: Limit, reason: str) -> Proposal:
     account = record.account
     require_none_open(tx, context, account.id, {ProposalKind.LIMIT, ProposalKind.RUN})
-    facts = {"limit": asdict(request.limit), "revision": account.limit_revision}
-    return propose(tx, context, ProposalKind.LIMIT, account.id, facts, request.reason, before=limit_payload(record))
+    facts = {"limit": asdict(limit), "revision": account.limit_revision}
+    return propose(tx, context, ProposalKind.LIMIT, account.id, facts, reason, before=limit_payload(record))
 
 
-def _limited(path: Sequence[AccountRecord], limit: Limit, ready: PrecomputedCosts) -> Account:
+def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
     """Build the account with another limit, valid for every population above it."""
     after = with_limit(path[-1].account, limit)
     for population in _populations(path):
-        after = validate_spec(after, population, ready)
+        after = validate_spec(after, population, costs)
     return after
 
 
@@ -208,9 +192,7 @@ def _with_limit(record: AccountRecord) -> AccountRecord:
     return record
 
 
-def revoke_plans(
-    tx: Connection, context: RequestContext, limited: Account, ready: PrecomputedCosts
-) -> list[dict[str, Any]]:
+def revoke_plans(tx: Connection, context: RequestContext, limited: Account) -> list[dict[str, Any]]:
     """Cancel the steps of active plans that no longer fit a lowered limit.
 
     Their cost stays held: a trainer may have executed them before it learns of the limit (ADR 0026). The account's path
@@ -228,7 +210,7 @@ def revoke_plans(
     found = reservations.get_many(tx, context.organisation_id, dict.fromkeys(order))
     plans = _plans(tx, context, limited, sorted(found, key=lambda each: order[each.id]))
     events = {item.event for each in found for item in each.items}
-    priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], ready)
+    priced = cost_steps(tx, context.organisation_id, limited, [StepEvent(event, 1) for event in events], context.costs)
     curves = {each.step.event: each.curve for each in priced}
     changed = revoked_plans(limited, _under(tx, context, limited, plans), plans, curves)
     if changed:

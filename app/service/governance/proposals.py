@@ -1,53 +1,34 @@
 """Proposals: lookup, approval and rejection."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction
 from app.ledger.errors import InsufficientScopeError, ProposalClosedError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import api_keys, proposals
+from app.service.accounts.create import approve_population
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach
-from app.service.audit_log import AuditEvent
 from app.service.auth.authentication import CLI_ACTOR
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
+from app.service.change_control import close_proposal
 from app.service.governance.api_keys import rotation_lineage
 from app.service.governance.limit_changes import approve_limit
-from app.service.governance.openings import approve_population
 from app.service.governance.policies import approve_policy
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 from app.service.idempotency import run_effect
 
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """The effects of a decision on proposals of one kind.
-
-    Args:
-        approve: applies the proposal.
-        reject: closes the subject that waited for it; None if there is none.
-        around: context for slow work that starts before the approving transaction; None if there is none.
-    """
-
-    approve: Callable[[Connection, RequestContext, Proposal, PrecomputedCosts], None]
-    reject: Callable[[Connection, RequestContext, Proposal], None] | None = None
-    around: Callable[[RequestContext, Proposal], AbstractContextManager[None]] | None = None
-
-
-_EFFECTS: Final[Mapping[ProposalKind, Effects]] = {
-    ProposalKind.LIMIT: Effects(approve_limit),
-    ProposalKind.RUN: Effects(approve_run, reject_run),
-    ProposalKind.POLICY: Effects(approve_policy),
-    ProposalKind.POPULATION: Effects(approve_population),
-    ProposalKind.QUARANTINE: Effects(approve_lift, around=verify_before_lift),
+_APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Proposal], None]]] = {
+    ProposalKind.LIMIT: approve_limit,
+    ProposalKind.RUN: approve_run,
+    ProposalKind.POLICY: approve_policy,
+    ProposalKind.POPULATION: approve_population,
+    ProposalKind.QUARANTINE: approve_lift,
 }
 
 
@@ -79,19 +60,20 @@ def approve(context: RequestContext, proposal_id: str, reason: str | None) -> Pr
     """
     context.require_permission(Permission.PROPOSAL_APPROVE)
 
-    def require_allowed(tx: Connection, proposal: Proposal) -> None:
+    def decide(tx: Connection) -> Proposal:
+        proposal = _open(tx, context, proposal_id)
         _require_decidable(tx, context, proposal)
-
-    def work(tx: Connection, proposal: Proposal, ready: PrecomputedCosts) -> None:
-        _EFFECTS[proposal.kind].approve(tx, context, proposal, ready)
+        decided = close_proposal(tx, context, proposal, ProposalStatus.APPROVED, reason)
+        _APPLY[proposal.kind](tx, context, proposal)
+        return decided
 
     with context.db.read(context.organisation_id) as tx:
         proposal = _found(tx, context, proposal_id)
-        around = _EFFECTS[proposal.kind].around if proposal.status is ProposalStatus.OPEN else None
-        if around is not None:
+        lifts = proposal.kind is ProposalKind.QUARANTINE and proposal.status is ProposalStatus.OPEN
+        if lifts:
             _require_decidable(tx, context, proposal)
-    with nullcontext() if around is None else around(context, proposal):
-        return _decide(context, proposal_id, _Change(ProposalStatus.APPROVED, require_allowed, work), reason)
+    with verify_before_lift(context, proposal) if lifts else nullcontext():
+        return run_effect(context, decide)
 
 
 def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Proposal:
@@ -102,62 +84,38 @@ def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Pro
     """
     context.require_permission(Permission.LEDGER_READ)
 
-    def require_allowed(_: Connection, proposal: Proposal) -> None:
-        if proposal.proposed_by != context.principal.actor:
+    def decide(tx: Connection) -> Proposal:
+        proposal = _open(tx, context, proposal_id)
+        own = proposal.proposed_by == context.principal.actor
+        if not own:
             context.require_permission(Permission.PROPOSAL_APPROVE)
-
-    def work(tx: Connection, proposal: Proposal, _: PrecomputedCosts) -> None:
-        end = _EFFECTS[proposal.kind].reject
-        if end is not None:
-            end(tx, context, proposal)
-
-    return _decide(context, proposal_id, _Change(ProposalStatus.REJECTED, require_allowed, work), reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A decision on a proposal: `require_allowed` runs before all writes, `work` after them."""
-
-    status: ProposalStatus
-    require_allowed: Callable[[Connection, Proposal], None]
-    work: Callable[[Connection, Proposal, PrecomputedCosts], None]
-
-
-def _decide(context: RequestContext, proposal_id: str, change: _Change, reason: str | None) -> Proposal:
-    def decide(tx: Connection, ready: PrecomputedCosts) -> Proposal:
-        proposal = _found(tx, context, proposal_id)
-        if proposal.status is not ProposalStatus.OPEN:
-            raise ProposalClosedError(
-                f"The proposal is {proposal.status} since {proposal.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
-                proposal_status=str(proposal.status),
-            )
-        change.require_allowed(tx, proposal)
-        own = change.status is ProposalStatus.REJECTED and proposal.proposed_by == context.principal.actor
-        reached = ProposalStatus.WITHDRAWN if own else change.status
-        decided = replace(
-            proposal, status=reached, decided_by=context.principal.actor, decided_at=context.now, decision_reason=reason
-        )
-        proposals.decide(tx, context.organisation_id, decided)
-        before, after = ({"status": str(each.status)} for each in (proposal, decided))
-        context.record(tx, AuditEvent(AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason))
-        change.work(tx, proposal, ready)
+        reached = ProposalStatus.WITHDRAWN if own else ProposalStatus.REJECTED
+        decided = close_proposal(tx, context, proposal, reached, reason)
+        if proposal.kind is ProposalKind.RUN:
+            reject_run(tx, context, proposal)
         return decided
 
     return run_effect(context, decide)
 
 
-def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
-    found = require_found(proposals.find(tx, context.organisation_id, proposal_id), "proposal", proposal_id)
-    _require_reach(tx, context, found)
+def _open(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
+    found = _found(tx, context, proposal_id)
+    if found.status is not ProposalStatus.OPEN:
+        raise ProposalClosedError(
+            f"The proposal is {found.status} since {found.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
+            proposal_status=str(found.status),
+        )
     return found
 
 
-def _require_reach(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
-    """Require that a proposal's account, or the organisation, is in the caller's scope."""
-    if proposal.account_id is None:
+def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
+    """Find a proposal about an account, or the organisation, in the caller's scope."""
+    found = require_found(proposals.find(tx, context.organisation_id, proposal_id), "proposal", proposal_id)
+    if found.account_id is None:
         context.require_scope([])
     else:
-        require_reach(tx, context, proposal.account_id)
+        require_reach(tx, context, found.account_id)
+    return found
 
 
 def approval_blocker(tx: Connection, context: RequestContext, proposal: Proposal) -> str | None:

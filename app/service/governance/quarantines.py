@@ -12,11 +12,9 @@ from app.ledger.permissions import Permission
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import locks, raw_rows
 from app.service.accounts.lookup import find_account
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts
-from app.service.governance.change_control import open_proposals, propose, require_none_open
-from app.service.idempotency import Effect
+from app.service.change_control import open_proposals, propose, require_none_open
+from app.service.idempotency import use_case
 from app.service.verification import verify
 from app.service.verification.requests import verification_lock
 
@@ -24,13 +22,10 @@ MOST_FAULTS: Final = 20
 """Maximum number of discrepancies in the error."""
 
 
-def list_quarantined(context: RequestContext, account: str | None = None) -> Mapping[str, str]:
-    """Map quarantined accounts, in the organisation or under one account, to their reasons."""
-    with context.read() as tx:
-        if account is None:
-            context.require_scope([])
-            return _quarantined(tx, context, None)
-        return _quarantined(tx, context, find_account(tx, context, account).account.id)
+def list_quarantined(context: RequestContext) -> Mapping[str, str]:
+    """Map the organisation's quarantined accounts to their reasons."""
+    with context.read(whole_organisation=True) as tx:
+        return _quarantined(tx, context)
 
 
 def find_open(context: RequestContext, account: str) -> Proposal | None:
@@ -40,24 +35,20 @@ def find_open(context: RequestContext, account: str) -> Proposal | None:
         return next(iter(open_proposals(tx, context, found, {ProposalKind.QUARANTINE}, limit=1)), None)
 
 
-def propose_lift(context: RequestContext, account: str, reason: str) -> Effect[Proposal]:
+@use_case(Permission.LEDGER_VERIFY)
+def propose_lift(tx: Connection, context: RequestContext, account: str, reason: str) -> Proposal:
     """Propose to lift all quarantines at or under an account.
 
     Raises:
         InvalidInputError: no account at or under it is quarantined, or a proposal is open.
     """
-    context.require_permission(Permission.LEDGER_VERIFY)
-
-    def create(tx: Connection, _: PrecomputedCosts) -> Proposal:
-        record = find_account(tx, context, account)
-        found = _quarantined(tx, context, record.account.id)
-        if not found:
-            raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
-        require_none_open(tx, context, record.account.id, {ProposalKind.QUARANTINE})
-        facts = {"quarantined": dict(found)}
-        return propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason)
-
-    return create
+    record = find_account(tx, context, account)
+    found = _quarantined(tx, context, record.account.id)
+    if not found:
+        raise InvalidInputError(f"Neither {record.account.path} nor an account under it is quarantined.")
+    require_none_open(tx, context, record.account.id, {ProposalKind.QUARANTINE})
+    facts = {"quarantined": dict(found)}
+    return propose(tx, context, ProposalKind.QUARANTINE, record.account.id, facts, reason)
 
 
 @contextmanager
@@ -83,13 +74,12 @@ def verify_before_lift(context: RequestContext, proposal: Proposal) -> Iterator[
         yield
 
 
-def approve_lift(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_lift(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Lift quarantines inside `verified`; the transaction has locked the organisation.
 
     Raises:
         PreconditionFailedError: no quarantine remains there, or one is newer than the proposal.
     """
-    del ready
     found = _quarantined(tx, context, proposal.subject)
     if not found:
         raise PreconditionFailedError(
@@ -105,15 +95,11 @@ def approve_lift(tx: Connection, context: RequestContext, proposal: Proposal, re
         )
     raw_rows.set_quarantine(tx, context.organisation_id, dict.fromkeys(found), context.now)
     after = {"proposal": proposal.id, "proposed_by": proposal.proposed_by, "approved_by": context.principal.actor}
-    context.record(
-        tx,
-        AuditEvent(
-            AuditAction.QUARANTINE_LIFTED, proposal.subject, {"quarantined": dict(found)}, after, proposal.reason
-        ),
-    )
+    before = {"quarantined": dict(found)}
+    context.record(tx, AuditAction.QUARANTINE_LIFTED, proposal.subject, before, after, proposal.reason)
 
 
-def _quarantined(tx: Connection, context: RequestContext, account_id: str | None) -> dict[str, str]:
+def _quarantined(tx: Connection, context: RequestContext, account_id: str | None = None) -> dict[str, str]:
     found = {each: why for (_, each), why in raw_rows.quarantined(tx, context.organisation_id).items()}
     if account_id is None:
         return found

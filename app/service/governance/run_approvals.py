@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import reduce
 from math import inf
 from typing import Final
 
@@ -23,12 +24,11 @@ from app.ledger.runs import RunStatus
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved
 from app.service.accounts.spec import require_dates
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
+from app.service.change_control import propose
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
 from app.service.costing import PrecomputedCosts
-from app.service.governance.change_control import propose
 
 _SUM: Final = Context(prec=60, rounding=ROUND_CEILING)
 
@@ -71,7 +71,8 @@ def find_excess(
             continue
         counted = find_unapproved(tx, context.organisation_id, account.id)
         found = [each for each in counted if each.id != raised]
-        others = _sum(_counted(tx, context, found))
+        # In decimal, rounded up: three limits of 0.1 make 0.3.
+        others = reduce(_SUM.add, map(_exact, _counted(tx, context, found)), Decimal(0))
         approved = raised is not None and len(found) == len(counted)
         if approved or _SUM.add(others, _exact(promised)) > _exact(bound):
             return Excess(account.path, bound, float(others), promised)
@@ -99,14 +100,6 @@ def _counted(tx: Connection, context: RequestContext, found: Sequence[Unapproved
     return counted
 
 
-def _sum(epsilons: Iterable[float]) -> Decimal:
-    """Add epsilons in decimal, rounded up: three limits of 0.1 make 0.3."""
-    total = Decimal(0)
-    for epsilon in epsilons:
-        total = _SUM.add(total, _exact(epsilon))
-    return total
-
-
 def _exact(epsilon: float) -> Decimal:
     return Decimal(repr(epsilon))
 
@@ -131,7 +124,7 @@ def largest(sizes: Sequence[Size]) -> Size:
     return max(sizes, key=lambda size: (size.epsilon, size.delta))
 
 
-def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: PrecomputedCosts) -> Size:
+def size_of(path: Sequence[Account], planned: Sequence[StepEvent], costs: PrecomputedCosts) -> Size:
     """Get a run's maximum spend by its limit, its plan or its parents.
 
     A plan's epsilon is that of the composed plan at the governing limit's delta.
@@ -142,8 +135,8 @@ def size_of(path: Sequence[Account], planned: Sequence[StepEvent], ready: Precom
     governing = next(account.limit for account in reversed(path) if account.limit is not None)
     if not planned:
         return Size(governing.epsilon, governing.delta)
-    ready.require(own, [step.event for step in planned])
-    curve = total_cost([PricedStep(step, ready.curve(own, step.event)) for step in planned])
+    costs.require(own, [step.event for step in planned])
+    curve = total_cost([PricedStep(step, costs.curve(own, step.event)) for step in planned])
     return Size(epsilon_of_curve(orders(own.grid_version), curve, governing.delta).epsilon, governing.delta)
 
 
@@ -208,14 +201,13 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
     require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])
 
 
-def approve_run(tx: Connection, context: RequestContext, proposal: Proposal, ready: PrecomputedCosts) -> None:
+def approve_run(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Activate a pending run; the transaction has locked the organisation.
 
     Raises:
         PreconditionFailedError: the run is not pending, or may spend more than was proposed.
         PolicyViolationError: a policy forbids it by now.
     """
-    del ready
     _end_waiting(tx, context, proposal, RunStatus.ACTIVE, AuditAction.RUN_ACTIVATED)
 
 
@@ -240,4 +232,4 @@ def _end_waiting(
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
     save_transition(tx, work, context, replace(run, status=reached))
-    context.record(tx, AuditEvent(action, run.account_id, {"status": str(run.status)}, {"status": str(reached)}))
+    context.record(tx, action, run.account_id, {"status": str(run.status)}, {"status": str(reached)})

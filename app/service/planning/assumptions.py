@@ -1,12 +1,12 @@
 """Assumptions shared by all planning requests, and warnings about results."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf
 
-from app.accounting.conversion import EpsilonAtOrder
+from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
@@ -43,9 +43,14 @@ class PlanAssumptions:
             total = total + event_curve(event, self.relation, GRID_VERSION).times(count)
         return total
 
-    def warnings(self, events: Collection[DpEvent], delta: float) -> list[str]:
+    def epsilon(self, steps: Sequence[StepEvent], total: RdpCurve, delta: float) -> tuple[EpsilonAtOrder, list[str]]:
+        """Convert the curve of a plan to epsilon at a delta, with warnings about both."""
+        found = epsilon_of_curve(orders(GRID_VERSION), total, delta)
+        return found, self.warnings(steps, delta) + about_epsilon(found, total, delta)
+
+    def warnings(self, steps: Sequence[StepEvent], delta: float) -> list[str]:
         """List warnings about a plan's delta and batches."""
-        found = []
+        found, events = [], [step.event for step in steps]
         if self.population_size is not None and delta * self.population_size >= 1:
             found.append(
                 f"delta {delta:.4g} is not below 1/{self.population_size} = {1 / self.population_size:.3g}: it would "

@@ -162,22 +162,21 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     rule, other_cost = goal.rule(), goal.setting.curve(goal.other_events)
     curve = event_curve(event, goal.setting.relation, rule.grid_version)
     steps = max_count(curve, other_cost, rule)
-    events = [event, *(step.event for step in goal.other_events)]
-    warnings = goal.setting.warnings(events, goal.delta)
+    warnings = goal.setting.warnings((StepEvent(event, 1), *goal.other_events), goal.delta)
+    epochs = None if steps_per_epoch is None else steps // steps_per_epoch
     if steps == 0:
-        warnings.append(_why(goal, f"Not even one step meets epsilon {goal.epsilon:g}"))
+        warnings.append(_why(goal, "one step"))
         if not _fits(goal, other_cost):
-            epochs = None if steps_per_epoch is None else 0
             return Steps(0, epochs, None, None, goal.delta, None, tuple(warnings))
     grid, total = orders(rule.grid_version), other_cost + curve.times(steps)
     found = epsilon_of_curve(grid, total, goal.delta)
-    order = None if total.is_zero else found.order
     warnings += about_epsilon(found, total, goal.delta)
-    if steps_per_epoch is None:
-        return Steps(steps, None, found.epsilon, None, goal.delta, order, tuple(warnings))
-    epochs = steps // steps_per_epoch
-    whole = epsilon_of_curve(grid, other_cost + curve.times(epochs * steps_per_epoch), goal.delta)
-    return Steps(steps, epochs, found.epsilon, whole.epsilon, goal.delta, order, tuple(warnings))
+    whole = None
+    if steps_per_epoch is not None:
+        in_epochs = curve.times(steps - steps % steps_per_epoch)
+        whole = epsilon_of_curve(grid, other_cost + in_epochs, goal.delta).epsilon
+    order = None if total.is_zero else found.order
+    return Steps(steps, epochs, found.epsilon, whole, goal.delta, order, tuple(warnings))
 
 
 def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> float:
@@ -206,24 +205,22 @@ def smallest_adaptive_limit(total: RdpCurve, delta: float, declared: float) -> f
 
 def _solution(value: float, event: DpEvent, count: int, goal: CalibrationGoal) -> Solution:
     steps = (*goal.other_events, StepEvent(event, count))
-    total = goal.setting.curve(steps)
-    found = epsilon_of_curve(orders(goal.rule().grid_version), total, goal.delta)
-    warnings = goal.setting.warnings([step.event for step in steps], goal.delta)
-    warnings += about_epsilon(found, total, goal.delta)
+    found, warnings = goal.setting.epsilon(steps, goal.setting.curve(steps), goal.delta)
     return Solution(value, event, found.epsilon, goal.delta, found.order, tuple(warnings))
 
 
-def _unreachable(goal: CalibrationGoal, what: str) -> Solution:
-    warnings = goal.setting.warnings([step.event for step in goal.other_events], goal.delta)
-    return Solution(None, None, None, goal.delta, None, (*warnings, _why(goal, what)))
+def _unreachable(goal: CalibrationGoal, extreme: str) -> Solution:
+    warnings = goal.setting.warnings(goal.other_events, goal.delta)
+    return Solution(None, None, None, goal.delta, None, (*warnings, _why(goal, extreme)))
 
 
 def _fits(goal: CalibrationGoal, other_cost: RdpCurve) -> bool:
     return other_cost.is_zero or goal.rule().fits(other_cost)
 
 
-def _why(goal: CalibrationGoal, what: str) -> str:
-    if not _fits(goal, goal.setting.curve(goal.other_events)):
-        what = f"The other planned events alone exceed epsilon {goal.epsilon:g}"
+def _why(goal: CalibrationGoal, extreme: str) -> str:
+    """Explain that not even an extreme value of the parameter meets a goal."""
+    fits = _fits(goal, goal.setting.curve(goal.other_events))
+    reason = f"Not even {extreme} meets" if fits else "The other planned events alone exceed"
     held = " with an adaptive filter" if goal.filter is FilterKind.ADAPTIVE else ""
-    return f"{what} at delta {goal.delta:g}{held}: nothing fits."
+    return f"{reason} epsilon {goal.epsilon:g} at delta {goal.delta:g}{held}: nothing fits."

@@ -16,7 +16,7 @@ from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.accounts import StepEvent, zero_curve
-from app.service.planning.assumptions import PlanAssumptions, about_epsilon, about_order, about_size
+from app.service.planning.assumptions import PlanAssumptions, about_order, about_size
 from app.service.planning.calibration import smallest_adaptive_limit
 
 POINT: Final = 120
@@ -103,7 +103,7 @@ class LaplaceNoise:
 def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
     """Compute the epsilon of a plan at delta in [1e-30, 0.5), by every method."""
     total = setting.curve(steps)
-    found = epsilon_of_curve(orders(GRID_VERSION), total, delta)
+    found, warnings = setting.epsilon(steps, total, delta)
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     order = None if found.epsilon == inf else found.order
     accountants = (
@@ -112,7 +112,6 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
     )
-    warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(found, total, delta)
     return PlanCost(found.epsilon, delta, order, tuple(warnings), accountants)
 
 
@@ -127,7 +126,7 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
         AccountantReading("rdp_classic", classic.delta, classic.order if classic.delta < 1 else None, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.delta(epsilon), lambda plan: plan.exact_delta(epsilon)),
     )
-    warnings = setting.warnings([step.event for step in steps], found.delta) + about_size(epsilon)
+    warnings = setting.warnings(steps, found.delta) + about_size(epsilon)
     if found.delta >= 1:
         warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 gives no protection.")
     else:
@@ -147,8 +146,7 @@ def plan_trajectory(
     spend(POINT * min(max_points, sum(step.count for step in steps)))
     points = epsilon_trajectory(parts, delta, max_points)
     total = sum((curve.times(count) for curve, count in parts), zero_curve())
-    last = epsilon_of_curve(orders(GRID_VERSION), total, delta)
-    warnings = setting.warnings([step.event for step in steps], delta) + about_epsilon(last, total, delta)
+    _, warnings = setting.epsilon(steps, total, delta)
     return Trajectory(tuple(points), points[-1].step, delta, tuple(warnings))
 
 

@@ -20,10 +20,9 @@ from app.ledger.noise_search import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
-from app.service.accounts.lookup import find_path_of
-from app.service.accounts.partitions import AccountView, account_views
+from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
+from app.service.costing import cost_steps
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
 from app.service.queries.account_status import (
     AccountStatus,
@@ -194,16 +193,14 @@ def what_if(
 ) -> WhatIfResult | None:
     """Evaluate a run under the last account of a path; None: its cost is not proven."""
     try:
-        return run_with_costs(context.organisation_id, lambda ready: _answer(tx, context, path, plan, ready))
+        return context.run_with_costs(lambda: _answer(tx, context, path, plan))
     except UnsupportedEventError:
         return None
 
 
-def _answer(
-    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun, ready: PrecomputedCosts
-) -> WhatIfResult:
+def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:
     touched, within = _touched(tx, context, path), _readable(context, path)
-    steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], ready)
+    steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], context.costs)
     outcome = admit(touched, steps, lambda *_: None)
     refused = isinstance(outcome, Refusal)
     return WhatIfResult(

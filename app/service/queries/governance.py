@@ -17,7 +17,7 @@ from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, Proposa
 from app.persistence.repositories import accounts, proposals
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
-from app.service.governance.change_control import open_proposals
+from app.service.change_control import open_proposals
 from app.service.governance.limit_changes import limit_etag, single_approver_allowed
 from app.service.governance.policies import PolicyRecord, find_policy, read_policy
 from app.service.governance.proposals import approval_blocker

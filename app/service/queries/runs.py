@@ -23,7 +23,7 @@ from app.persistence.repositories import accounts, audit, decisions, locks, over
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.lookup import find_parent
 from app.service.auth.request_context import RequestContext
-from app.service.costing import PrecomputedCosts, cost_steps, run_with_costs
+from app.service.costing import cost_steps
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""
@@ -89,7 +89,7 @@ class History:
 def get_run(context: RequestContext, run_id: str) -> RunRecord:
     """Get a run."""
     with context.read() as tx:
-        return run_with_costs(context.organisation_id, lambda ready: read_run(tx, context, run_id, ready))
+        return context.run_with_costs(lambda: read_run(tx, context, run_id))
 
 
 def list_runs(
@@ -102,9 +102,7 @@ def list_runs(
         found = runs.page(tx, context.organisation_id, page, scope=scope, budget_id=budget_id, status=status)
         paths = find_paths(tx, context, [run.account_id for run in found.items])
         listed = list(zip(found.items, paths, strict=True))
-        return run_with_costs(
-            context.organisation_id, lambda ready: Page(_records(tx, context, listed, ready), found.next)
-        )
+        return context.run_with_costs(lambda: Page(_records(tx, context, listed), found.next))
 
 
 def read_history(context: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
@@ -140,19 +138,17 @@ def partitions_of(tx: Connection, context: RequestContext, found: Iterable[Accou
     return [part.account for part in accounts.children(tx, context.organisation_id, parallel)] if parallel else []
 
 
-def read_run(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunRecord:
-    """Read a run within a transaction. UnpreparedError: `ready` lacks the cost of its default event."""
+def read_run(tx: Connection, context: RequestContext, run_id: str) -> RunRecord:
+    """Read a run within a transaction; CostNotReadyError: the cost of its default event is missing."""
     path = find_path(tx, context, run_id)
-    [record] = _records(tx, context, [(runs.get(tx, context.organisation_id, run_id), path)], ready)
+    [record] = _records(tx, context, [(runs.get(tx, context.organisation_id, run_id), path)])
     return record
 
 
-def _records(
-    tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
-) -> list[RunRecord]:
+def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]]) -> list[RunRecord]:
     """Build the records of runs, in a constant number of statements."""
     beside = partitions_of(tx, context, (record.account for _, path in found for record in path))
-    prices = _prices(tx, context, found, ready)
+    prices = _prices(tx, context, found)
     read = []
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
@@ -167,7 +163,7 @@ def _rule(account: Account) -> Rule:
 
 
 def _prices(
-    tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]], ready: PrecomputedCosts
+    tx: Connection, context: RequestContext, found: Sequence[tuple[Run, Path]]
 ) -> dict[tuple[Rule, DpEvent], PricedStep]:
     """Get the cost of each run's default event."""
     wanted: dict[Rule, tuple[Account, set[StepEvent]]] = {}
@@ -178,7 +174,7 @@ def _prices(
     return {
         (rule, step.step.event): step
         for rule, (root, steps) in wanted.items()
-        for step in cost_steps(tx, context.organisation_id, root, list(steps), ready)
+        for step in cost_steps(tx, context.organisation_id, root, list(steps), context.costs)
     }
 
 
@@ -212,12 +208,12 @@ def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]
 def get_run_detail(context: RequestContext, run_id: str) -> RunDetail:
     """Get a run's page."""
     with context.read() as tx:
-        return run_with_costs(context.organisation_id, lambda ready: _seen(tx, context, run_id, ready))
+        return context.run_with_costs(lambda: _seen(tx, context, run_id))
 
 
-def _seen(tx: Connection, context: RequestContext, run_id: str, ready: PrecomputedCosts) -> RunDetail:
+def _seen(tx: Connection, context: RequestContext, run_id: str) -> RunDetail:
     organisation_id = context.organisation_id
-    record = read_run(tx, context, run_id, ready)
+    record = read_run(tx, context, run_id)
     wanted = spread(0, record.run.decisions, POINTS)
     refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
     found = decisions.page(tx, organisation_id, refused, PageRequest(LATEST)).items
@@ -231,18 +227,16 @@ def _seen(tx: Connection, context: RequestContext, run_id: str, ready: Precomput
         reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
         registered_by=registered[0].actor if registered else None,
         governing=governing_of([each.account for each in record.path]),
-        projected=_projected(tx, context, record, ready),
+        projected=_projected(tx, context, record),
     )
 
 
-def _projected(
-    tx: Connection, context: RequestContext, record: RunRecord, ready: PrecomputedCosts
-) -> tuple[tuple[int, float], ...]:
+def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[tuple[int, float], ...]:
     """Project epsilon for the default event, up to its refusal or the chart's end."""
     if record.run.event is None or not record.steps_remaining:
         return ()
     path = [each.account for each in record.path]
-    [one] = cost_steps(tx, context.organisation_id, path[0], [StepEvent(record.run.event, 1)], ready)
+    [one] = cost_steps(tx, context.organisation_id, path[0], [StepEvent(record.run.event, 1)], context.costs)
     taken = record.run.next_step
     last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
     # Epsilon rises most with the first steps: powers of two sample them densely.

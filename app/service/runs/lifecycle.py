@@ -5,21 +5,21 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError
+from app.ledger.errors import InvalidInputError, ReservationStateConflictError
 from app.ledger.permissions import Permission
 from app.ledger.proposals import ProposalKind, ProposalStatus
+from app.ledger.reservations import commit, forfeit, has_lapsed
 from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_attempt, require_not_ended
-from app.persistence.repositories import proposals, runs
-from app.service.audit_log import AuditEvent
+from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
+from app.service.change_control import close_proposal, open_proposals
+from app.service.charging.close import close_reservation
 from app.service.charging.decision import require_no_sweep
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
-from app.service.costing import PrecomputedCosts
-from app.service.governance.change_control import open_proposals
-from app.service.idempotency import Effect, run_effect
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.idempotency import run_effect, use_case
 from app.service.queries.runs import RunRecord, read_run
-from app.service.reservations.close import end_with_the_run, require_same_step_count
 
 _DONE = {
     RunAction.PAUSE: AuditAction.RUN_PAUSED,
@@ -50,7 +50,7 @@ def transition_run(
     """
     context.require_permission(Permission.RUN_MANAGE)
 
-    def change(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
+    def change(tx: Connection) -> RunRecord:
         work = load_for(tx, context, run_id)
         run = work.run(run_id)
         if attempt is not None:
@@ -58,23 +58,24 @@ def transition_run(
         reached = next_status(run.status, action)
         if reached is not run.status:
             if run.status in {RunStatus.PENDING, RunStatus.OVERDRAWN}:  # a pending run may overdraw by a report
-                _supersede(tx, context, run_id)
+                for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
+                    close_proposal(tx, context, waiting, ProposalStatus.SUPERSEDED)
             if action in ENDS:
                 needed = action is RunAction.COMPLETE
-                end_with_the_run(tx, work, context, run_id, steps_executed, attested_only=needed)
+                _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
             save_transition(tx, work, context, replace(work.run(run_id), status=reached))
-            done = AuditEvent(_DONE[action], run_id, {"status": run.status}, {"status": reached})
-            context.record(tx, done)
+            context.record(tx, _DONE[action], run_id, {"status": run.status}, {"status": reached})
         elif steps_executed is not None:
-            require_same_step_count(tx, context, run_id, steps_executed)
-        return read_run(tx, context, run_id, ready)
+            _require_same_step_count(tx, context, run_id, steps_executed)
+        return read_run(tx, context, run_id)
 
     return run_effect(context, change)
 
 
+@use_case(Permission.STEP_AUTHORIZE)
 def start_attempt(
-    context: RequestContext, run_id: str, first_step: int | None, steps_executed: int | None
-) -> Effect[RunRecord]:
+    tx: Connection, context: RequestContext, run_id: str, first_step: int | None, steps_executed: int | None
+) -> RunRecord:
     """Start an attempt from a checkpoint, fencing off the last one without refund.
 
     `first_step` None is the run's next step. `steps_executed` commits an active reservation; without it, the rest of
@@ -85,37 +86,68 @@ def start_attempt(
         InvalidInputError: `first_step` is after the run's next step.
         ReservationStateConflictError: `steps_executed` is given without an active reservation.
     """
-    context.require_permission(Permission.STEP_AUTHORIZE)
-
-    def start(tx: Connection, ready: PrecomputedCosts) -> RunRecord:
-        work = load_for(tx, context, run_id)
-        run = work.run(run_id)
-        require_not_ended(run)
-        require_no_sweep(work, run)
-        end_with_the_run(tx, work, context, run_id, steps_executed, attested_only=False)
-        run = work.run(run_id)
-        first = run.next_step if first_step is None else first_step
-        if first > run.next_step:
-            raise InvalidInputError(
-                f"No checkpoint can lie before step {first}: the run's next step is {run.next_step}. "
-                f"Send a `first_step` of at most {run.next_step}."
-            )
-        opened = replace(run, attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
-        runs.add_attempt(tx, context.organisation_id, opened, context.now)
-        save_transition(tx, work, context, opened)
-        before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
-        context.record(tx, AuditEvent(AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now))
-        return read_run(tx, context, run_id, ready)
-
-    return start
-
-
-def _supersede(tx: Connection, context: RequestContext, run_id: str) -> None:
-    """Close the proposal of a run that is aborted before its approval."""
-    for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
-        decided = replace(
-            waiting, status=ProposalStatus.SUPERSEDED, decided_by=context.principal.actor, decided_at=context.now
+    work = load_for(tx, context, run_id)
+    run = work.run(run_id)
+    require_not_ended(run)
+    require_no_sweep(work, run)
+    _end_reservation(tx, work, context, run_id, steps_executed, attested_only=False)
+    run = work.run(run_id)
+    first = run.next_step if first_step is None else first_step
+    if first > run.next_step:
+        raise InvalidInputError(
+            f"No checkpoint can lie before step {first}: the run's next step is {run.next_step}. "
+            f"Send a `first_step` of at most {run.next_step}."
         )
-        proposals.decide(tx, context.organisation_id, decided)
-        before, now = ({"status": str(each.status)} for each in (waiting, decided))
-        context.record(tx, AuditEvent(AuditAction(f"{waiting.kind}.{decided.status}"), waiting.id, before, now))
+    opened = replace(run, attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
+    runs.add_attempt(tx, context.organisation_id, opened, context.now)
+    save_transition(tx, work, context, opened)
+    before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
+    context.record(tx, AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now)
+    return read_run(tx, context, run_id)
+
+
+def _end_reservation(
+    tx: Connection,
+    work: UnitOfWork,
+    context: RequestContext,
+    run_id: str,
+    steps_executed: int | None,
+    *,
+    attested_only: bool,
+) -> None:
+    """Close a run's active reservation before its end or its next attempt.
+
+    `steps_executed` None forfeits the rest of the plan, unless `attested_only`. The run's path must be locked.
+
+    Raises:
+        ReservationStateConflictError: `steps_executed` is missing, or given without an active reservation.
+        InvalidInputError: it is below the authorised or above the planned steps.
+    """
+    active = work.reservations.get(run_id)
+    if active is None:
+        # It may be closed already: by a step that a lowered limit refused (ADR 0026), or with this very number.
+        if steps_executed not in {None, reservations.last_attested(tx, context.organisation_id, run_id)}:
+            raise ReservationStateConflictError(
+                "The run has no active reservation; leave out `steps_executed`; its steps were charged individually."
+            )
+        return
+    lapsed = has_lapsed(active, context.lapsed_by)
+    if steps_executed is None and attested_only and not lapsed:
+        raise ReservationStateConflictError(
+            f"The run has the active reservation {active.id}: say in `steps_executed` how many of its steps were "
+            f"executed ({active.steps_used} were authorised), or commit or void it first.",
+            reservation=active.id,
+            steps_authorized=active.steps_used,
+        )
+    closing = forfeit(active) if lapsed or steps_executed is None else commit(active, steps_executed)
+    close_reservation(tx, work, active, closing, context.actor, context.now)
+
+
+def _require_same_step_count(tx: Connection, context: RequestContext, run_id: str, steps_executed: int) -> None:
+    """Require the step count with which a run's last reservation was committed."""
+    attested = reservations.last_attested(tx, context.organisation_id, run_id)
+    if attested != steps_executed:
+        before = "no word on its steps" if attested is None else f"{attested} steps executed"
+        raise ReservationStateConflictError(
+            f"The run has ended before, with {before}, and stays so.", steps_executed=attested
+        )

@@ -1,7 +1,7 @@
 """Registration of runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -19,14 +19,16 @@ from app.ledger.runs import Run, RunStatus
 from app.ledger.windows import require_open
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
-from app.service.accounts.partitions import budget_payload
-from app.service.accounts.spec import AccountSpec, account_audit_payload, new_account, run_audit_payload, validate_spec
-from app.service.audit_log import AuditEvent
+from app.service.accounts.spec import (
+    AccountSpec,
+    account_audit_payload,
+    budget_payload,
+    new_account,
+    run_audit_payload,
+    validate_spec,
+)
 from app.service.auth.request_context import RequestContext
-from app.service.charging.loading import find_limit_change
-from app.service.charging.requests import refusal_details, refusal_event
-from app.service.charging.saving import save
-from app.service.costing import PrecomputedCosts
+from app.service.charging.requests import refusal_payload
 from app.service.governance.run_approvals import (
     find_excess,
     largest,
@@ -35,46 +37,38 @@ from app.service.governance.run_approvals import (
     require_policy_compliance,
     size_of,
 )
-from app.service.idempotency import Effect
+from app.service.idempotency import use_case
 from app.service.queries.runs import RunRecord, read_run
-from app.service.reservations.create import PlanRequest, hold_plan, load_plan
+from app.service.reservations import PlanRequest, load_plan, reserve
 
 
 @dataclass(frozen=True, slots=True)
-class RunDeclaration:
-    """A trainer's declaration at registration.
+class RunRegistration:
+    """The registration of a run by its trainer.
 
     Args:
         budgets: ids or paths; the first is the run's parent.
         event: default event of a step.
+        plan: reserved at registration for `lease_seconds`, unless the run needs approval.
         privacy_unit: None: the population's.
         relation: that its mechanism is calibrated for; None: the population's.
         steps_per_hour: maximum rate.
+        bounded: whether the planned steps cap the spend as a limit would.
     """
 
     budgets: tuple[str, ...]
-    event: DpEvent | None
-    privacy_unit: str | None
-    relation: NeighboringRelation | None
-    steps_per_hour: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredRun:
-    """The registration of a run.
-
-    A `plan` is reserved at registration unless the run needs approval. If `bounded`, the plan caps the spend as a limit
-    would.
-    """
-
-    declaration: RunDeclaration
     terms: AccountSpec
-    plan: tuple[StepEvent, ...]
-    lease_seconds: int
+    event: DpEvent | None
+    plan: tuple[StepEvent, ...] = ()
+    lease_seconds: int = 0
+    privacy_unit: str | None = None
+    relation: NeighboringRelation | None = None
+    steps_per_hour: float | None = None
     bounded: bool = False
 
 
-def register_run(context: RequestContext, registration: RegisteredRun) -> Effect[RunRecord | Refusal]:
+@use_case(Permission.RUN_MANAGE)
+def register_run(tx: Connection, context: RequestContext, registration: RunRegistration) -> RunRecord | Refusal:
     """Register a run that charges each step to all its budgets or none.
 
     A run that needs approval is pending and reserves nothing: the lease could expire before the approval and forfeit
@@ -87,51 +81,38 @@ def register_run(context: RequestContext, registration: RegisteredRun) -> Effect
         RelationMismatchError: declaration and populations name different relations.
         Also those of `validate_spec` and `require_policy_compliance`.
     """
-    context.require_permission(Permission.RUN_MANAGE)
-
-    def create(tx: Connection, ready: PrecomputedCosts) -> RunRecord | Refusal:
-        before = tx.begin_nested()
-        opened = insert_run(tx, context, registration, ready)
-        if isinstance(opened, Refusal):
-            before.rollback()
-            budget = find_parent(tx, context, registration.declaration.budgets[0]).account.id
-            count = sum(step.count for step in registration.plan)
-            context.record(
-                tx, refusal_event(AuditAction.RUN_REFUSED, budget, count, opened.binding.id, refusal_details(opened))
-            )
-            return opened
-        before.commit()
-        return read_run(tx, context, opened, ready)
-
-    return create
+    before = tx.begin_nested()
+    opened = insert_run(tx, context, registration)
+    if isinstance(opened, Refusal):
+        before.rollback()
+        budget = find_parent(tx, context, registration.budgets[0]).account.id
+        context.record(tx, AuditAction.RUN_REFUSED, budget, after=refusal_payload(opened, registration.plan))
+        return opened
+    before.commit()
+    return read_run(tx, context, opened)
 
 
-def insert_run(
-    tx: Connection, context: RequestContext, registration: RegisteredRun, ready: PrecomputedCosts
-) -> str | Refusal:
+def insert_run(tx: Connection, context: RequestContext, registration: RunRegistration) -> str | Refusal:
     """Insert a run as `register_run`; the organisation is locked and the caller authorised.
 
     Returns the run's id, or the refusal of its plan; the caller then rolls back.
     """
-    declaration, terms = registration.declaration, registration.terms
-    charged = _charged(tx, context, declaration.budgets)
+    charged = _charged(tx, context, registration.budgets)
     for budget in charged:
-        _check_declaration(declaration, budget.record.population)
+        _check_declaration(registration, budget.record.population)
     ancestors = _in_order([account for budget in charged for account in budget.path])
     require_open(ancestors, context.now)
-    first = charged[0].record
-    account = new_account(
-        tx, context, AccountKind.RUN, first.account, terms, first.account.relation, depth=ancestors[-1].depth
-    )
+    first, terms = charged[0].record.account, registration.terms
+    account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
-        account = validate_spec(account, budget.record.population, ready)
-    if declaration.event is not None:
-        ready.require(account, [declaration.event])
+        account = validate_spec(account, budget.record.population, context.costs)
+    if registration.event is not None:
+        context.costs.require(account, [registration.event])
     path = [*ancestors, account]
     for budget in charged:
-        require_policy_compliance(path, budget.record.population, declaration.event, registration.plan)
+        require_policy_compliance(path, budget.record.population, registration.event, registration.plan)
     planned = registration.plan or terms.planned
-    sizes = [size_of([*budget.path, account], planned, ready) for budget in charged]
+    sizes = [size_of([*budget.path, account], planned, context.costs) for budget in charged]
     limited = account.limit is not None or registration.bounded
     for size in sizes:
         require_run(sources_of(path), size, limited=limited, planned=bool(planned))
@@ -141,19 +122,26 @@ def insert_run(
         excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
     account_writes.add(tx, context.organisation_id, account, ancestors, None, context.now)
-    head = genesis(context.organisation_id, account.id)
-    run = Run(account.id, status, declaration.event, 1, next_step=0, decisions=0, chain_head=head)
-    run = replace(
-        run,
+    run = Run(
+        account.id,
+        status,
+        registration.event,
+        attempt=1,
+        next_step=0,
+        decisions=0,
+        chain_head=genesis(context.organisation_id, account.id),
         declared_steps=sum(step.count for step in planned) or None,
-        declared_steps_per_hour=declaration.steps_per_hour,
+        declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)
     _record_registration(tx, context, path, run)
     if status is RunStatus.PENDING:
         propose_run(tx, context, path, size, excess, planned=bool(planned))
     elif registration.plan:
-        return _hold_plan(tx, context, account.id, registration, ready) or account.id
+        plan = PlanRequest(account.id, registration.plan, registration.lease_seconds, attempt=1)
+        held = reserve(tx, load_plan(tx, context, plan), context, plan)
+        if isinstance(held, Refusal):
+            return held
     return account.id
 
 
@@ -163,7 +151,7 @@ def _record_registration(tx: Connection, context: RequestContext, path: Sequence
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
     facts |= run_audit_payload(event, run.declared_steps, run.declared_steps_per_hour)
-    context.record(tx, AuditEvent(AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)}))
+    context.record(tx, AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,29 +215,16 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
         )
 
 
-def _hold_plan(
-    tx: Connection, context: RequestContext, run_id: str, registration: RegisteredRun, ready: PrecomputedCosts
-) -> Refusal | None:
-    """Reserve the plan of a new run; None if it fits."""
-    request = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1)
-    work = load_plan(tx, context, request)
-    held = hold_plan(work, context, request, ready)
-    if isinstance(held, Refusal):
-        return replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
-    save(tx, work)
-    return None
-
-
-def _check_declaration(declaration: RunDeclaration, population: Population) -> None:
-    if declaration.privacy_unit not in {None, population.privacy_unit}:
+def _check_declaration(registration: RunRegistration, population: Population) -> None:
+    if registration.privacy_unit not in {None, population.privacy_unit}:
         raise PrivacyUnitMismatchError(
-            f"The run protects each {declaration.privacy_unit!r}, but this population is counted by "
+            f"The run protects each {registration.privacy_unit!r}, but this population is counted by "
             f"{population.privacy_unit!r}.",
             privacy_unit=population.privacy_unit,
         )
-    if declaration.relation not in {None, population.relation}:
+    if registration.relation not in {None, population.relation}:
         raise RelationMismatchError(
-            f"The run's mechanism is calibrated for {declaration.relation}, but this population is kept "
+            f"The run's mechanism is calibrated for {registration.relation}, but this population is kept "
             f"under {population.relation}.",
             neighboring_relation=str(population.relation),
         )

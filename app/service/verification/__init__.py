@@ -10,8 +10,7 @@ from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.audit import all_checkpoints, all_entries, list_records
 from app.persistence.repositories.raw_rows import StoredRun
-from app.service.accounts.partitions import budget_payload, partition_payload
-from app.service.accounts.spec import account_audit_payload, run_audit_payload
+from app.service.accounts.spec import account_audit_payload, budget_payload, partition_payload, run_audit_payload
 from app.service.verification.audit_replay import AuditState, account_discrepancies, replay_audit_log, skeleton_of
 from app.service.verification.balances import check_balance, read_prices
 from app.service.verification.decision_chains import check_run

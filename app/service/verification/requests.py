@@ -49,11 +49,11 @@ _logger = logging.getLogger(__name__)
 
 def make_verification(context: RequestContext) -> Effect[Verification]:
     """Verify the caller's organisation and quarantine unproven accounts; the effect stores the result."""
-    context.require_organisation_scope(Permission.LEDGER_VERIFY)
+    context.require_permission(Permission.LEDGER_VERIFY, whole_organisation=True)
     found = verify(context.db, context.organisation_id)
     found = apply_quarantines(context.db, found, context.actor, context.now)
     metrics.count_verification(sound=found.sound)
-    return lambda tx, _: _store(tx, context, found)
+    return lambda tx: _store(tx, context, found)
 
 
 def list_verifications(context: RequestContext, page: PageRequest) -> Page[Verification]:

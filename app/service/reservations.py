@@ -1,5 +1,6 @@
-"""Creation of reservations: a whole plan is held, or refused."""
+"""Reservations: a whole plan is held, or refused; later it is committed, voided, renewed or forfeited."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -9,23 +10,33 @@ from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.composition import require_bounded_on_removal
-from app.ledger.errors import NotFoundError, ReservationStateConflictError
+from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
 from app.ledger.plans import plan_of
 from app.ledger.policy_checks import require_declared, require_steps, sources_of
-from app.ledger.reservations import Reservation, ReservationStatus, commit, forfeit, has_lapsed
+from app.ledger.reservations import (
+    Reservation,
+    ReservationClose,
+    ReservationStatus,
+    commit,
+    extend,
+    forfeit,
+    has_lapsed,
+    void,
+)
 from app.ledger.runs import require_active, require_attempt
 from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
+from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
 from app.service.charging.decision import find_deviations, require_no_sweep
 from app.service.charging.loading import find_limit_change, load_for
-from app.service.charging.requests import refusal_details, refusal_event
+from app.service.charging.requests import refusal_payload
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps, require_planned
-from app.service.idempotency import Effect
+from app.service.idempotency import use_case
 from app.service.ids import new_id
 
 
@@ -67,7 +78,8 @@ class CreatedReservation:
     binding: Account
 
 
-def create_reservation(context: RequestContext, request: PlanRequest) -> Effect[CreatedReservation | Refusal]:
+@use_case(Permission.STEP_AUTHORIZE)
+def create_reservation(tx: Connection, context: RequestContext, request: PlanRequest) -> CreatedReservation | Refusal:
     """Hold a plan's exact cost on every account of a path, or refuse.
 
     A preceding reservation is committed in the same transaction; a refusal leaves it active.
@@ -80,35 +92,23 @@ def create_reservation(context: RequestContext, request: PlanRequest) -> Effect[
         InvalidInputError: its executed steps are below the authorised or above the planned ones.
         Also those of `hold_plan`.
     """
-    context.require_permission(Permission.STEP_AUTHORIZE)
-
-    def create(tx: Connection, ready: PrecomputedCosts) -> CreatedReservation | Refusal:
-        work = load_plan(tx, context, request)
-        run = work.run(request.run_id)
-        require_attempt(run, request.attempt)
-        require_active(run)
-        active = work.reservations.get(request.run_id)
-        if active is not None and has_lapsed(active, context.lapsed_by):
-            # Forfeited even if the new plan is refused.
-            close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
-            save(tx, work)
-            work = load_plan(tx, context, request)
-        _end_the_one_before(tx, work, context, request)
-        held = hold_plan(work, context, request, ready)
-        if isinstance(held, Refusal):  # nothing is saved: the preceding reservation stays active
-            held = replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
-            count = sum(step.count for step in request.steps)
-            context.record(
-                tx,
-                refusal_event(
-                    AuditAction.RESERVATION_REFUSED, request.run_id, count, held.binding.id, refusal_details(held)
-                ),
-            )
-            return held
+    work = load_plan(tx, context, request)
+    run = work.run(request.run_id)
+    require_attempt(run, request.attempt)
+    require_active(run)
+    active = work.reservations.get(request.run_id)
+    if active is not None and has_lapsed(active, context.lapsed_by):
+        # Forfeited even if the new plan is refused.
+        close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
         save(tx, work)
-        return _as_held(work, held, request.steps[-1])
-
-    return create
+        work = load_plan(tx, context, request)
+    _end_the_one_before(tx, work, context, request)
+    held = reserve(tx, work, context, request)
+    if isinstance(held, Refusal):  # nothing was saved: the preceding reservation stays active
+        payload = refusal_payload(held, request.steps)
+        context.record(tx, AuditAction.RESERVATION_REFUSED, request.run_id, after=payload)
+        return held
+    return _as_held(work, held, request.steps[-1])
 
 
 def load_plan(tx: Connection, context: RequestContext, request: PlanRequest) -> UnitOfWork:
@@ -134,10 +134,17 @@ def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContex
         )
 
 
-def hold_plan(
-    work: UnitOfWork, context: RequestContext, request: PlanRequest, ready: PrecomputedCosts
-) -> Reservation | Refusal:
-    """Hold a plan of `load_plan` on its locked path; the caller saves the work.
+def reserve(tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest) -> Reservation | Refusal:
+    """Hold a plan of `load_plan`, and save the work unless it is refused; raises as `hold_plan`."""
+    held = hold_plan(work, context, request)
+    if isinstance(held, Refusal):
+        return replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
+    save(tx, work)
+    return held
+
+
+def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -> Reservation | Refusal:
+    """Hold a plan on its locked path, without SQL.
 
     Raises:
         BudgetClosedError: an account of the run's path is not open.
@@ -149,7 +156,7 @@ def hold_plan(
     run = work.run(request.run_id)
     require_no_sweep(work, run)
     require_open(path, context.now)
-    require_planned(path, ready)
+    require_planned(path, context.costs)
     items = plan_of(request.steps)
     events = [item.event for item in items]
     require_bounded_on_removal(path, events)
@@ -159,8 +166,8 @@ def hold_plan(
         require_steps(sources, path[0].relation, events)
         require_declared(sources, find_deviations(work, run, planned, context.now))
     costs = work.costs_of(path[0])
-    priced = price_steps(path[0], planned, costs, ready)
-    holding = hold(path, priced, ready.noise_that_fits)
+    priced = price_steps(path[0], planned, costs, context.costs)
+    holding = hold(path, priced, context.costs.noise_that_fits)
     if isinstance(holding, Refusal):
         return holding
     reservation = Reservation(
@@ -187,3 +194,77 @@ def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> Cre
     remaining, binding = repetitions_left(path, step)
     next_step = work.run(reservation.run_id).next_step
     return CreatedReservation(reservation, next_step, reading_of(path), reading_of(executed), remaining, binding)
+
+
+def get_reservation(context: RequestContext, reservation_id: str) -> Reservation:
+    """Get a reservation."""
+    with context.read() as tx:
+        found = _found(tx, context.organisation_id, reservation_id)
+        require_reach(tx, context, found.run_id)
+        return found
+
+
+def commit_reservation(context: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:
+    """Close a reservation with its number of executed steps.
+
+    Raises:
+        ReservationClosedError: it was closed differently, or its lease has expired.
+        InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
+    """
+    return _ended(context, reservation_id, lambda reservation: commit(reservation, steps_executed))
+
+
+def void_reservation(context: RequestContext, reservation_id: str) -> Reservation:
+    """Close an unused reservation.
+
+    Raises:
+        ReservationClosedError: it was closed differently, or its lease has expired.
+        ReservationStateConflictError: steps were authorised under it.
+    """
+    return _ended(context, reservation_id, void)
+
+
+def renew_reservation(context: RequestContext, reservation_id: str) -> Reservation:
+    """Restart the lease of a reservation.
+
+    Raises:
+        ReservationClosedError: it is closed, or its lease has expired.
+    """
+    context.require_permission(Permission.STEP_AUTHORIZE)
+
+    def renew(tx: Connection) -> Reservation:
+        found = _found(tx, context.organisation_id, reservation_id)
+        work = load_for(tx, context, found.run_id)
+        renewed = extend(_as_it_stands(tx, work, found), context.now, context.lapsed_by)
+        reservations.save_lease(tx, context.organisation_id, renewed)
+        return renewed
+
+    return context.transact(renew)
+
+
+def _ended(context: RequestContext, reservation_id: str, how: Callable[[Reservation], ReservationClose]) -> Reservation:
+    context.require_permission(Permission.STEP_AUTHORIZE)
+
+    def close(tx: Connection) -> tuple[ReservationClose, bool]:
+        found = _found(tx, context.organisation_id, reservation_id)
+        work = load_for(tx, context, found.run_id)
+        reservation = _as_it_stands(tx, work, found)
+        lapsed = has_lapsed(reservation, context.lapsed_by)
+        closing = forfeit(reservation) if lapsed else how(reservation)
+        if not closing.replayed:
+            close_reservation(tx, work, reservation, closing, context.actor, context.now)
+            save(tx, work)
+        return closing, lapsed
+
+    closing, lapsed = context.transact(close)
+    return how(closing.reservation).reservation if lapsed else closing.reservation
+
+
+def _found(tx: Connection, organisation_id: str, reservation_id: str) -> Reservation:
+    return require_found(reservations.find(tx, organisation_id, reservation_id), "reservation", reservation_id)
+
+
+def _as_it_stands(tx: Connection, work: UnitOfWork, found: Reservation) -> Reservation:
+    """Read a reservation again, as it may have changed before the lock."""
+    active = work.reservations.get(found.run_id)
+    return active if active is not None and active.id == found.id else _found(tx, work.organisation_id, found.id)

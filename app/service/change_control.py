@@ -1,6 +1,7 @@
 """Preconditions and proposals of changes, in the transaction that would apply them."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,7 +13,6 @@ from app.ledger.pages import PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import proposals
-from app.service.audit_log import AuditEvent
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 
@@ -63,8 +63,21 @@ def propose(
     )
     proposals.add(tx, context.organisation_id, proposal)
     after = dict(facts) | {"account": account_id}
-    context.record(tx, AuditEvent(AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason))
+    context.record(tx, AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason)
     return proposal
+
+
+def close_proposal(
+    tx: Connection, context: RequestContext, proposal: Proposal, reached: ProposalStatus, reason: str | None = None
+) -> Proposal:
+    """Close an open proposal, and record it in the audit log."""
+    decided = replace(
+        proposal, status=reached, decided_by=context.principal.actor, decided_at=context.now, decision_reason=reason
+    )
+    proposals.decide(tx, context.organisation_id, decided)
+    before, after = ({"status": str(each.status)} for each in (proposal, decided))
+    context.record(tx, AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason)
+    return decided
 
 
 def require_none_open(

@@ -1,1 +1,0 @@
-"""Reserve plans for runs, and close the reservations."""
