@@ -1,9 +1,12 @@
 """The operations of the OpenAPI document, to be walked by tests."""
 
+import json
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
+
+from jsonschema_rs import Draft202012Validator
 
 from app.main import create_app
 from app.settings import Settings
@@ -47,6 +50,21 @@ def resolved(value: dict[str, Any]) -> dict[str, Any]:
     section, name = reference.removeprefix("#/components/").split("/")
     found: dict[str, Any] = DOCUMENT["components"][section][name]
     return found
+
+
+def validator(schema: dict[str, Any]) -> Draft202012Validator:
+    """What compares values with a schema of the document."""
+    return _compiled(json.dumps(schema, sort_keys=True))
+
+
+@cache
+def _compiled(schema: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads(schema) | {"components": DOCUMENT["components"]})
+
+
+def errors(schema: dict[str, Any], value: object) -> list[str]:
+    """What is wrong with a value by a schema of the document."""
+    return [f"{error.instance_path}: {error.message}" for error in validator(schema).iter_errors(value)]
 
 
 def _resolved(operation: dict[str, Any]) -> dict[str, Any]:
