@@ -16,7 +16,7 @@ from app.persistence import engines
 from app.service import placements
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
-from tests import background, postgres, pure_decisions
+from tests import asgi, background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
@@ -41,6 +41,8 @@ credential_cache.LOOK_SECONDS = 3600.0
 delivery_worker.LOOK_SECONDS = 3600.0  # as with keys; tests that deliver look oftener
 
 background.leave_out()
+
+asgi.install()
 
 # Who asks an application in this process whether it is ready means now; `tests/servers.py` waits for real servers.
 placements.CACHE_SECONDS = 0.0
