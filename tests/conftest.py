@@ -18,6 +18,7 @@ from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
 from tests import asgi, background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
+from tests.fork_server import service_server
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
 
@@ -34,6 +35,8 @@ __all__ = [
     "open_ledger",
     "signing_key",
 ]
+
+pytest_plugins = ["tests.forks"]
 
 # An application in this process looks keys up when they are used, and never beside: a test that counts statements, or
 # makes one of them fail, means those of its own requests. Real servers do as they do.
@@ -201,8 +204,10 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
-    """Let no later look for garbage walk through modules and tests again."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let no later look for garbage walk through modules and tests again, and forks share a server of theirs."""
+    if session.config.getoption("--forks"):
+        service_server()
     gc.freeze()
     gc.enable()
 

@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,8 +50,8 @@ class ForkServer:
     """
 
     def __init__(self, *imported: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="fork-")
-        self.path = str(Path(self._folder.name) / "socket")
+        self._folder = tempfile.mkdtemp(prefix="fork-")
+        self.path = str(Path(self._folder) / "socket")
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(self.path)
             listening.listen()
@@ -67,7 +68,7 @@ class ForkServer:
         """End it; what it forked goes on."""
         self._process.kill()
         self._process.communicate()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder)
 
     def write_environment(self, folder: Path) -> Path:
         """Write an environment like the one that Python runs in, where `epsilon-ledger` is forked.
