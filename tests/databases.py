@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Dialect, Engine
 
 from tests import postgres
-from tests.ledgers import Furnish, furnished
+from tests.ledgers import Furnish, copied, furnished
 from tests.postgres_binaries import NoServerError
 
 
@@ -80,9 +80,13 @@ def new_database(kind: str, folder: Path, *, migrated: bool = True, furnish: Fur
     """The URL of a database of this kind, for a while; on PostgreSQL, where serving does not do it, migrated."""
     source = furnished(kind, furnish)[1] if furnish else None
     if kind == "sqlite":
+        url = f"sqlite:///{folder / 'ledger.db'}"
         if source:
             shutil.copy(source, folder / "ledger.db")
-        yield f"sqlite:///{folder / 'ledger.db'}"
+            copied[url] = source
+        yield url
     else:
         with postgres.database(source or (postgres.TEMPLATE if migrated else postgres.EMPTY)) as url:
+            if source:
+                copied[url] = source
             yield url

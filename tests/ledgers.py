@@ -125,13 +125,21 @@ def open_ledger(folder: Path, database_url: str | None = None, **more: object) -
     if not database.exists():
         _, source = furnished("sqlite")
         shutil.copy(source, str(database.engine.url.database))
-    keys = _keys_of(database)
+        copied[url] = source
+    keys = _keys_in[copied[url]] if url in copied else _keys_of(database)
     with TestClient(app, raise_server_exceptions=False) as http:
         yield Ledger(http, database, dict(keys))  # a test may add keys of its own: they are in no other copy
 
 
 _keys: dict[str | None, Keys] = {}
 """By the id of the first organisation: those of templates, which are known in each of their copies."""
+
+
+_keys_in: dict[str, Keys] = {}
+"""By template: the same keys, for which no copy is asked."""
+
+copied: dict[str, str] = {}
+"""The templates of new databases, by URL."""
 
 
 def _keys_of(database: Database) -> Keys:
@@ -179,6 +187,7 @@ def furnished(kind: str, furnish: Furnish = nothing) -> tuple[Any, str]:
         upgrade(database)
         database.dispose()
     with open_ledger(folder, url) as ledger:
+        _keys_in[source] = dict(ledger.keys)
         said = furnish(ledger)
     # Of a look that began as the service stopped: it keeps copies off, or rows out of the file that is copied.
     if kind == "postgresql":
