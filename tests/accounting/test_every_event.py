@@ -1,14 +1,15 @@
-"""What every type of event must keep, in one shared class; a type without an example fails here."""
+"""What is true of every event; a new type joins by its examples, and one without an example fails here."""
 
 import json
 from dataclasses import MISSING, fields
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from openapi_schema_validator import OAS31Validator
+from jsonschema_rs import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
 import epsilon_ledger as sdk
@@ -32,6 +33,7 @@ from app.accounting.events import (
 from app.accounting.events.base import NAME_BY_TYPE, TYPE_BY_NAME
 from app.accounting.rdp import curve_over, event_curve
 from app.api.schemas.events import Event
+from tests.each import for_each
 
 from .leaf_examples import LEAVES, Case
 from .sampling_examples import SAMPLES
@@ -45,15 +47,23 @@ REFUSED = [
     for field, values in examples.refused.items()
     for value in values
 ]
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: canonical(case.event).decode())
-each_relation = pytest.mark.parametrize("relation", list(NeighboringRelation), ids=str)
-each_price = pytest.mark.parametrize(
-    ("case", "relation"),
-    [
-        pytest.param(case, relation, id=f"{canonical(case.event).decode()}-{relation}")
-        for case in CASES
-        for relation in sorted(case.relations)
-    ],
+Priced = tuple[Case, NeighboringRelation]
+"""An example and a relation that it has a price for."""
+
+
+@cache
+def _validator(reference: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": reference, "components": OPENAPI["components"]})
+
+
+def _wire(case: Case) -> str:
+    return canonical(case.event).decode()
+
+
+each_case = for_each(CASES, _wire)
+each_price = for_each(
+    [(case, relation) for case in CASES for relation in sorted(case.relations)],
+    lambda priced: f"{_wire(priced[0])}, {priced[1]}",
 )
 
 SCHEMA: TypeAdapter[Any] = TypeAdapter(Event)
@@ -61,89 +71,97 @@ OPENAPI = json.loads((Path(__file__).parents[2] / "openapi" / "openapi.json").re
 GRID = orders(GRID_VERSION)
 
 
-class TestEveryEvent:
-    """What is true of every event; a new type joins by its examples."""
+@each_case
+def test_the_wire_form_is_this_one(case: Case) -> None:
+    assert event_to_dict(case.event) == case.wire
+    assert event_from_dict(case.wire) == case.event
 
-    @each_case
-    def test_the_wire_form_is_this_one(self, case: Case) -> None:
-        assert event_to_dict(case.event) == case.wire
-        assert event_from_dict(case.wire) == case.event
 
-    @each_case
-    def test_it_survives_json(self, case: Case) -> None:
-        assert event_from_dict(json.loads(json.dumps(event_to_dict(case.event)))) == case.event
-        assert event_from_canonical(canonical(case.event)) == case.event
-        assert hash(event_from_canonical(canonical(case.event))) == hash(case.event)
+@each_case
+def test_it_survives_json(case: Case) -> None:
+    assert event_from_dict(json.loads(json.dumps(event_to_dict(case.event)))) == case.event
+    assert event_from_canonical(canonical(case.event)) == case.event
+    assert hash(event_from_canonical(canonical(case.event))) == hash(case.event)
 
-    @each_case
-    def test_the_canonical_form_and_the_fingerprint_never_change(self, case: Case) -> None:
-        assert canonical(case.event) == json.dumps(case.wire, sort_keys=True, separators=(",", ":")).encode()
-        assert fingerprint(case.event) == case.hash
 
-    @each_case
-    def test_a_field_at_its_default_may_be_sent_and_is_left_out(self, case: Case) -> None:
-        defaults = {field.name: field.default for field in fields(case.event) if field.default is not MISSING}
-        assert event_from_dict(defaults | dict(case.wire)) == case.event
-        assert SCHEMA.validate_json(json.dumps(defaults | dict(case.wire))).domain == case.event
-        assert all(case.wire.get(name, "left out") != default for name, default in defaults.items())
+@each_case
+def test_the_canonical_form_and_the_fingerprint_never_change(case: Case) -> None:
+    assert canonical(case.event) == json.dumps(case.wire, sort_keys=True, separators=(",", ":")).encode()
+    assert fingerprint(case.event) == case.hash
 
-    @each_case
-    def test_the_client_writes_exactly_it(self, case: Case) -> None:
-        assert json.dumps(case.written, sort_keys=True, separators=(",", ":")).encode() == canonical(case.event)
 
-    @each_case
-    def test_the_api_accepts_exactly_it(self, case: Case) -> None:
-        assert SCHEMA.validate_json(canonical(case.event)).domain == case.event
-        for wire in (dict(case.wire) | {"sigma": 1.0}, dict(case.wire) | {"type": "x"}):
+@each_case
+def test_a_field_at_its_default_may_be_sent_and_is_left_out(case: Case) -> None:
+    defaults = {field.name: field.default for field in fields(case.event) if field.default is not MISSING}
+    assert event_from_dict(defaults | dict(case.wire)) == case.event
+    assert SCHEMA.validate_json(json.dumps(defaults | dict(case.wire))).domain == case.event
+    assert all(case.wire.get(name, "left out") != default for name, default in defaults.items())
+
+
+@each_case
+def test_the_client_writes_exactly_it(case: Case) -> None:
+    assert json.dumps(case.written, sort_keys=True, separators=(",", ":")).encode() == canonical(case.event)
+
+
+@each_case
+def test_the_api_accepts_exactly_it(case: Case) -> None:
+    assert SCHEMA.validate_json(canonical(case.event)).domain == case.event
+    for wire in (dict(case.wire) | {"sigma": 1.0}, dict(case.wire) | {"type": "x"}):
+        with pytest.raises(ValidationError):
+            SCHEMA.validate_json(json.dumps(wire))
+
+
+@each_case
+def test_openapi_knows_it(case: Case) -> None:
+    mapping = OPENAPI["components"]["schemas"]["Event"]["discriminator"]["mapping"]
+    validator = _validator(mapping[case.wire["type"]])
+    assert validator.is_valid(dict(case.wire))
+    assert not validator.is_valid(dict(case.wire) | {"sigma": 1.0})
+    described = OPENAPI["components"]["schemas"][mapping[case.wire["type"]].rsplit("/", 1)[1]]
+    assert set(described["properties"]) == {"type"} | {field.name for field in fields(case.event)}
+
+
+@each_case
+def test_an_unknown_field_is_refused(case: Case) -> None:
+    with pytest.raises(InvalidEventError, match="unknown: 'sigma'"):
+        event_from_dict(dict(case.wire) | {"sigma": 1.0})
+
+
+@each_case
+def test_a_missing_field_is_refused(case: Case) -> None:
+    for field in fields(case.event):
+        if field.default is MISSING:
+            wire = {name: value for name, value in case.wire.items() if name != field.name}
+            with pytest.raises(InvalidEventError, match=f"missing: {field.name}"):
+                event_from_dict(wire)
             with pytest.raises(ValidationError):
                 SCHEMA.validate_json(json.dumps(wire))
 
-    @each_case
-    def test_openapi_knows_it(self, case: Case) -> None:
-        mapping = OPENAPI["components"]["schemas"]["Event"]["discriminator"]["mapping"]
-        schema = {"$ref": mapping[case.wire["type"]], "components": OPENAPI["components"]}
-        validator = OAS31Validator(schema)
-        assert validator.is_valid(dict(case.wire))
-        assert not validator.is_valid(dict(case.wire) | {"sigma": 1.0})
-        described = OPENAPI["components"]["schemas"][mapping[case.wire["type"]].rsplit("/", 1)[1]]
-        assert set(described["properties"]) == {"type"} | {field.name for field in fields(case.event)}
 
-    @each_case
-    def test_an_unknown_field_is_refused(self, case: Case) -> None:
-        with pytest.raises(InvalidEventError, match="unknown: 'sigma'"):
-            event_from_dict(dict(case.wire) | {"sigma": 1.0})
+@for_each(REFUSED, lambda refused: f"{_wire(refused[0])}, {refused[1]}: {str(refused[2])[:100]}")
+def test_a_value_out_of_bounds_is_refused(refused: tuple[Case, str, object]) -> None:
+    case, field, value = refused
+    wire = dict(case.wire) | {field: value}
+    with pytest.raises(AccountingError) as refusal:
+        event_from_dict(wire)
+    assert len(str(refusal.value)) < 500
+    with pytest.raises((ValidationError, AccountingError)):
+        assert SCHEMA.validate_python(wire).domain is None
 
-    @each_case
-    def test_a_missing_field_is_refused(self, case: Case) -> None:
-        for field in fields(case.event):
-            if field.default is MISSING:
-                wire = {name: value for name, value in case.wire.items() if name != field.name}
-                with pytest.raises(InvalidEventError, match=f"missing: {field.name}"):
-                    event_from_dict(wire)
-                with pytest.raises(ValidationError):
-                    SCHEMA.validate_json(json.dumps(wire))
 
-    @pytest.mark.parametrize(("case", "field", "value"), REFUSED)
-    def test_a_value_out_of_bounds_is_refused(self, case: Case, field: str, value: object) -> None:
-        wire = dict(case.wire) | {field: value}
-        with pytest.raises(AccountingError) as refusal:
-            event_from_dict(wire)
-        assert len(str(refusal.value)) < 500
-        with pytest.raises((ValidationError, AccountingError)):
-            assert SCHEMA.validate_python(wire).domain is None
+@each_case
+def test_nan_and_infinity_are_refused_in_every_field(case: Case) -> None:
+    for field in fields(case.event):
+        for value in (inf, -inf, float("nan")):
+            with pytest.raises(AccountingError):
+                event_from_dict(dict(case.wire) | {field.name: value})
+            with pytest.raises((ValidationError, AccountingError)):
+                assert SCHEMA.validate_python(dict(case.wire) | {field.name: value}).domain is None
 
-    @each_case
-    def test_nan_and_infinity_are_refused_in_every_field(self, case: Case) -> None:
-        for field in fields(case.event):
-            for value in (inf, -inf, float("nan")):
-                with pytest.raises(AccountingError):
-                    event_from_dict(dict(case.wire) | {field.name: value})
-                with pytest.raises((ValidationError, AccountingError)):
-                    assert SCHEMA.validate_python(dict(case.wire) | {field.name: value}).domain is None
 
-    @each_relation
-    @each_case
-    def test_a_relation_has_a_price_or_is_refused(self, case: Case, relation: NeighboringRelation) -> None:
+@each_case
+def test_a_relation_has_a_price_or_is_refused(case: Case) -> None:
+    for relation in NeighboringRelation:
         if relation in case.relations:
             assert event_curve(case.event, relation).values.shape == GRID.shape
         else:
@@ -151,67 +169,76 @@ class TestEveryEvent:
                 event_curve(case.event, relation)
             assert str(relation) in str(refusal.value)
 
-    @each_price
-    def test_the_price_is_finite_positive_and_grows_with_the_order(
-        self, case: Case, relation: NeighboringRelation
-    ) -> None:
-        curve = event_curve(case.event, relation)
-        assert curve.values.min() > 0
-        assert curve.values[GRID <= HIGHEST].max() < EXHAUSTED
-        steps = np.diff(curve.values.astype(np.float64))
-        assert np.all(steps >= -1 - 1e-12 * curve.values[1:])  # rounding may make a step down of a unit
-        assert 0 <= curve.delta_value() < 0.5
 
-    @each_price
-    def test_composed_n_times_it_costs_n_times(self, case: Case, relation: NeighboringRelation) -> None:
-        curve = event_curve(case.event, relation)
-        for count in (1, 3, 1000, 10**9):
-            assert event_curve(SelfComposed(case.event, count), relation) == curve.times(count)
-        assert event_curve(Composed((case.event,) * 3), relation) == curve.times(3)
-        assert event_curve(Composed((SelfComposed(case.event, 7), case.event)), relation) == curve.times(8)
-        assert event_curve(SelfComposed(Composed((case.event,) * 2), 5), relation) == curve.times(10)
+@each_price
+def test_the_price_is_finite_positive_and_grows_with_the_order(priced: Priced) -> None:
+    case, relation = priced
+    curve = event_curve(case.event, relation)
+    assert curve.values.min() > 0
+    assert curve.values[GRID <= HIGHEST].max() < EXHAUSTED
+    steps = np.diff(curve.values.astype(np.float64))
+    assert np.all(steps >= -1 - 1e-12 * curve.values[1:])  # rounding may make a step down of a unit
+    assert 0 <= curve.delta_value() < 0.5
 
-    @each_price
-    def test_composed_with_another_it_costs_the_sum(self, case: Case, relation: NeighboringRelation) -> None:
-        other = Zcdp(0.01, 0.1)
-        expected = event_curve(case.event, relation) + event_curve(other, relation)
-        assert event_curve(Composed((case.event, other)), relation) == expected
-        assert event_curve(Composed((other, case.event)), relation) == expected
 
-    @each_price
-    def test_some_orders_cost_what_they_cost_among_all(self, case: Case, relation: NeighboringRelation) -> None:
-        places = np.array([0, 17, 400, 900, GRID.size - 1])
-        some, among_all = curve_over(case.event, GRID[places], relation), event_curve(case.event, relation).at(places)
-        assert some.nats() == pytest.approx(among_all.nats(), rel=1e-12, abs=2 * UNIT)
-        assert some.delta == among_all.delta
+@each_price
+def test_composed_n_times_it_costs_n_times(priced: Priced) -> None:
+    case, relation = priced
+    curve = event_curve(case.event, relation)
+    for count in (1, 3, 1000, 10**9):
+        assert event_curve(SelfComposed(case.event, count), relation) == curve.times(count)
+    assert event_curve(Composed((case.event,) * 3), relation) == curve.times(3)
+    assert event_curve(Composed((SelfComposed(case.event, 7), case.event)), relation) == curve.times(8)
+    assert event_curve(SelfComposed(Composed((case.event,) * 2), 5), relation) == curve.times(10)
 
-    @each_price
-    def test_less_noise_more_sampling_and_more_steps_never_cost_less(
-        self, case: Case, relation: NeighboringRelation
-    ) -> None:
-        curve = event_curve(case.event, relation)
-        for event in case.dearer:
-            dearer = event_curve(event, relation)
-            assert np.all(dearer.values >= curve.values), event
-            assert dearer.delta >= curve.delta, event
 
-    @each_price
-    def test_a_group_of_more_records_never_costs_less(self, case: Case, relation: NeighboringRelation) -> None:
-        curve = event_curve(case.event, relation)
-        assert event_curve(GroupPrivacy(1, case.event), relation) == curve
-        for size in (2, 3):
-            try:
-                dearer = event_curve(GroupPrivacy(size, case.event), relation)
-            except UnsupportedEventError:
-                assert "sampled_without_replacement" in str(case.wire)
-                return
-            assert np.all(dearer.values >= curve.values)
-            assert dearer.delta >= curve.delta
-            curve = dearer
+@each_price
+def test_composed_with_another_it_costs_the_sum(priced: Priced) -> None:
+    case, relation = priced
+    other = Zcdp(0.01, 0.1)
+    expected = event_curve(case.event, relation) + event_curve(other, relation)
+    assert event_curve(Composed((case.event, other)), relation) == expected
+    assert event_curve(Composed((other, case.event)), relation) == expected
 
-    @each_case
-    def test_it_takes_a_bounded_number_of_curves(self, case: Case) -> None:
-        assert 1 <= case.event.curve_count() <= 1000
+
+@each_price
+def test_some_orders_cost_what_they_cost_among_all(priced: Priced) -> None:
+    case, relation = priced
+    places = np.array([0, 17, 400, 900, GRID.size - 1])
+    some, among_all = curve_over(case.event, GRID[places], relation), event_curve(case.event, relation).at(places)
+    assert some.nats() == pytest.approx(among_all.nats(), rel=1e-12, abs=2 * UNIT)
+    assert some.delta == among_all.delta
+
+
+@each_price
+def test_less_noise_more_sampling_and_more_steps_never_cost_less(priced: Priced) -> None:
+    case, relation = priced
+    curve = event_curve(case.event, relation)
+    for event in case.dearer:
+        dearer = event_curve(event, relation)
+        assert np.all(dearer.values >= curve.values), event
+        assert dearer.delta >= curve.delta, event
+
+
+@each_price
+def test_a_group_of_more_records_never_costs_less(priced: Priced) -> None:
+    case, relation = priced
+    curve = event_curve(case.event, relation)
+    assert event_curve(GroupPrivacy(1, case.event), relation) == curve
+    for size in (2, 3):
+        try:
+            dearer = event_curve(GroupPrivacy(size, case.event), relation)
+        except UnsupportedEventError:
+            assert "sampled_without_replacement" in str(case.wire)
+            return
+        assert np.all(dearer.values >= curve.values)
+        assert dearer.delta >= curve.delta
+        curve = dearer
+
+
+@each_case
+def test_it_takes_a_bounded_number_of_curves(case: Case) -> None:
+    assert 1 <= case.event.curve_count() <= 1000
 
 
 def test_every_registered_type_has_examples() -> None:
