@@ -55,7 +55,9 @@ def both_directions_of_laplace(q: float, z: float, order: float) -> tuple[mpmath
         def ratio(x: mpmath.mpf) -> mpmath.mpf:
             return (1 - q + q * mpmath.exp(2 * x - v)) ** power
 
-        between = mpmath.quad(lambda x: mpmath.exp(-x) / 2 * ratio(x), sorted(cuts), maxdegree=6)
+        between = mpmath.quad(
+            lambda x: mpmath.exp(-x) / 2 * ratio(x), sorted(cuts), maxdegree=6, method="gauss-legendre"
+        )
         return mpmath.log(ratio(mpmath.mpf(0)) / 2 + between + mpmath.exp(-v) / 2 * ratio(v)) / (a - 1)
 
     return divergence(a), divergence(1 - a)

@@ -25,6 +25,7 @@ from app.accounting.events import (
 from app.accounting.formulas.noise_schedules import scheduled_noise, segments
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.rdp import curve_over, event_curve
+from tests.soak import thinned
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 GRID = orders(GRID_VERSION)
@@ -135,12 +136,13 @@ def test_a_schedule_may_be_cut_in_two(mode: str) -> None:
     assert event_curve(parts, ADD_OR_REMOVE) == event_curve(whole, ADD_OR_REMOVE)
 
 
-def test_a_long_schedule_costs_at_least_its_steps_and_hardly_more() -> None:
+@pytest.mark.parametrize(("rate", "steps"), thinned([(2e-3, 1500), (6e-4, 5000)], 2))
+def test_a_long_schedule_costs_at_least_its_steps_and_hardly_more(rate: float, steps: int) -> None:
     few = np.array([1.25, 2.0, 8.5, 64.0, 1024.0])
-    schedule = Decay("time", 6e-4, 5000, STEP)
+    schedule = Decay("time", rate, steps, STEP)
     ours = curve_over(schedule, few, ADD_OR_REMOVE)
     exact = RdpCurve.zero(few.size)
-    for z in scheduled_noise("time", 3.0, 6e-4, np.arange(5000)):
+    for z in scheduled_noise("time", 3.0, rate, np.arange(steps)):
         exact = exact + curve_over(PoissonSampled(0.02, Gaussian(float(z))), few, ADD_OR_REMOVE)
     assert np.all(ours.values >= exact.values)
     assert np.all(ours.nats() <= exact.nats() * 1.0001)
