@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn, serving
 from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.visiting import browser_client, scoped_client
 
 PAGES = (
     "/approvals?account=mimic/icu-team",
@@ -344,9 +344,7 @@ def test_a_page_shows_only_forms_that_the_role_may_use(
 
 
 def test_a_team_lead_changes_the_keys_that_are_theirs_to_lend(server: LiveServer, hospital: Hospital) -> None:
-    with server.client("admin") as api:
-        scoped = api.post("/v1/api-keys", json={"role": "budget_admin", "scope": hospital.ids["mimic"]}).json()
-    with browser_client(server, key=scoped["key"]) as client:
+    with scoped_client(server, "budget_admin", hospital.ids["mimic"]) as client:
         text = client.get("/keys").text
     assert re.findall(r'<option value="(\w+)">[\w ]+</option>', text.split('name="role"')[1].split("</select>")[0]) == [
         *("viewer", "trainer", "planner"),

@@ -16,7 +16,7 @@ from app.ledger.proposals import ProposalKind, ProposalStatus
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Clock, Hospital
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.visiting import browser_client, scoped_client
 
 
 @pytest.fixture
@@ -142,9 +142,7 @@ def test_it_is_for_those_who_audit(server: LiveServer, role: str) -> None:
 
 
 def test_who_is_bound_to_an_account_reads_the_acts_beneath_it(server: LiveServer, hospital: Hospital) -> None:
-    with server.client("admin") as api:
-        made = api.post("/v1/api-keys", json={"role": "auditor", "scope": hospital.ids["mimic"]}).json()
-    with browser_client(server, key=made["key"]) as client:
+    with scoped_client(server, "auditor", hospital.ids["mimic"]) as client:
         text = client.get("/audit").text
         assert client.get("/audit?verify=true").status_code == 403
     assert "registered the run mimic/icu-team/lstm-mortality" in text

@@ -12,7 +12,7 @@ from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import visit
 from tests.dashboard.scenery import Hospital, at_past
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.visiting import browser_client, scoped_client
 from tests.signed_in import signed_in
 
 
@@ -134,10 +134,8 @@ def test_an_empty_list_says_why(server: LiveServer, visitor: httpx2.Client) -> N
 
 
 def test_nobody_sees_what_is_out_of_reach(server: LiveServer, hospital: Hospital) -> None:
-    with server.client("admin") as api:
-        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": hospital.ids["mimic"]}).json()
     elsewhere = f"/decisions/{hospital.refused}/0"
-    with browser_client(server, key=made["key"]) as client:
+    with scoped_client(server, "viewer", hospital.ids["mimic"]) as client:
         text = client.get("/decisions").text
         assert outcomes(text)
         assert "stroke-registry" not in text

@@ -9,7 +9,7 @@ from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.reading import visit, words
 from tests.dashboard.scenery import Hospital, dp_sgd
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.visiting import browser_client, scoped_client
 from tests.service.tampering import TEAM, set_account, tampering
 from tests.signed_in import signed_in
 
@@ -109,10 +109,7 @@ def test_an_organisation_without_anything_is_told_how_to_begin(page: Page, serve
 
 
 def test_who_is_bound_to_an_account_sees_what_lies_beneath_it(server: LiveServer, hospital: Hospital) -> None:
-    scope = hospital.ids["mimic/readmission"]
-    with server.client("admin") as api:
-        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": scope}).json()
-    with browser_client(server, key=made["key"]) as client:
+    with scoped_client(server, "viewer", hospital.ids["mimic/readmission"]) as client:
         text = client.get("/").text
     shown = re.findall(r'title="(mimic[^"]*|imaging[^"]*|st[^"]*)"', text)
     assert shown == ["mimic/readmission", "mimic/readmission/sweep"]

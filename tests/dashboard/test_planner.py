@@ -16,7 +16,7 @@ from app.dashboard.formatting import spent
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.scenery import Hospital, dp_sgd
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.visiting import browser_client, scoped_client
 
 BY_BATCH = "sampling=batch&batch=600&size=60000"
 
@@ -119,9 +119,7 @@ def test_an_infinite_loss_is_an_answer(visitor: httpx2.Client) -> None:
 
 
 def test_only_budgets_within_reach_are_offered(server: LiveServer, hospital: Hospital) -> None:
-    with server.client("admin") as api:
-        made = api.post("/v1/api-keys", json={"role": "viewer", "scope": hospital.ids["mimic/readmission"]}).json()
-    with browser_client(server, key=made["key"]) as client:
+    with scoped_client(server, "viewer", hospital.ids["mimic/readmission"]) as client:
         text = client.get("/planner").text
     assert "mimic/readmission/sweep" in text
     assert "icu-team" not in text
