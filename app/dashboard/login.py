@@ -14,14 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
-from app.api.route import (
-    StrictJsonRequest,
-    address_of,
-    authenticate_request,
-    build_context,
-    placement_of,
-    rates_of,
-)
+from app.api.route import StrictJsonRequest, address_of, authenticate_request, build_context, placement_of, rates_of
 from app.api.session_cookies import (
     COOKIE,
     FLOW_COOKIE,

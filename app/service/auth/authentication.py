@@ -85,7 +85,7 @@ class KeyRefusedError(AuthenticationError):
     def __init__(self, key: KeyRecord, why: str) -> None:
         words = {"revoked": "This API key was revoked.", "expired": "This API key has expired."}
         super().__init__(words.get(why, "This API key is not known here."))
-        self.key = key
+        self.tried = FailedAttempt(AuditAction.API_KEY_AUTHENTICATION_FAILED, key.organisation_id, key.id)
         self.why = why
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import AuditAction
 from app.ledger.errors import AuthenticationError, LedgerUnavailableError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.lru_cache import LruCache
@@ -19,7 +18,6 @@ from app.persistence.repositories import api_keys
 from app.persistence.repositories.api_keys import SessionRecord
 from app.service.auth import sessions
 from app.service.auth.authentication import (
-    FailedAttempt,
     FailedAttemptLog,
     KeyRefusedError,
     Principal,
@@ -123,10 +121,7 @@ class Authenticator:
                     known = self._look_up(db, authorization, placement, asked)
             except KeyRefusedError as error:
                 self._forget(header)
-                tried = FailedAttempt(
-                    AuditAction.API_KEY_AUTHENTICATION_FAILED, error.key.organisation_id, error.key.id
-                )
-                self._failures.note(self._breakers[placement].db, tried, error.why, request_id)
+                self._failures.note(self._breakers[placement].db, error.tried, error.why, request_id)
                 raise
             except AuthenticationError as error:
                 failure = failure or error
