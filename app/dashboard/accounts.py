@@ -65,12 +65,7 @@ def _shown(account_id: str, page: PageContext, after: str | None) -> Response:
     fields, faults = read_fields(PlanFields, page.query)
     plan = None if fields is None else HypotheticalRun(fields.steps, fields.noise, fields.rate)
     seen = get_account_detail(
-        page.context,
-        page.state.account_statuses,
-        page.state.account_histories,
-        account_id,
-        decode_cursor(after),
-        plan,
+        page.context, page.state.account_statuses, page.state.account_histories, account_id, decode_cursor(after), plan
     )
     return page.render(
         "account.html",
