@@ -1,7 +1,6 @@
 """Sign-in with an API key or OpenID Connect, and sign-out."""
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -152,8 +151,6 @@ async def _open_session(
     request.state.principal = caller
     rates_of(request).sign_ins.take(caller.actor)
     db = placement_of(request).database
-    # A token is for the moment of the sign-in, and lives minutes: the session has an end of its own.
-    caller = caller if thumbprint is None else replace(caller, expires_at=None)
 
     def open_session() -> str:
         context = RequestContext(db, caller, db.clock.now(), request_id_of(request.scope))

@@ -113,7 +113,6 @@ def _shown(page: PageContext, found: Estimate | None, faults: dict[str, str]) ->
         snippets=_snippets(found),
         relations=RELATIONS,
         sliders=SLIDERS,
-        what_if=_what_if(found),
         wanted=wanted,
         accounts=accounts,
         more=more,
@@ -157,14 +156,6 @@ def _chart(found: Estimate | None) -> Chart:
         lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
     title = "Epsilon over steps, declared in advance"
     return Chart(title, Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
-
-
-def _what_if(found: Estimate | None) -> dict[str, str]:
-    """Get the query of an account's what-if form for this plan."""
-    if found is None:
-        return {}
-    sketch = found.sketch
-    return {"noise": format_exact(sketch.noise), "rate": repr(sketch.probability), "steps": str(sketch.steps)}
 
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:

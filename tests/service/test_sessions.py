@@ -273,7 +273,7 @@ def _person(ledger: Ledger, provider: IdentityProvider) -> tuple[Authenticator, 
     """Somebody who signed in at the provider, and what a replica knows."""
     ring = Authenticator({"default": ledger.database}, Settings(**provider.settings()).openid)
     marie = ring.authenticate(f"Bearer {provider.token()}")
-    return ring, _opened(ledger, replace(marie, expires_at=None), thumbprint=key_of("RS256").thumbprint())
+    return ring, _opened(ledger, marie, thumbprint=key_of("RS256").thumbprint())
 
 
 def test_a_person_keeps_role_and_scope_for_as_long_as_the_session(ledger: Ledger, provider: IdentityProvider) -> None:

@@ -48,11 +48,14 @@ class SignedInSession:
 def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | None = None) -> str:
     """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
-    It lasts for `lasting`, and no longer than the key or token. People have the `thumbprint` of the provider's key.
+    It lasts for `lasting`, and no longer than the key. People have the `thumbprint` of the provider's key.
     """
     caller, ends = context.principal, context.now + lasting
     secret = secrets.token_urlsafe(32)
     person = thumbprint is not None
+    # A person's token is for the moment of the sign-in, and lives minutes: the session has an end of its own.
+    if not person and caller.expires_at is not None:
+        ends = min(ends, caller.expires_at)
     session = SessionRecord(
         id=new_id("ses", context.now),
         organisation_id=caller.organisation_id,
@@ -62,7 +65,7 @@ def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | 
         scope=caller.scope if person else None,
         oidc_key_thumbprint=thumbprint,
         created_at=context.now,
-        expires_at=ends if caller.expires_at is None else min(ends, caller.expires_at),
+        expires_at=ends,
     )
     session = replace(session, secret_hash=_bound_hash(secret, session))
 
