@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.conversion import epsilon_at_orders, threshold_units
+from app.accounting.conversion import conversion_prices, threshold_units
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, RdpCurve, orders
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 
@@ -136,7 +136,7 @@ def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int) -> floa
 def smallest_useful_epsilon(delta: float, kind: FilterKind, grid: NDArray[np.float64]) -> float:
     """Compute the epsilon below which a limit with this delta admits nothing at the orders of a grid."""
     share = delta if kind is FilterKind.DECLARED else PLANNED_SHARE * delta
-    return max(0.0, float(np.min(epsilon_at_orders(grid, np.zeros(grid.shape), share))))
+    return max(0.0, float(conversion_prices(grid, share).min()))
 
 
 def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:

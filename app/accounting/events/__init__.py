@@ -1,8 +1,7 @@
 """Mechanisms as frozen DpEvents, with wire form, canonical form and fingerprint.
 
-To add an event type, write a dataclass under `@wire_type(name)` in the module of its kind, its noise multiplier and
-sampling probability in `parameters.py` if it has them, and a formula in `app.accounting.base_rdp` or
-`app.accounting.rdp`.
+To add an event type, write a dataclass under `@wire_type(name)` in the module of its kind, and a formula in
+`app.accounting.base_rdp` or `app.accounting.rdp`.
 """
 
 from app.accounting.events.base import (

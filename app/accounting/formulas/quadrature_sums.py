@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
+from app.accounting.formulas.numerics import CHUNK
 
 RADIUS: Final = 3.2
 """Nodes with b |w| up to this at a block's upper edge are summed as moments. At the others b |w| is above
@@ -34,9 +35,6 @@ POWERS: Final = np.arange(1.0, 31.0)[:, np.newaxis]
 
 SIGNS: Final = (-1) ** POWERS[1:, 0]
 """The powers 2 to 30 of b = -1."""
-
-CHUNK: Final = 1 << 14
-"""Pairs of an order and a node that are processed at once: few enough for a processor's cache."""
 
 EXP_RANGE: Final = 600.0
 """exp of this, times the number of nodes, is finite."""
