@@ -1,7 +1,7 @@
 """Usage snapshots of accounts, and forecasts from them."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -44,18 +44,24 @@ class LimitForecast:
 
 
 def forecast_limit(tx: Connection, organisation_id: str, record: AccountRecord, now: datetime) -> LimitForecast:
-    """Forecast an account with a limit from its pace over seven days.
+    """Forecast an account with a limit from its pace over seven days."""
+    account = record.account
+    base = base_readings(tx, organisation_id, {account.id: record.created_at}, now).get(account.id)
+    return extrapolate(share_used(account), base, now)
 
-    The pace starts at the last snapshot before that window or at the account's creation; without either, at the first
+
+def base_readings(
+    tx: Connection, organisation_id: str, created: Mapping[str, datetime], now: datetime
+) -> dict[str, Reading]:
+    """Get where the pace of accounts over seven days starts, given when each was created.
+
+    It starts at the last snapshot before that window or at the account's creation; without either, at the first
     snapshot.
     """
     start = now - WINDOW
-    if record.created_at > start:
-        base: Reading | None = Reading(0.0, record.created_at)
-    else:
-        readings = usage_history.readings_before(tx, organisation_id, [record.account.id], start)
-        base = readings.get(record.account.id)
-    return extrapolate(share_used(record.account), base, now)
+    younger = {account_id: Reading(0.0, at) for account_id, at in created.items() if at > start}
+    older = sorted(created.keys() - younger.keys())
+    return younger | (usage_history.readings_before(tx, organisation_id, older, start) if older else {})
 
 
 def extrapolate(share: float, base: Reading | None, now: datetime) -> LimitForecast:

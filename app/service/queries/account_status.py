@@ -14,11 +14,11 @@ from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
 from app.ledger.forecast import share_used
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import accounts, overview_queries, usage_history
+from app.persistence.repositories import accounts, overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_history import Reading
 from app.persistence.tolerant import DAMAGED
-from app.service.alerts.forecasts import WINDOW, extrapolate
+from app.service.alerts.forecasts import base_readings, extrapolate
 from app.service.auth.request_context import RequestContext
 
 T = TypeVar("T")
@@ -212,15 +212,8 @@ def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSum
 
 def with_burn_rate(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
     """Add burn rate and forecast to the accounts that are shown."""
-    start = context.now - WINDOW
-    older = [each.id for each in statuses if each.created_at <= start]
-    readings = usage_history.readings_before(tx, context.organisation_id, older, start) if older else {}
-    return [
-        _with_rate(
-            each, readings.get(each.id) if each.created_at <= start else Reading(0.0, each.created_at), context.now
-        )
-        for each in statuses
-    ]
+    bases = base_readings(tx, context.organisation_id, {each.id: each.created_at for each in statuses}, context.now)
+    return [_with_rate(each, bases.get(each.id), context.now) for each in statuses]
 
 
 def ancestors(statuses: Iterable[AccountStatus], of: Iterable[str]) -> set[str]:
