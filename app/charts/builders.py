@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, sampling_probability
+from app.accounting.events import DpEvent, sampling_probability, smallest_noise
 from app.charts.model import (
     Axis,
     AxisKind,
@@ -18,7 +18,6 @@ from app.charts.model import (
     milliseconds,
 )
 from app.ledger.decisions import DecisionOutcome
-from app.ledger.event_inspection import smallest_noise
 from app.service.queries.account_history import AccountHistory
 from app.service.queries.runs import RunDetail
 

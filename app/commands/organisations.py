@@ -7,10 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from app.bootstrap import Json, Organisation, Reason, open_ledger, open_organisation, print_result, require_reason
-from app.ledger.api_keys import KeyRecord
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import PageRequest
-from app.ledger.permissions import Role
+from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import api_keys as stored
 from app.service.auth import authentication

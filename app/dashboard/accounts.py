@@ -6,17 +6,23 @@ from anyio import to_thread
 from fastapi import Query, Response
 from pydantic import Field
 
-from app.accounting.events import MAX_NOISE_MULTIPLIER, MIN_NOISE_MULTIPLIER, DpEvent, mechanisms_in, type_name
+from app.accounting.events import (
+    MAX_NOISE_MULTIPLIER,
+    MIN_NOISE_MULTIPLIER,
+    DpEvent,
+    mechanisms_in,
+    smallest_noise,
+    type_name,
+)
 from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
 from app.charts.model import format_exact
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
-from app.ledger.deviations import DeviationKind
-from app.ledger.event_inspection import smallest_noise
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
+from app.ledger.runs import DeviationKind
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.overview import read_change_token, read_overview
 from app.service.queries.runs import get_run_detail, run_change_token

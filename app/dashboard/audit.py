@@ -15,10 +15,9 @@ from app.api.schemas.steps import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
-from app.ledger.audit import AuditFilter
+from app.ledger.audit import AuditEntry, AuditFilter
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
-from app.ledger.hash_chain import AuditEntry
 from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from app.charts.model import format_exact
 from app.dashboard.formatting import count, short
-from app.ledger.audit import AuditAction
-from app.ledger.hash_chain import AuditEntry
+from app.ledger.audit import AuditAction, AuditEntry
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",

@@ -14,8 +14,15 @@ from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter_bounds import FilterBounds, adaptive_filter_bounds, declared_filter_bounds
-from app.ledger.filters import FilterKind, FilterWeights, Limit, adaptive_weights
+from app.ledger.filters import (
+    FilterBounds,
+    FilterKind,
+    FilterWeights,
+    Limit,
+    adaptive_filter_bounds,
+    adaptive_weights,
+    declared_filter_bounds,
+)
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.policies import Policy
 from app.ledger.windows import ALWAYS, Window

@@ -1,12 +1,28 @@
-"""Alerts, the settings that cause them, and their deliveries to webhooks (ADR 0018)."""
+"""Alerts, the settings and forecasts that cause them, and their deliveries to webhooks (ADR 0018).
 
-from collections.abc import Collection, Mapping
+A forecast does not extrapolate epsilon: the first step takes a large part of it, the thousandth almost none. A steady
+workload uses an evenly growing share of the filter's threshold at the order that admits longest.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Final
 
-from app.ledger.alert_thresholds import DEFAULT_THRESHOLDS
+import numpy as np
+
+from app.accounting.curves import EXHAUSTED
+from app.ledger.accounts import Account
+from app.ledger.errors import InvalidInputError
+
+DEFAULT_THRESHOLDS: Final = (0.5, 0.8, 1.0)
+"""Shares of a limit's epsilon."""
+
+MOST_THRESHOLDS: Final = 10
+LARGEST_THRESHOLD: Final = 10.0
+"""An overdrawn account may be far past its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +39,16 @@ class AlertSettings:
 
 
 DEFAULT_ALERT_SETTINGS: Final = AlertSettings(DEFAULT_THRESHOLDS, 30)
+
+
+def check_thresholds(thresholds: Sequence[float]) -> None:
+    """Raise InvalidInputError unless there are few increasing thresholds in (0, 10]."""
+    if len(thresholds) > MOST_THRESHOLDS:
+        raise InvalidInputError(f"An account has at most {MOST_THRESHOLDS} thresholds, not {len(thresholds)}.")
+    if any(after <= before for before, after in pairwise(thresholds)):
+        raise InvalidInputError("Thresholds are written in increasing order, each once.")
+    if not all(0 < each <= LARGEST_THRESHOLD for each in thresholds):
+        raise InvalidInputError(f"A threshold is a share of the limit's epsilon, in (0, {LARGEST_THRESHOLD:g}].")
 
 
 class AlertType(StrEnum):
@@ -139,3 +165,46 @@ class Delivery:
     def due_at(self) -> datetime | None:
         """When the next attempt is due; None unless it is pending."""
         return self.next_attempt_at if self.status is DeliveryStatus.PENDING else None
+
+
+LARGEST_SHARE: Final = 1e9
+"""Share of an exhausted account."""
+
+FARTHEST_DAYS: Final = 36_500.0
+"""Longest forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The used share of a limit, its growth, and the days until it is 1.
+
+    None is unknown; for `days_left` also never or already.
+    """
+
+    share: float
+    per_day: float | None
+    days_left: float | None
+
+
+def share_used(account: Account) -> float:
+    """Compute the used share of an account's limit by its filter.
+
+    It is the minimum over orders j of spent_j / B_j, or the used share of delta for own deltas if that is larger.
+    """
+    if account.spent.is_zero:
+        return 0.0
+    gate = account.bounds(account.spent.delta)
+    spent = account.spent.values[gate.places]
+    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
+    by_order = np.where(usable, spent / np.maximum(gate.bounds, 1), LARGEST_SHARE)
+    by_delta = account.spent.delta / gate.room if gate.room > 0 else (LARGEST_SHARE if account.spent.delta else 0.0)
+    return min(LARGEST_SHARE, max(float(by_order.min()), by_delta))
+
+
+def forecast(share: float, before: float, days: float) -> Forecast:
+    """Extrapolate the growth of a share from `before`, `days` ago, to `share` linearly."""
+    if days <= 0:
+        return Forecast(share, None, None)
+    per_day = max(0.0, share - before) / days
+    left = (1.0 - share) / per_day if per_day > 0 and share < 1 else None
+    return Forecast(share, per_day, left if left is not None and left <= FARTHEST_DAYS else None)

@@ -1,8 +1,16 @@
-"""Audit events: their actions, the entries that record them, and signed checkpoints of the chain."""
+"""The audit log: its actions, the hash chain of its entries, signed checkpoints, and results of verifications.
 
+An entry's hash covers the previous hash and all of its own fields, so changed or missing entries break the chain. The
+first link depends on the organisation, so that chains cannot be exchanged (ADR 0014).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 
 class AuditAction(StrEnum):
@@ -94,3 +102,122 @@ class Checkpoint:
     audit_head: bytes
     document: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """A discrepancy between the ledger's records.
+
+    Args:
+        organisation_id: None: an event's description, found while all ledgers are verified.
+        account_id: the account whose balance it leaves unproven; None: no account.
+        position: the first bad decision of the run's chain; None: not about a decision.
+    """
+
+    organisation_id: str | None
+    account_id: str | None
+    position: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedAccount:
+    """A quarantined account with the reason; `liftable` if no discrepancy of it remains."""
+
+    account_id: str
+    detail: str
+    liftable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The result of a verification of an organisation.
+
+    Args:
+        checked: number of checked objects, by kind.
+        discrepancies: the first ones.
+        discrepancy_count: number of all discrepancies.
+        quarantined: the first quarantined accounts.
+        quarantined_count: number of all quarantined accounts.
+    """
+
+    id: str
+    organisation_id: str
+    actor: str
+    checked: Mapping[str, int]
+    discrepancies: tuple[Discrepancy, ...]
+    discrepancy_count: int
+    quarantined: tuple[QuarantinedAccount, ...]
+    quarantined_count: int
+    created_at: datetime
+
+    @property
+    def sound(self) -> bool:
+        """Whether there were no discrepancies."""
+        return self.discrepancy_count == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The author of a request, and the HTTP request, if any.
+
+    `actor` is a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.
+    """
+
+    id: str
+    request_id: str | None = None
+
+
+SERVICE: Final = Actor("service")
+"""Background work of the ledger itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """All fields of an entry of an organisation's audit chain.
+
+    `subject` is the id of the changed object; `before` and `after` are its states as canonical JSON, if any.
+    `entry_hash` is the link of the chain, which covers the other fields; empty until the entry is recorded.
+    """
+
+    organisation_id: str
+    position: int
+    actor: str
+    action: str
+    subject: str
+    before: str | None
+    after: str | None
+    reason: str | None
+    request_id: str | None
+    created_at: datetime
+    entry_hash: bytes = b""
+
+
+def audit_genesis(organisation_id: str) -> bytes:
+    """Compute the hash before an organisation's first audit event."""
+    text = json.dumps({"audit_log_of": organisation_id}, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def canonical(value: object) -> str:
+    """Serialize JSON to its unique text: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def canonical_audit_entry(entry: AuditEntry) -> str:
+    """Serialize an audit entry to its unique JSON; `before` and `after` stay strings."""
+    facts = {name: getattr(entry, name) for name in _AUDIT_FIELDS}
+    return canonical(facts | {"created_at": entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")})
+
+
+def digest(secret: bytes | str) -> str:
+    """Compute the sha256 (hex) that represents a secret in an entry."""
+    return hashlib.sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
+
+
+_AUDIT_FIELDS = tuple(name for name in AuditEntry.__dataclass_fields__ if name not in {"created_at", "entry_hash"})
+
+
+def audit_entry_hash(previous: bytes, entry: AuditEntry) -> bytes:
+    """Compute the hash of an audit entry, the organisation's new head."""
+    return hashlib.sha256(previous + canonical_audit_entry(entry).encode()).digest()

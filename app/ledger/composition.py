@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.accounting.curves import RdpCurve
-from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, type_name, unbounded_on_removal
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import ParallelExposure, compose_partitions, largest, without
@@ -148,19 +146,3 @@ def require_charged_directly(account: Account, what: str) -> None:
         raise InvalidInputError(
             f"{what!r} is composed in parallel, and a run charges its parts: register the run under some of them."
         )
-
-
-def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:
-    """Raise UnsupportedEventError for events that do not bound removal where units may leave."""
-    above = next((account for account in path if account.parts_lose_units), None)
-    if above is None:
-        return
-    for event in events:
-        found = unbounded_on_removal(event)
-        if found is not None:
-            raise UnsupportedEventError(
-                f"{type_name(found)} is not supported under {above.path}: it was attested that removal is bounded "
-                "there, since a unit that is replaced may leave its part and enter another, and a record that is "
-                f"missing from a {type_name(found)} event shows. Use gaussian, laplace or another noisy sum, or "
-                "parallel parts for which it is attested that replaced units stay_in_their_parts."
-            )

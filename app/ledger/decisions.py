@@ -1,15 +1,25 @@
-"""Decisions on requests for steps, admitted and refused."""
+"""Decisions on requests for steps, and the hash chain of each run's decisions.
 
+An entry's hash covers the previous hash and all of its own fields, so changed or missing entries break the chain. The
+first link depends on the run, so that chains cannot be exchanged (ADR 0014).
+"""
+
+import hashlib
+import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Self
+from json.encoder import encode_basestring_ascii as _text
+from math import isinf
+from typing import Final, Self
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.hash_chain import Actor, DecisionEntry, entry_hash
+from app.ledger.audit import Actor
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
+
+_NULL: Final = "null"
 
 
 class DecisionOutcome(StrEnum):
@@ -66,6 +76,84 @@ class Decision:
     def next_step(self) -> int:
         """The number of the step after the run's last one."""
         return self.first_step + self.step_count if self.admitted else self.first_step
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionEntry:
+    """All fields of a decision and its items.
+
+    Args:
+        position: index among the run's decisions.
+        outcome: admitted, refused, reported or forfeited.
+        request_fingerprint: sha256 (hex) of the request.
+        requested_count: number of requested steps; larger than `step_count` if only a prefix was admitted.
+        items: (fingerprint of an event, count), in order.
+        reservation_id: the reservation of the steps, or the forfeited one.
+        epsilon: of the run, afterwards, at `delta`.
+        steps_remaining: further repetitions of the last event; None if refused or forfeited.
+        refusal_details: of a refusal, as stored text.
+        actor: the author of the request.
+    """
+
+    organisation_id: str
+    run_id: str
+    position: int
+    attempt: int
+    outcome: str
+    idempotency_key: str | None
+    request_fingerprint: str
+    first_step: int
+    step_count: int
+    requested_count: int
+    items: tuple[tuple[str, int], ...]
+    reservation_id: str | None
+    epsilon: float
+    delta: float
+    epsilon_limit: float
+    steps_remaining: int | None
+    binding_account_id: str
+    refusal_details: str | None
+    created_at: datetime
+    actor: str
+    request_id: str | None = None
+
+
+def genesis(organisation_id: str, run_id: str) -> bytes:
+    """Compute the hash before a run's first decision."""
+    text = json.dumps({"organisation": organisation_id, "run": run_id}, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def canonical_entry(entry: DecisionEntry) -> str:
+    """Serialize an entry to its unique JSON: sorted keys, no spaces, ASCII.
+
+    Floats are the shortest that round-trip, an infinite epsilon is null, and times are UTC with microseconds.
+    """
+    # Hot path: the json encoder takes four times as long.
+    items = ",".join([f"[{_text(event)},{count}]" for event, count in entry.items])
+    key, details, request, reservation = [
+        _NULL if text is None else _text(text)
+        for text in (entry.idempotency_key, entry.refusal_details, entry.request_id, entry.reservation_id)
+    ]
+    return (
+        f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
+        f'"created_at":"{entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")}",'
+        f'"delta":{float(entry.delta)!r},"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
+        f'"epsilon_limit":{float(entry.epsilon_limit)!r},"first_step":{entry.first_step},'
+        f'"idempotency_key":{key},"items":[{items}],'
+        f'"organisation_id":{_text(entry.organisation_id)},"outcome":{_text(entry.outcome)},'
+        f'"position":{entry.position},"refusal_details":{details},'
+        f'"request_fingerprint":{_text(entry.request_fingerprint)},"request_id":{request},'
+        f'"requested_count":{entry.requested_count},'
+        f'"reservation_id":{reservation},"run_id":{_text(entry.run_id)},'
+        f'"step_count":{entry.step_count},'
+        f'"steps_remaining":{_NULL if entry.steps_remaining is None else entry.steps_remaining}}}'
+    )
+
+
+def entry_hash(previous: bytes, entry: DecisionEntry) -> bytes:
+    """Compute the hash of an entry, the run's new head."""
+    return hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
 
 
 def sealed(organisation_id: str, decision: Decision, head: bytes) -> Decision:

@@ -1,22 +1,21 @@
-"""Change the limit of a live account while its filter stays (ADR 0020)."""
+"""Change the limit of a live account while its filter stays (ADR 0020).
 
+A lowered limit revokes planned steps, newest plans first (ADR 0026).
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
-from app.ledger.accounts import Account
+from app.accounting.curves import RdpCurve
+from app.accounting.events import DpEvent
+from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.admission import min_repetitions
+from app.ledger.composition import exposed
 from app.ledger.filters import FilterWeights, Limit
+from app.ledger.reservations import PlannedItem, Reservation
 
 SLACK = 1.0 - 1e-12
 """Rounding margin, so that scaled parts and reserve sum to at most the new delta."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """The latest change of an account's limit; an increase is by its approver."""
-
-    before: Limit
-    at: datetime
-    actor: str
 
 
 def is_raised(before: Limit, after: Limit) -> bool:
@@ -59,3 +58,85 @@ def rescale_weights(weights: FilterWeights, before: Limit, after: Limit) -> Filt
     changed = FilterWeights(weights.indices, parts[:-1], parts[-1])
     assert changed.within(after.delta), "the parts of delta are within it"
     return changed
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePlan:
+    """An active reservation under an account whose limit was lowered.
+
+    Args:
+        path: ids of the account and the accounts down to the run, by depth and id, the run last.
+        lapsed: whether its lease has expired: it takes no further steps and is about to be forfeited.
+    """
+
+    reservation: Reservation
+    path: tuple[str, ...]
+    lapsed: bool
+
+
+def revoked_plans(
+    limited: Account, under: Sequence[Account], plans: Sequence[ActivePlan], curves: Mapping[DpEvent, RdpCurve]
+) -> list[Reservation]:
+    """Revoke the steps of plans that exceed a lowered limit.
+
+    From the oldest plan to the newest, each keeps as many of its next steps as fit with the spent loss and the steps
+    kept so far. `under` has every account of the plans' paths under it and all partitions of parallel ones; `plans` all
+    active plans of its runs, oldest first. The result has the changed reservations.
+    """
+    tree = _Tree(limited, under)
+    own = limited.kind is AccountKind.RUN  # a run's balance has spent its used steps; its ancestors hold them
+    for plan in plans:
+        items = plan.reservation.items
+        counts = [(0 if own else item.used) + (item.unused if plan.lapsed else 0) for item in items]
+        tree.hold(plan, _cost(items, counts, curves, tree.zero))
+    changed = []
+    for plan in plans:
+        items = plan.reservation.items
+        kept = [0] * len(items) if plan.lapsed else tree.fitting(plan, curves)
+        tree.hold(plan, _cost(items, kept, curves, tree.zero))
+        after = tuple(replace(item, revoked=item.unused - keep) for item, keep in zip(items, kept, strict=True))
+        if after != items:
+            changed.append(replace(plan.reservation, items=after))
+    return changed
+
+
+class _Tree:
+    """The account and its descendants, holding only the plans processed so far."""
+
+    def __init__(self, limited: Account, under: Sequence[Account]) -> None:
+        self.zero = zero_curve(limited.grid_version)
+        self._accounts = {each.id: replace(each, held=self.zero, exposure=None) for each in (*under, limited)}
+        parallel = {each.id for each in self._accounts.values() if each.partitions_per_unit is not None}
+        self._parts = [each.id for each in self._accounts.values() if each.parent_id in parallel]
+
+    def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
+        """Hold a plan's cost."""
+        if not cost.is_zero:
+            for account in self._path(plan):
+                self._accounts[account.id] = replace(account.with_hold(cost), exposure=None)
+
+    def fitting(self, plan: ActivePlan, curves: Mapping[DpEvent, RdpCurve]) -> list[int]:
+        """Count the repetitions of each item that fit, up to the first incomplete item."""
+        limited, pending, kept = self._path(plan)[0], self.zero, []
+        full = False
+        for item in plan.reservation.items:
+            room = 0 if full else min_repetitions((limited,), (pending,), curves[item.event])[0]
+            kept.append(min(item.left, max(0, room)))
+            full = kept[-1] < item.left
+            if kept[-1]:
+                pending = pending + curves[item.event].times(kept[-1])
+        return kept
+
+    def _path(self, plan: ActivePlan) -> tuple[Account, ...]:
+        path = [self._accounts[each] for each in plan.path]
+        return exposed(path, [self._accounts[each] for each in self._parts])
+
+
+def _cost(
+    items: Sequence[PlannedItem], counts: Sequence[int], curves: Mapping[DpEvent, RdpCurve], zero: RdpCurve
+) -> RdpCurve:
+    total = zero
+    for item, count in zip(items, counts, strict=True):
+        if count:
+            total = total + curves[item.event].times(count)
+    return total

@@ -1,19 +1,28 @@
-"""Check requests against policies, and describe violations."""
+"""Check requests against the rules of a path: its windows, attestations and policies."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from math import inf
 from typing import Final
 
-from app.accounting.events import DpEvent, NeighboringRelation, mechanisms_in, type_name
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    DpEvent,
+    NeighboringRelation,
+    mechanisms_in,
+    smallest_noise,
+    type_name,
+    unbounded_on_removal,
+)
 from app.ledger.accounts import Account
-from app.ledger.deviations import Deviation
-from app.ledger.errors import PolicyViolationError
-from app.ledger.event_inspection import smallest_noise
+from app.ledger.errors import BudgetClosedError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource
+from app.ledger.runs import Deviation
+from app.ledger.windows import ALWAYS
 
 Mismatch = tuple[object, object]
 """The requested and the allowed value."""
@@ -47,6 +56,45 @@ class Size:
 
     epsilon: float
     delta: float
+
+
+def require_open(path: Iterable[Account], now: datetime) -> None:
+    """Raise BudgetClosedError unless all accounts that a new charge touches are open."""
+    for account in path:
+        window = account.window
+        if window is ALWAYS or window.holds(now):
+            continue
+        opens, closes = (
+            window.opens_at and window.opens_at.isoformat(),
+            window.closes_at and window.closes_at.isoformat(),
+        )
+        late = window.opens_at is None or window.opens_at <= now
+        raise BudgetClosedError(
+            f"{account.path} has been closed since {closes}: nothing more is taken from it. "
+            "Ask for a budget that is open."
+            if late
+            else f"{account.path} opens at {opens}: nothing is taken from it before. Ask again then.",
+            account=account.id,
+            account_path=account.path,
+            opens_at=opens,
+            closes_at=closes,
+        )
+
+
+def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:
+    """Raise UnsupportedEventError for events that do not bound removal where units may leave."""
+    above = next((account for account in path if account.parts_lose_units), None)
+    if above is None:
+        return
+    for event in events:
+        found = unbounded_on_removal(event)
+        if found is not None:
+            raise UnsupportedEventError(
+                f"{type_name(found)} is not supported under {above.path}: it was attested that removal is bounded "
+                "there, since a unit that is replaced may leave its part and enter another, and a record that is "
+                f"missing from a {type_name(found)} event shows. Use gaussian, laplace or another noisy sum, or "
+                "parallel parts for which it is attested that replaced units stay_in_their_parts."
+            )
 
 
 def sources_of(path: Sequence[Account]) -> tuple[PolicySource, ...]:

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction
-from app.ledger.hash_chain import Actor, AuditEntry, canonical
+from app.ledger.audit import Actor, AuditAction, AuditEntry, canonical
 from app.persistence.repositories import audit, organisations
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction
+from app.ledger.audit import AuditAction, canonical
 from app.ledger.errors import InvalidInputError, PreconditionFailedError, PreconditionRequiredError
-from app.ledger.hash_chain import canonical
 from app.ledger.pages import PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus

@@ -12,7 +12,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
-from app.ledger.noise_search import noise_that_fits
+from app.ledger.admission import noise_that_fits
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
-from app.ledger.hash_chain import SERVICE
 from app.ledger.reservations import forfeit, has_lapsed
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import periodic_queries

@@ -9,11 +9,15 @@ from sqlalchemy import Connection
 from app.ledger.accounts import Account, StepEvent, total_cost
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
-from app.ledger.composition import require_bounded_on_removal
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
-from app.ledger.plans import plan_of
-from app.ledger.policy_checks import require_declared, require_steps, sources_of
+from app.ledger.policy_checks import (
+    require_bounded_on_removal,
+    require_declared,
+    require_open,
+    require_steps,
+    sources_of,
+)
 from app.ledger.reservations import (
     Reservation,
     ReservationClose,
@@ -22,10 +26,10 @@ from app.ledger.reservations import (
     extend,
     forfeit,
     has_lapsed,
+    plan_of,
     void,
 )
 from app.ledger.runs import require_active, require_attempt
-from app.ledger.windows import require_open
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from app.ledger.audit import canonical
 from app.ledger.errors import InvalidInputError, SigningNotConfiguredError
-from app.ledger.hash_chain import canonical
 
 ALGORITHM: Final = "Ed25519"
 SETTING: Final = "EPSILON_LEDGER_SIGNING_KEY_FILE"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.api.pagination import encode_cursor
-from app.ledger.hash_chain import audit_entry_hash, audit_genesis
+from app.ledger.audit import audit_entry_hash, audit_genesis
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import audit
 from tests.api.conftest import House

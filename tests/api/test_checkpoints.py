@@ -9,8 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
+from app.ledger.audit import audit_entry_hash, audit_genesis
+from app.ledger.decisions import entry_hash, genesis
 from app.ledger.errors import InvalidInputError
-from app.ledger.hash_chain import audit_entry_hash, audit_genesis, entry_hash, genesis
 from app.persistence.repositories.audit import all_entries
 from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs

@@ -10,8 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from app.dashboard.audit_messages import SENTENCES, describe_event
 from app.ledger.accounts import AccountKind
-from app.ledger.audit import AuditAction
-from app.ledger.hash_chain import AuditEntry
+from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn

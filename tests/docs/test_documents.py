@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.ledger.hash_chain import AuditEntry, DecisionEntry
+from app.ledger.audit import AuditEntry
+from app.ledger.decisions import DecisionEntry
 from tests.docs.markdown import ROOT, anchors, links, sentences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.hash_chain import HASH_LENGTH, DecisionEntry, canonical_entry, entry_hash, genesis
+from app.ledger.decisions import DecisionEntry, canonical_entry, entry_hash, genesis
 
 TEXT = st.text(max_size=20)
 COUNT = st.integers(0, 2**62)
@@ -98,7 +98,7 @@ def test_an_entry_is_written_as_anybody_would_write_canonical_json(entry: Decisi
 def test_a_hash_is_that_of_the_hash_before_and_the_text(entry: DecisionEntry, previous: bytes) -> None:
     hashed = entry_hash(previous, entry)
     assert hashed == hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
-    assert len(hashed) == HASH_LENGTH
+    assert len(hashed) == 32
 
 
 @given(ENTRIES, ENTRIES)

@@ -12,7 +12,7 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account
 from app.ledger.composition import budgets_of, check_several, recompose, topmost_parallel_under
 from app.ledger.errors import InvalidInputError
-from app.ledger.filter_bounds import FilterBounds
+from app.ledger.filters import FilterBounds
 
 from .trees import ORDERS, Cost, Tree, cost_of, costs, curve_of, small_costs, summed, trees
 

@@ -12,7 +12,7 @@ from app.accounting.events import (
     SelfComposed,
 )
 from app.ledger.accounts import StepEvent
-from app.ledger.deviations import Declared, Deviation, DeviationKind, deviations, merge_deviations
+from app.ledger.runs import Declared, Deviation, DeviationKind, deviations, merge_deviations
 
 K = DeviationKind
 DECLARED = PoissonSampled(0.01, Gaussian(1.1))

@@ -5,8 +5,8 @@ import pytest
 from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts import PricedStep, StepEvent
 from app.ledger.admission import Admission, admit
+from app.ledger.alerts import LARGEST_SHARE, Forecast, forecast, share_used
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.forecast import LARGEST_SHARE, Forecast, forecast, share_used
 from tests.ledger.test_thresholds import PRICES, account, charged
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ledger.lookalikes import look_alike, name_skeleton
+from app.ledger.names import look_alike, name_skeleton
 
 ALIKE = [
     ("mimic", "Mimic"),

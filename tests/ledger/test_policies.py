@@ -25,9 +25,9 @@ from app.accounting.events import (
     SelfComposed,
     Zcdp,
     mechanisms_in,
+    smallest_noise,
 )
 from app.ledger.errors import InvalidInputError, PolicyViolationError
-from app.ledger.event_inspection import smallest_noise
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import (

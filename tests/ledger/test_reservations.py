@@ -16,8 +16,8 @@ from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.parallel_exposure import without
-from app.ledger.plans import PlannedItem, plan_of
 from app.ledger.reservations import (
+    PlannedItem,
     Reservation,
     ReservationClose,
     ReservationStatus,
@@ -27,6 +27,7 @@ from app.ledger.reservations import (
     forfeit,
     has_lapsed,
     is_exact,
+    plan_of,
     remaining_items,
     take,
     void,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.ledger.decisions import genesis
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
-from app.ledger.hash_chain import genesis
 from app.ledger.runs import Run, RunAction, RunStatus, next_status, require_active, require_attempt, require_no_gap
 
 S, A = RunStatus, RunAction

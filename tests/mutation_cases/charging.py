@@ -120,7 +120,7 @@ CASES = (
     ),
     Mutation(
         "revoked steps are taken out of a plan",
-        "app/ledger/plans.py",
+        "app/ledger/reservations.py",
         "return max(0, self.unused - self.revoked)",
         "return self.unused",
         (LOWERED,),
@@ -128,7 +128,7 @@ CASES = (
     ),
     Mutation(
         "what a plan has used is not counted when a limit is lowered",
-        "app/ledger/revocation.py",
+        "app/ledger/limit_changes.py",
         "(0 if own else item.used) + (item.unused if plan.lapsed else 0)",
         "(item.unused if plan.lapsed else 0)",
         (LOWERED,),
@@ -136,7 +136,7 @@ CASES = (
     ),
     Mutation(
         "a lapsed plan does not count when a limit is lowered",
-        "app/ledger/revocation.py",
+        "app/ledger/limit_changes.py",
         "(item.unused if plan.lapsed else 0)",
         "0",
         (LOWERED,),

@@ -32,7 +32,7 @@ CASES = (
     ),
     Mutation(
         "what is held does not count",
-        "app/ledger/filter_bounds.py",
+        "app/ledger/filters.py",
         "        for curve in taken[1:]:\n",
         "        for curve in taken[2:]:\n",
         ("tests/ledger", MODEL),

@@ -11,10 +11,17 @@ from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
+from app.ledger.audit import SERVICE
 from app.ledger.decisions import Decision, DecisionOutcome, sealed
-from app.ledger.hash_chain import SERVICE
-from app.ledger.plans import plan_of
-from app.ledger.reservations import Reservation, ReservationClose, ReservationStatus, Shortfall, remaining_items, take
+from app.ledger.reservations import (
+    Reservation,
+    ReservationClose,
+    ReservationStatus,
+    Shortfall,
+    plan_of,
+    remaining_items,
+    take,
+)
 from app.ledger.runs import Run
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, balances, decisions, dp_events, reservations, runs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.ledger.audit import AuditEntry, audit_entry_hash, audit_genesis
 from app.persistence.repositories.audit import all_entries
 from app.persistence.tables import accounts, api_keys, audit_entries, proposals, runs
 from app.service.verification import verify

@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
 from app.ledger import account_records
+from app.ledger.account_records import ThresholdWatermark, watermark_of
 from app.ledger.accounts import Account
-from app.ledger.alert_thresholds import ThresholdWatermark, watermark_of
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving

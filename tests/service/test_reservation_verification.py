@@ -8,8 +8,7 @@ from sqlalchemy import Connection, delete, update
 
 from app.accounting.events import Gaussian, fingerprint
 from app.ledger.accounts import StepEvent
-from app.ledger.plans import PlannedItem
-from app.ledger.reservations import commit, forfeit, void
+from app.ledger.reservations import PlannedItem, commit, forfeit, void
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions, reservation_items, reservations
 from app.service.verification import verify

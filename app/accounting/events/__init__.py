@@ -42,6 +42,7 @@ from app.accounting.events.parameters import (
     noise_multiplier,
     sampling_probability,
     scheduled_events,
+    smallest_noise,
     with_noise_multiplier,
     with_sampling_probability,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "noise_multiplier",
     "sampling_probability",
     "scheduled_events",
+    "smallest_noise",
     "type_name",
     "unbounded_on_removal",
     "with_noise_multiplier",

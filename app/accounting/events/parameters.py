@@ -1,16 +1,20 @@
-"""The parameters that a calibration or a schedule changes: noise multiplier and sampling probability.
+"""Noise multipliers and sampling probabilities: those that a calibration or a schedule changes, and the smallest noise.
 
 They are the fields of these names of an event, or of the one inside it. An event without exactly one such field raises
 UnsupportedEventError.
 """
 
 from dataclasses import replace
+from math import hypot
 from typing import Literal, TypeAlias, TypeGuard
 
+import numpy as np
+
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events.base import DpEvent, type_name
+from app.accounting.events.base import DpEvent, child_events, type_name
 from app.accounting.events.composite import Decay, PoissonSampled, SampledWithoutReplacement, Wrapper
-from app.accounting.formulas.noise_schedules import segments
+from app.accounting.events.mechanisms import AdaptiveClipping
+from app.accounting.formulas.noise_schedules import scheduled_noise, segments
 
 Parameter: TypeAlias = Literal["noise_multiplier", "sampling_probability"]
 
@@ -67,3 +71,24 @@ def _is_inside(event: DpEvent, name: Parameter) -> TypeGuard[Wrapper]:
 def _without(event: DpEvent, name: Parameter) -> str:
     two = " with two noises" if hasattr(event, name) else ""  # only adaptive_clipping may have a noise multiplier
     return f"{type_name(event)}{two} has no single {name.replace('_', ' ')}"
+
+
+def smallest_noise(event: DpEvent) -> float | None:
+    """Find the smallest noise multiplier in an event; None if no part has one.
+
+    For adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), for a decay its
+    last.
+    """
+    if isinstance(event, Decay):
+        first = smallest_noise(event.event)
+        assert first is not None, "a decay holds a mechanism with noise"
+        last = np.array([event.first_step + event.steps - 1])
+        return float(scheduled_noise(event.mode, first, event.decay_rate, last)[0])
+    if isinstance(event, AdaptiveClipping) and event.noise_multiplier is None:
+        assert event.gradient_noise_multiplier is not None
+        assert event.count_noise_stddev is not None
+        return 1 / hypot(1 / event.gradient_noise_multiplier, 1 / (2 * event.count_noise_stddev))
+    parts = child_events(event)
+    if parts:
+        return min((noise for each in parts if (noise := smallest_noise(each)) is not None), default=None)
+    return getattr(event, "noise_multiplier", None)

@@ -8,7 +8,7 @@ from app.api.problems import READ_ERRORS, responses
 from app.api.route import ContextDep, SignerDep, router
 from app.api.schemas.checkpoints import Statement
 from app.api.statement_html import POLICY, page_of
-from app.ledger.hash_chain import canonical
+from app.ledger.audit import canonical
 from app.service.audit.statements import population_statement, run_statement
 
 routes = router("statements")

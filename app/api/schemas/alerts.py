@@ -8,9 +8,8 @@ from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Output, Page, Reference, example
 from app.ledger.account_records import AccountRecord
-from app.ledger.alert_thresholds import LARGEST_THRESHOLD, MOST_THRESHOLDS
+from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
-from app.ledger.alerts import AlertType, DeliveryStatus
 from app.ledger.names import MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.webhooks import Subscription

@@ -32,9 +32,8 @@ from app.api.schemas.steps import refusal_facts
 from app.ledger.accounts import StepEvent
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
-from app.ledger.experiments import ChargingMode, sweep_event
 from app.ledger.filters import FilterKind
-from app.ledger.runs import RunStatus
+from app.ledger.runs import ChargingMode, RunStatus, sweep_event
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord
 from app.service.idempotency import StoredResponse

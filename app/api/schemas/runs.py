@@ -26,8 +26,7 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.deviations import DeviationKind
-from app.ledger.runs import RunStatus
+from app.ledger.runs import DeviationKind, RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration

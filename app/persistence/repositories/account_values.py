@@ -8,8 +8,8 @@ from typing import Any
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.accounts import StepEvent
 from app.ledger.alerts import AlertSettings
+from app.ledger.audit import canonical
 from app.ledger.filters import FilterWeights
-from app.ledger.hash_chain import canonical
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.persistence.tolerant import json_object
 

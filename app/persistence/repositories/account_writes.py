@@ -12,7 +12,7 @@ from app.ledger.account_records import Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import AlertSettings
 from app.ledger.composition import budgets_of
-from app.ledger.lookalikes import name_skeleton
+from app.ledger.names import name_skeleton
 from app.persistence.repositories import balances
 from app.persistence.repositories.account_values import planned_text, policy_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of

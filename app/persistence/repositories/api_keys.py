@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
-from app.ledger.api_keys import KeyRecord
 from app.ledger.pages import Page, PageRequest
+from app.ledger.permissions import KeyRecord
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
 from app.persistence.tables import api_keys, sessions

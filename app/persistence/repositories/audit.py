@@ -7,13 +7,20 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, insert, or_, select, true, union_all
 
-from app.ledger.audit import AuditFilter, Checkpoint
-from app.ledger.experiments import ChargingMode
-from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis
+from app.ledger.audit import (
+    AuditEntry,
+    AuditFilter,
+    Checkpoint,
+    Discrepancy,
+    QuarantinedAccount,
+    Verification,
+    audit_entry_hash,
+    audit_genesis,
+)
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
 from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.ledger.verifications import Discrepancy, QuarantinedAccount, Verification
+from app.ledger.runs import ChargingMode
 from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.repositories.expressions import RecordTable, in_period, join_on, matches, owned_by, read_page

@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, sele
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
+from app.ledger.audit import Actor
 from app.ledger.decisions import Decision, DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
-from app.ledger.hash_chain import Actor
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
-from app.ledger.hash_chain import DecisionEntry
+from app.ledger.decisions import DecisionEntry
 from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations

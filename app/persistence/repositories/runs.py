@@ -10,10 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from app.accounting.events import fingerprint
-from app.ledger.deviations import Deviation, DeviationKind
-from app.ledger.hash_chain import canonical
+from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import Run, RunStatus
+from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import join_on, matches, read_page, values_of

@@ -13,7 +13,7 @@ from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
 from app.ledger.filters import FilterKind, Limit
-from app.ledger.lookalikes import look_alike
+from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effective

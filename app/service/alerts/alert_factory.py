@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from app.ledger.accounts import Account
-from app.ledger.alerts import Alert, AlertType
-from app.ledger.forecast import Forecast
+from app.ledger.alerts import Alert, AlertType, Forecast
 from app.ledger.reservations import Reservation
 from app.service.ids import new_id
 from app.service.json_values import json_finite

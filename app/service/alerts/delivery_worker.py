@@ -12,8 +12,8 @@ from typing import Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.ledger.audit import SERVICE
 from app.ledger.errors import LedgerError
-from app.ledger.hash_chain import SERVICE
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import alerts, organisations
 from app.persistence.repositories.alerts import ClaimedDelivery

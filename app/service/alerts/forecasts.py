@@ -12,8 +12,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
+from app.ledger.alerts import Forecast, forecast, share_used
 from app.ledger.errors import LedgerError
-from app.ledger.forecast import Forecast, forecast, share_used
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, alerts, usage_history
 from app.persistence.repositories.usage_history import Reading

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection
 
 from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Webhook
-from app.ledger.audit import AuditAction
+from app.ledger.audit import Actor, AuditAction, digest
 from app.ledger.errors import WebhookStateConflictError, require_found
-from app.ledger.hash_chain import Actor, digest
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts

@@ -11,8 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction, Checkpoint
-from app.ledger.hash_chain import SERVICE, Actor, canonical
+from app.ledger.audit import SERVICE, Actor, AuditAction, Checkpoint, canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import EXHAUSTED
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.audit import canonical_audit_entry
+from app.ledger.decisions import canonical_entry
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.ledger.hash_chain import canonical_audit_entry, canonical_entry
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
 from app.persistence.repositories.account_values import weights_facts

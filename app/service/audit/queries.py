@@ -6,10 +6,9 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.accounts import AccountKind
-from app.ledger.audit import AuditFilter, Checkpoint
+from app.ledger.audit import AuditEntry, AuditFilter, Checkpoint
 from app.ledger.decisions import DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
-from app.ledger.hash_chain import AuditEntry
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import audit, decisions, overview_queries, raw_rows

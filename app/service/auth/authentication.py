@@ -13,12 +13,10 @@ from time import monotonic
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.api_keys import KeyRecord
-from app.ledger.audit import AuditAction
+from app.ledger.audit import Actor, AuditAction
 from app.ledger.errors import AuthenticationError, LedgerError, NameTakenError
-from app.ledger.hash_chain import Actor
 from app.ledger.names import check_name
-from app.ledger.permissions import Role
+from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import api_keys, organisations
 from app.service.audit_log import AuditEvent, record_event

@@ -8,9 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction
+from app.ledger.audit import Actor, AuditAction
 from app.ledger.errors import InsufficientScopeError
-from app.ledger.hash_chain import Actor
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 from app.persistence.database import Database
 from app.service.audit_log import AuditEvent, record_event

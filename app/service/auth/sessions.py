@@ -15,11 +15,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.api_keys import KeyRecord
-from app.ledger.audit import AuditAction
+from app.ledger.audit import AuditAction, canonical, digest
 from app.ledger.errors import AuthenticationError
-from app.ledger.hash_chain import canonical, digest
-from app.ledger.permissions import Role
+from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys
 from app.persistence.repositories.api_keys import SessionRecord

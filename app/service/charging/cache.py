@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.ledger.account_records import AccountRecord
-from app.ledger.plans import PlannedItem
+from app.ledger.reservations import PlannedItem
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache
 

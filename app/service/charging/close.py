@@ -15,10 +15,10 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
+from app.ledger.audit import Actor
 from app.ledger.composition import recompose, topmost_parallel_under
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.hash_chain import Actor
 from app.ledger.parallel_exposure import without
 from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact
 from app.ledger.runs import TERMINAL, Run, RunStatus

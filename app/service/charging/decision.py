@@ -8,12 +8,17 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
-from app.ledger.composition import require_bounded_on_removal
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.deviations import Declared, Deviation, deviations, merge_deviations
 from app.ledger.errors import RunStateConflictError
 from app.ledger.parallel_exposure import without
-from app.ledger.policy_checks import require_declared, require_reporter, require_steps, sources_of
+from app.ledger.policy_checks import (
+    require_bounded_on_removal,
+    require_declared,
+    require_open,
+    require_reporter,
+    require_steps,
+    sources_of,
+)
 from app.ledger.reservations import (
     Reservation,
     Shortfall,
@@ -24,8 +29,18 @@ from app.ledger.reservations import (
     remaining_items,
     take,
 )
-from app.ledger.runs import TERMINAL, Run, RunStatus, require_active, require_attempt, require_no_gap
-from app.ledger.windows import require_open
+from app.ledger.runs import (
+    TERMINAL,
+    Declared,
+    Deviation,
+    Run,
+    RunStatus,
+    deviations,
+    merge_deviations,
+    require_active,
+    require_attempt,
+    require_no_gap,
+)
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.requests import (
     Mode,

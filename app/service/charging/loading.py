@@ -10,12 +10,11 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountRecord, AccountVersion
 from app.ledger.accounts import Account
+from app.ledger.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
-from app.ledger.limit_changes import LimitChange
 from app.ledger.pages import PageRequest
-from app.ledger.plans import PlannedItem
-from app.ledger.reservations import Reservation, is_exact
+from app.ledger.reservations import PlannedItem, Reservation, is_exact
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import (
     audit,

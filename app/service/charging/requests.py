@@ -11,10 +11,9 @@ from typing import Any
 from app.accounting.curves import PURE
 from app.accounting.events import DpEvent, fingerprint
 from app.ledger.accounts import Account, StepEvent
-from app.ledger.admission import Refusal
+from app.ledger.admission import LimitChange, Refusal
 from app.ledger.decisions import Decision
 from app.ledger.errors import InvalidInputError
-from app.ledger.limit_changes import LimitChange
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
 from app.service.auth.request_context import RequestContext

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from app.ledger.alert_thresholds import watermark_of
+from app.ledger.account_records import watermark_of
 from app.ledger.runs import Run
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostTable

@@ -11,11 +11,11 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, PricedStep
+from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.decisions import Decision, sealed
 from app.ledger.errors import AccountQuarantinedError, NotFoundError, SequenceConflictError
-from app.ledger.limit_changes import LimitChange
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
 from app.service.charging.requests import Mode, StepRequest

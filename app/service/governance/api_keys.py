@@ -9,13 +9,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.api_keys import KeyRecord
-from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.audit import AuditAction, AuditFilter, digest
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError, require_found
-from app.ledger.hash_chain import digest
 from app.ledger.names import check_name
 from app.ledger.pages import Page, PageRequest
-from app.ledger.permissions import ISSUES, Permission, Role
+from app.ledger.permissions import ISSUES, KeyRecord, Permission, Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import api_keys, audit, organisations
 from app.service.accounts.lookup import find_account, require_every_budget, require_reach

@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
-from app.ledger.account_records import AccountRecord, Population
+from app.ledger.account_records import AccountRecord, Population, reached
 from app.ledger.accounts import Account, AccountKind, StepEvent
-from app.ledger.alert_thresholds import reached
 from app.ledger.audit import AuditAction
 from app.ledger.errors import (
     InvalidInputError,
@@ -20,13 +19,12 @@ from app.ledger.errors import (
     PreconditionFailedError,
 )
 from app.ledger.filters import Limit
-from app.ledger.limit_changes import is_lowered, is_raised, with_limit
+from app.ledger.limit_changes import ActivePlan, is_lowered, is_raised, revoked_plans, with_limit
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.reservations import Reservation, has_lapsed
-from app.ledger.revocation import ActivePlan, revoked_plans
 from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget

@@ -4,22 +4,22 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import AuditAction
+from app.ledger.audit import AuditAction, canonical
 from app.ledger.errors import InvalidInputError, PreconditionFailedError
-from app.ledger.hash_chain import canonical
 from app.ledger.permissions import Permission
 from app.ledger.policies import (
     EMPTY_POLICY,
     ORGANISATION,
     Policy,
     PolicySource,
+    RuleWarning,
     effective,
     facts_of,
     loosened,
     policy_of,
+    warnings_about,
 )
 from app.ledger.policy_checks import sources_of
-from app.ledger.policy_warnings import RuleWarning, warnings_about
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations
 from app.service.accounts.lookup import find_parent

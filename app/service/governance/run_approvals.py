@@ -15,10 +15,10 @@ from app.accounting.events import DpEvent
 from app.ledger.account_records import Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
 from app.ledger.audit import AuditAction
-from app.ledger.composition import budgets_of, require_bounded_on_removal
+from app.ledger.composition import budgets_of
 from app.ledger.errors import PreconditionFailedError
 from app.ledger.policies import Policy, effective
-from app.ledger.policy_checks import Size, require_run, require_steps, sources_of
+from app.ledger.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
 from app.ledger.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import accounts

@@ -15,8 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
+from app.ledger.alerts import share_used
 from app.ledger.errors import LedgerError
-from app.ledger.forecast import share_used
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries

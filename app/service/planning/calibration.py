@@ -25,8 +25,7 @@ from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, with_noise_mult
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.ledger.accounts import StepEvent
-from app.ledger.filter_bounds import adaptive_filter_bounds
-from app.ledger.filters import FilterKind, Limit, adaptive_weights
+from app.ledger.filters import FilterKind, Limit, adaptive_filter_bounds, adaptive_weights
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
 LIMITS: Final = (1e-9, 10_000.0)

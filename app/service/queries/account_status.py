@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
+from app.ledger.alerts import share_used
 from app.ledger.filters import Limit
-from app.ledger.forecast import share_used
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import accounts, overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary

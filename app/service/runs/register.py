@@ -11,12 +11,11 @@ from app.ledger.accounts import Account, AccountKind, StepEvent
 from app.ledger.admission import Refusal
 from app.ledger.audit import AuditAction
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
+from app.ledger.decisions import genesis
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
-from app.ledger.hash_chain import genesis
 from app.ledger.permissions import Permission
-from app.ledger.policy_checks import Size, require_run, sources_of
+from app.ledger.policy_checks import Size, require_open, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
-from app.ledger.windows import require_open
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.spec import (

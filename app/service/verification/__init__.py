@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 
 from app.ledger.accounts import AccountKind
-from app.ledger.verifications import Discrepancy
+from app.ledger.audit import Discrepancy
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, partitions, raw_rows
 from app.persistence.repositories.accounts import StoredAccount

@@ -10,10 +10,9 @@ from typing import Any, Final
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
-from app.ledger.audit import AuditAction
+from app.ledger.audit import AuditAction, AuditEntry, audit_entry_hash, audit_genesis, canonical
 from app.ledger.filters import FilterWeights, Limit
-from app.ledger.hash_chain import AuditEntry, audit_entry_hash, audit_genesis, canonical
-from app.ledger.lookalikes import name_skeleton
+from app.ledger.names import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.tolerant import DAMAGED

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isclose
 
-from app.ledger.hash_chain import DecisionEntry, entry_hash, genesis
+from app.ledger.decisions import DecisionEntry, entry_hash, genesis
 from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import raw_rows

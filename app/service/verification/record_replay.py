@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from app.ledger.audit import AuditAction
-from app.ledger.hash_chain import AuditEntry, canonical, digest
+from app.ledger.audit import AuditAction, AuditEntry, canonical, digest
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.audit import StoredRecord
 

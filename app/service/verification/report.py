@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.ledger.account_records import Attestation, Block
 from app.ledger.accounts import Account, zero_curve
-from app.ledger.verifications import Discrepancy
+from app.ledger.audit import Discrepancy
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell

@@ -15,12 +15,10 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import AuditAction
+from app.ledger.audit import Actor, AuditAction, QuarantinedAccount, Verification
 from app.ledger.errors import LedgerUnavailableError, require_found
-from app.ledger.hash_chain import Actor
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.verifications import QuarantinedAccount, Verification
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.postgresql import is_id
 from app.persistence.repositories import audit, organisations, raw_rows
