@@ -120,6 +120,17 @@ def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
     return fitting
 
 
+def first_steps(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
+    """Take the first `count` of the steps."""
+    kept = []
+    for step in steps:
+        if count <= 0:
+            break
+        kept.append(StepEvent(step.event, min(step.count, count)))
+        count -= step.count
+    return tuple(kept)
+
+
 def hold(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> tuple[Account, ...] | Refusal:

@@ -34,7 +34,6 @@ from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
-from app.service.charging.decision import find_deviations, require_no_sweep
 from app.service.charging.loading import find_limit_change, load_for
 from app.service.charging.requests import refusal_payload
 from app.service.charging.saving import save
@@ -158,7 +157,7 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     path = work.path(request.run_id)
     assert path is not None, "the whole path is locked before a plan is reserved"
     run = work.run(request.run_id)
-    require_no_sweep(work, run)
+    work.require_no_sweep(run)
     require_open(path, context.now)
     require_planned(path, context.costs)
     items = plan_of(request.steps)
@@ -168,7 +167,7 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     sources = sources_of(path)
     if sources:
         require_steps(sources, path[0].relation, events)
-        require_declared(sources, find_deviations(work, run, planned, context.now))
+        require_declared(sources, work.find_deviations(run, planned, context.now))
     costs = work.costs_of(path[0])
     priced = price_steps(path[0], planned, costs, context.costs)
     holding = hold(path, priced, context.costs.noise_that_fits)

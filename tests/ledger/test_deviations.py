@@ -1,5 +1,7 @@
 """Declared versus observed: in what steps differ, and where first."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.accounting.events import (
@@ -12,10 +14,11 @@ from app.accounting.events import (
     SelfComposed,
 )
 from app.ledger.accounts import StepEvent
-from app.ledger.runs import Declared, Deviation, DeviationKind, deviations, merge_deviations
+from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus, find_deviations, merge_deviations
 
 K = DeviationKind
 DECLARED = PoissonSampled(0.01, Gaussian(1.1))
+RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions=0, chain_head=b"")
 
 
 @pytest.mark.parametrize(
@@ -39,34 +42,42 @@ DECLARED = PoissonSampled(0.01, Gaussian(1.1))
     ids=str,
 )
 def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object, object]]) -> None:
-    found = deviations(Declared(DECLARED), 7, [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
+    found = find_deviations(replace(RUN, next_step=7), (), [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
     assert {each.kind: (each.declared, each.observed) for each in found} == expected
     assert {each.first_step for each in found} <= {10}
 
 
 def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to_differ_from() -> None:
     loud = StepEvent(PoissonSampled(0.5, Gaussian(0.5)), 1)
-    assert deviations(Declared(DECLARED, [loud]), 0, [loud], 0.0) == ()
-    assert deviations(Declared(None), 0, [loud], 0.0) == ()
+    assert find_deviations(RUN, [loud], [loud], 0.0) == ()
+    assert find_deviations(replace(RUN, event=None), (), [loud], 0.0) == ()
     quiet = StepEvent(PoissonSampled(0.5, Gaussian(50.0)), 1)
-    assert deviations(Declared(None, [loud, quiet]), 0, [quiet, loud], 0.0) == ()
-    found = deviations(Declared(None, [quiet]), 0, [quiet, loud], 0.0)
+    assert find_deviations(replace(RUN, event=None), [loud, quiet], [quiet, loud], 0.0) == ()
+    found = find_deviations(replace(RUN, event=None), [quiet], [quiet, loud], 0.0)
     assert found == (Deviation(K.NOISE_MULTIPLIER, 50.0, 0.5, 1),)
 
 
 def test_more_steps_than_planned() -> None:
-    declared = Declared(DECLARED, steps=10)
-    assert deviations(declared, 8, [StepEvent(DECLARED, 2)], 0.0) == ()
-    assert deviations(declared, 8, [StepEvent(DECLARED, 5)], 0.0) == (Deviation(K.STEPS, 10, 13, 10),)
-    assert deviations(declared, 12, [StepEvent(DECLARED, 1)], 0.0) == (Deviation(K.STEPS, 10, 13, 12),)
+    run = replace(RUN, declared_steps=10)
+    assert find_deviations(replace(run, next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
+    assert find_deviations(replace(run, next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
+        Deviation(K.STEPS, 10, 13, 10),
+    )
+    assert find_deviations(replace(run, next_step=12), (), [StepEvent(DECLARED, 1)], 0.0) == (
+        Deviation(K.STEPS, 10, 13, 12),
+    )
 
 
 def test_faster_than_declared() -> None:
-    declared = Declared(DECLARED, steps_per_hour=10.0)
-    assert deviations(declared, 0, [StepEvent(DECLARED, 10)], 0.01) == ()
-    assert deviations(declared, 10, [StepEvent(DECLARED, 1)], 0.01) == (Deviation(K.STEPS_PER_HOUR, 10.0, 11.0, 10),)
-    assert deviations(declared, 10, [StepEvent(DECLARED, 10)], 2.0) == ()
-    assert deviations(declared, 20, [StepEvent(DECLARED, 4)], 2.0) == (Deviation(K.STEPS_PER_HOUR, 10.0, 12.0, 20),)
+    run = replace(RUN, declared_steps_per_hour=10.0)
+    assert find_deviations(run, (), [StepEvent(DECLARED, 10)], 0.01) == ()
+    assert find_deviations(replace(run, next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
+        Deviation(K.STEPS_PER_HOUR, 10.0, 11.0, 10),
+    )
+    assert find_deviations(replace(run, next_step=10), (), [StepEvent(DECLARED, 10)], 2.0) == ()
+    assert find_deviations(replace(run, next_step=20), (), [StepEvent(DECLARED, 4)], 2.0) == (
+        Deviation(K.STEPS_PER_HOUR, 10.0, 12.0, 20),
+    )
 
 
 def test_of_each_kind_the_first_is_kept() -> None:

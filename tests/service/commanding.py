@@ -17,9 +17,9 @@ from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import LedgerCache
 from app.service.charging.commit_queue import CommandResult, CommitQueue, commit_group
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
+from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from app.service.verification import verify
 from tests.conftest import Ledger

@@ -19,8 +19,8 @@ from app.ledger.errors import (
 )
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache
-from app.service.charging.cache import LedgerCache
 from app.service.charging.requests import StepRequest, StepResult
+from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump

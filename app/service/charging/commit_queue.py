@@ -27,7 +27,6 @@ from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database, WriteLockBusyError, error_summary
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import LedgerCache
 from app.service.charging.close import close_revoked
 from app.service.charging.decision import decide
 from app.service.charging.loading import LoadRequest, load, load_missing
@@ -39,7 +38,7 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
 )
-from app.service.charging.saving import remember, save
+from app.service.charging.saving import LedgerCache, remember, save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import CostNotReadyError
 from app.service.metrics import TRACES

@@ -1,15 +1,17 @@
 """The decision on one command: a function of its unit of work, without a connection."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
+from app.accounting.events import fingerprint as event_fingerprint
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
-from app.ledger.admission import Admission, Refusal, admit, first_that_fit, reading_of, record
+from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, reading_of, record
 from app.ledger.decisions import Decision, DecisionOutcome
-from app.ledger.errors import RunStateConflictError
+from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import without
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
@@ -31,12 +33,8 @@ from app.ledger.reservations import (
 )
 from app.ledger.runs import (
     TERMINAL,
-    Declared,
-    Deviation,
     Run,
     RunStatus,
-    deviations,
-    merge_deviations,
     require_active,
     require_attempt,
     require_no_gap,
@@ -49,6 +47,7 @@ from app.service.charging.requests import (
     PathNotLockedError,
     PlanRevokedError,
     StepCommand,
+    StepRequest,
     StepResult,
     refusal_details,
 )
@@ -80,8 +79,8 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     request = command.request
     run = work.run(request.run_id)
     command.context.require_scope(work.paths[request.run_id])
-    steps = request.steps_of(run)
-    fingerprint = request.fingerprint(steps)
+    steps = _steps(request, run)
+    fingerprint = _fingerprint(request, steps)
     earlier = work.find_earlier(request, run, fingerprint)
     if earlier is not None:
         return StepResult(earlier, replayed=True)
@@ -89,30 +88,40 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         require_attempt(run, request.attempt)
         require_active(run)
         if not command.charges_sweep:
-            require_no_sweep(work, run)
+            work.require_no_sweep(run)
     elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
     path = work.path(request.run_id)
-    plan = _usable_plan(work, command)
-    taken, covered = (None, steps) if plan is None else _taken(command, plan, steps)
-    if taken is not None:
-        decision = _under_reservation(work, command, run, taken, covered, fingerprint)
-    elif path is None:
+    plan = work.reservations.get(request.run_id) if request.mode is Mode.AUTHORIZE else None
+    if plan is not None and not has_lapsed(plan, command.context.lapsed_by):
+        taken, covered = _taken(command, plan, steps)
+        if taken is not None:
+            return StepResult(_under_reservation(work, command, run, taken, covered, fingerprint), replayed=False)
+    if path is None:
         raise PathNotLockedError
-    else:
-        decision = _by_the_accounts(work, command, run, path, steps, fingerprint)
-    return StepResult(decision, replayed=False)
+    return StepResult(_by_the_accounts(work, command, run, path, steps, fingerprint), replayed=False)
 
 
-def require_no_sweep(work: UnitOfWork, run: Run) -> None:
-    """Refuse steps of a sweep's run, which was approved for one charge."""
-    if run.account_id in work.sweeps:
-        raise RunStateConflictError(
-            "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
-            "experiment: POST /v1/experiments/{id}/charge.",
-            run_status=str(run.status),
-        )
+def _steps(request: StepRequest, run: Run) -> tuple[StepEvent, ...]:
+    """Resolve the items of a request with the run's default event."""
+    steps = []
+    for event, count in request.items:
+        charged = event or run.event
+        if charged is None:
+            raise InvalidInputError("The run has no default event; send `event` (or `events`) with the request.")
+        steps.append(StepEvent(charged, count))
+    return tuple(steps)
+
+
+def _fingerprint(request: StepRequest, steps: tuple[StepEvent, ...]) -> str:
+    """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
+    content: list[object] = [request.run_id, [[event_fingerprint(step.event), step.count] for step in steps]]
+    options = {"mode": request.mode, "on_exceed": request.on_exceed}
+    unusual = {name: str(value) for name, value in options.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}}
+    if unusual:
+        content.append(unusual)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _taken(
@@ -129,17 +138,9 @@ def _taken(
         if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
             raise PlanRevokedError(plan.id)
         if covered and command.request.on_exceed is OnExceed.TRUNCATE:
-            steps = _first(steps, covered)
+            steps = first_steps(steps, covered)
             taken = take(plan, steps, command.context.lapsed_by)
     return (None if isinstance(taken, Shortfall) else taken), steps
-
-
-def _usable_plan(work: UnitOfWork, command: StepCommand) -> Reservation | None:
-    """Get the run's reservation, if its plan can cover the request."""
-    plan = work.reservations.get(command.request.run_id)
-    if plan is None or command.request.mode is Mode.REPORT or has_lapsed(plan, command.context.lapsed_by):
-        return None
-    return plan
 
 
 def _under_reservation(
@@ -162,14 +163,13 @@ def _under_reservation(
         work.charge((after,), priced, command.context.now, from_held=True)
     else:
         work.change((after,), command.context.now)
-    return work.append(_with_deviations(work, run, steps, command.context.now), decision)
+    return work.append(run, decision, work.find_deviations(run, steps, command.context.now))
 
 
 def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
     """Check whether the loaded costs show that subtraction leaves the exact hold of a plan."""
     costs = work.costs_of(own)
-    # From its end, as they were loaded.
-    left = (costs[item.event] for item in reversed(taken.items) if item.unused and item.event in costs)
+    left = (costs[item.event] for item in taken.items if item.unused and item.event in costs)
     return is_exact(own.held, left)
 
 
@@ -204,7 +204,7 @@ def _by_the_accounts(
     else:
         fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
         if fitting:
-            steps = _first(steps, fitting)
+            steps = first_steps(steps, fitting)
             priced = price_steps(path[0], steps, costs, ready)
         outcome = admit(path, priced, ready.noise_that_fits)
     if isinstance(outcome, Refusal):
@@ -219,7 +219,7 @@ def _by_the_accounts(
         _raise_alerts(work, run, outcome, now)
     if outcome.overdrawn and run.status not in TERMINAL:
         run = replace(run, status=RunStatus.OVERDRAWN)
-    return work.append(_with_deviations(work, run, steps, now), decision)
+    return work.append(run, decision, work.find_deviations(run, steps, now))
 
 
 def _require_allowed(
@@ -233,7 +233,7 @@ def _require_allowed(
         require_reporter(sources, command.context.principal.role)
         return
     require_steps(sources, path[0].relation, [step.event for step in steps])
-    require_declared(sources, find_deviations(work, run, steps, command.context.now))
+    require_declared(sources, work.find_deviations(run, steps, command.context.now))
 
 
 def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: Sequence[StepEvent]) -> Refusal:
@@ -241,24 +241,11 @@ def _explained(work: UnitOfWork, command: StepCommand, refusal: Refusal, steps: 
     binding = refusal.binding
     if binding.limit_revision and binding.id not in work.limit_changes:
         raise NotLoadedError(binding)
-    plan = _usable_plan(work, command)
-    if plan is not None and plan.steps_revoked:
+    plan = work.reservations.get(command.request.run_id)
+    if plan is not None and plan.steps_revoked and not has_lapsed(plan, command.context.lapsed_by):
         covered = count_covered(plan, steps)
         refusal = replace(refusal, max_count_that_fits=max(covered, refusal.max_count_that_fits))
     return replace(refusal, limit_change=work.limit_changes.get(binding.id))
-
-
-def find_deviations(work: UnitOfWork, run: Run, steps: Sequence[StepEvent], now: datetime) -> tuple[Deviation, ...]:
-    """Find the deviations of steps from the run's declaration."""
-    own = work.accounts[run.account_id]
-    declared = Declared(run.event, own.account.planned, run.declared_steps, run.declared_steps_per_hour)
-    return deviations(declared, run.next_step, steps, (now - own.created_at).total_seconds() / 3600)
-
-
-def _with_deviations(work: UnitOfWork, run: Run, steps: Sequence[StepEvent], now: datetime) -> Run:
-    """Add the steps' deviations to the run."""
-    found = find_deviations(work, run, steps, now)
-    return replace(run, deviations=merge_deviations(run.deviations, found)) if found else run
 
 
 def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime) -> None:
@@ -269,17 +256,6 @@ def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime)
             return
         work.alerts.append(overdrawn_alert(own, charged.binding, now))
     work.alerts.append(exhausted_alert(charged.binding, own, now))
-
-
-def _first(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
-    """Take the first `count` steps."""
-    kept = []
-    for step in steps:
-        if count <= 0:
-            break
-        kept.append(StepEvent(step.event, min(step.count, count)))
-        count -= step.count
-    return tuple(kept)
 
 
 def _decision(

@@ -1,12 +1,11 @@
 """Load and lock what decisions need, before the first of them; locked rows validate the cache."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, RepeatAndSelect
 from app.ledger.account_records import AccountRecord, AccountVersion
 from app.ledger.accounts import Account
@@ -14,7 +13,7 @@ from app.ledger.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.filters import Limit
 from app.ledger.pages import PageRequest
-from app.ledger.reservations import PlannedItem, Reservation, is_exact
+from app.ledger.reservations import PlannedItem
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import (
     audit,
@@ -28,9 +27,9 @@ from app.persistence.repositories import (
 from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import LedgerCache
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
-from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.saving import LedgerCache
+from app.service.charging.unit_of_work import CostRule, UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,29 +253,19 @@ class _Loader:
                 self.work.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
 
     def load_costs(self, wanted: Iterable[LoadRequest]) -> None:
-        """Load the costs of requested events, and those that show whether a plan's hold is exact."""
-        tables: dict[CostTable, set[DpEvent]] = {}
+        """Load the costs of requested events, and of a plan's last event, which mostly shows that its hold is exact."""
+        rules: dict[CostRule, set[DpEvent]] = {}
         for each in wanted:
-            own, default = self.work.accounts[each.run_id].account, self.work.runs[each.run_id].event
-            table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
-            steps = [event or default for event, _ in each.steps.items] if each.steps is not None else []
-            tables.setdefault(table, set()).update(each.events, [event for event in steps if event is not None])
-        for table, events in tables.items():
+            own, plan = self.work.accounts[each.run_id].account, self.work.reservations.get(each.run_id)
+            events = rules.setdefault((own.relation, own.grid_version), set())
+            events.update(each.events)
+            if each.steps is None:
+                continue
+            default = self.work.runs[each.run_id].event
+            events.update(event for sent, _ in each.steps.items if (event := sent or default) is not None)
+            if plan is not None and each.steps.mode is Mode.AUTHORIZE:
+                events.update([item.event for item in plan.items if item.unused][-1:])
+        for rule, events in rules.items():
             if events:
-                found = self.memory.costs.find_events(self.tx, table, events)
-                self.work.costs[table.relation, table.grid_version] = found
-        for each in wanted:
-            plan = self.work.reservations.get(each.run_id)
-            if plan is not None and each.steps is not None and each.steps.mode is Mode.AUTHORIZE:
-                own = self.work.accounts[each.run_id].account
-                # Consumed, and so loaded, as far as needed; what is last in a plan is left longest.
-                is_exact(own.held, self._costs_of_plan(own, plan))
-
-    def _costs_of_plan(self, own: Account, plan: Reservation) -> Iterator[RdpCurve]:
-        """Load the costs of the rest of a plan as far as they are consumed, from its end."""
-        table = CostTable(self.work.organisation_id, own.relation, own.grid_version)
-        for item in reversed(plan.items):
-            if item.unused:
-                found = self.memory.costs.find_events(self.tx, table, [item.event])
-                self.work.costs_of(own).update(found)
-                yield from found.values()
+                table = CostTable(self.work.organisation_id, *rule)
+                self.work.costs[rule] = self.memory.costs.find_events(self.tx, table, events)

@@ -1,7 +1,5 @@
-"""Commands and results of the hot path, and the numbers that a refusal is stored with."""
+"""Requests for steps, their commands in the commit queue, the results, and the numbers of a refusal."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,13 +7,11 @@ from math import inf
 from typing import Any
 
 from app.accounting.curves import PURE
-from app.accounting.events import DpEvent, fingerprint
+from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
 from app.ledger.admission import LimitChange, Refusal
 from app.ledger.decisions import Decision
-from app.ledger.errors import InvalidInputError
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
 
@@ -51,27 +47,6 @@ class StepRequest:
     attempt: int = 1
     mode: Mode = Mode.AUTHORIZE
     on_exceed: OnExceed = OnExceed.REFUSE
-
-    def steps_of(self, run: Run) -> tuple[StepEvent, ...]:
-        """Resolve the items with the run's default event."""
-        steps = []
-        for event, count in self.items:
-            charged = event or run.event
-            if charged is None:
-                raise InvalidInputError("The run has no default event; send `event` (or `events`) with the request.")
-            steps.append(StepEvent(charged, count))
-        return tuple(steps)
-
-    def fingerprint(self, steps: tuple[StepEvent, ...]) -> str:
-        """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
-        content: list[object] = [self.run_id, [[fingerprint(step.event), step.count] for step in steps]]
-        options = {"mode": self.mode, "on_exceed": self.on_exceed}
-        unusual = {
-            name: str(value) for name, value in options.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}
-        }
-        if unusual:
-            content.append(unusual)
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @dataclass(slots=True)

@@ -1,17 +1,51 @@
-"""Write the changes of units of work after their decisions, and cache them after the commit."""
+"""Write the changes of units of work after their decisions, and cache their rows after the commit."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import watermark_of
+from app.ledger.account_records import AccountRecord, watermark_of
+from app.ledger.reservations import PlannedItem
 from app.ledger.runs import Run
+from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
-from app.persistence.repositories.dp_events import CostTable
+from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
-from app.service.charging.cache import CachedPlan, LedgerCache
 from app.service.charging.unit_of_work import UnitOfWork
+
+Key = tuple[str, str]
+"""Organisation id and id of an object in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPlan:
+    """A reservation's plan at one version of its run's account."""
+
+    version: int
+    updated_at: datetime
+    items: tuple[PlannedItem, ...]
+
+
+@dataclass
+class LedgerCache:
+    """Ledger data that is kept between transactions.
+
+    Args:
+        paths: accounts of a run by depth and id; a run never moves.
+        accounts: valid if the database has the same version and time of change (ADR 0009).
+        costs: committed costs of events, which never change.
+        plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
+            charges.
+        reserved: runs last seen with an active reservation; a hint of what to lock.
+    """
+
+    paths: LruCache[Key, tuple[str, ...]] = field(default_factory=lambda: LruCache(16384))
+    accounts: LruCache[Key, AccountRecord] = field(default_factory=lambda: LruCache(2048))
+    costs: CostCache = field(default_factory=CostCache)
+    plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
+    reserved: LruCache[Key, bool] = field(default_factory=lambda: LruCache(16384))
 
 
 def save(tx: Connection, *works: UnitOfWork) -> None:

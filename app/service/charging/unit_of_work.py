@@ -10,14 +10,19 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, PricedStep
+from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.decisions import Decision, sealed
-from app.ledger.errors import AccountQuarantinedError, NotFoundError, SequenceConflictError
+from app.ledger.errors import (
+    AccountQuarantinedError,
+    NotFoundError,
+    RunStateConflictError,
+    SequenceConflictError,
+)
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
+from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
 from app.service.charging.requests import Mode, StepRequest
 from app.service.idempotency import key_reused_error
 
@@ -150,6 +155,20 @@ class UnitOfWork:
             next_step=run.next_step,
         )
 
+    def require_no_sweep(self, run: Run) -> None:
+        """Refuse steps of a sweep's run, which was approved for one charge."""
+        if run.account_id in self.sweeps:
+            raise RunStateConflictError(
+                "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
+                "experiment: POST /v1/experiments/{id}/charge.",
+                run_status=str(run.status),
+            )
+
+    def find_deviations(self, run: Run, steps: Iterable[StepEvent], now: datetime) -> tuple[Deviation, ...]:
+        """Find the deviations of steps from the run's declaration."""
+        own = self.accounts[run.account_id]
+        return find_deviations(run, own.account.planned, steps, (now - own.created_at).total_seconds() / 3600)
+
     def costs_of(self, account: Account) -> dict[DpEvent, RdpCurve]:
         """Get the loaded costs under an account's rules."""
         return self.costs.setdefault((account.relation, account.grid_version), {})
@@ -197,14 +216,16 @@ class UnitOfWork:
             self.accounts[account.id] = self.accounts[account.id].changed_to(account, now)
             self.changed.add(account.id)
 
-    def append(self, run: Run, decision: Decision) -> Decision:
-        """Append a decision with its hash to its run's chain."""
+    def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
+        """Append a decision with its hash to its run's chain, and the deviations found in its steps to the run."""
         whole = sealed(self.organisation_id, decision, run.chain_head)
         self.decided.append(whole)
         if whole.idempotency_key is not None:
             self.by_key[whole.idempotency_key] = whole
         if whole.admitted:
             self.by_first_step[whole.run_id, whole.attempt, whole.first_step] = whole
+        if found:
+            run = replace(run, deviations=merge_deviations(run.deviations, found))
         self.move(replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash))
         return whole
 

@@ -14,7 +14,6 @@ from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal, open_proposals
 from app.service.charging.close import close_reservation
-from app.service.charging.decision import require_no_sweep
 from app.service.charging.loading import load_for
 from app.service.charging.saving import save_transition
 from app.service.charging.unit_of_work import UnitOfWork
@@ -89,7 +88,7 @@ def start_attempt(
     work = load_for(tx, context, run_id)
     run = work.run(run_id)
     require_not_ended(run)
-    require_no_sweep(work, run)
+    work.require_no_sweep(run)
     _end_reservation(tx, work, context, run_id, steps_executed, attested_only=False)
     run = work.run(run_id)
     first = run.next_step if first_step is None else first_step
