@@ -12,7 +12,7 @@ import pytest
 from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
-from app.persistence import engines
+from app.persistence import database
 from app.service import placements
 from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
@@ -56,7 +56,7 @@ http_sender._ssl_context = cache(http_sender._ssl_context)
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
-engines.open_engine = sharing_statements(engines.open_engine)
+database.open_engine = sharing_statements(database.open_engine)
 
 pure_decisions.enforce()
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from app.ledger.errors import LedgerUnavailableError
@@ -19,12 +20,8 @@ DRIFT: Final = 1e-3
 LONGEST_LEASE_SECONDS: Final = 7 * 24 * 3600
 """A lease granted before the database's clock was set ahead may still run for this long."""
 
-_COUNTER: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def counted() -> float:
-    """Read a monotonic clock in seconds, which also runs during suspension."""
-    return time.clock_gettime(_COUNTER)
+counted: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Read a monotonic clock in seconds, which also runs during suspension."""
 
 
 @dataclass(frozen=True, slots=True)

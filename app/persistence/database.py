@@ -4,18 +4,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from app.ledger.errors import LedgerUnavailableError
-from app.persistence import engines, postgresql, sqlite
+from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.persistence import postgresql, sqlite
 from app.persistence.clock import Clock, Reading
+from app.persistence.sqlite import WriteLockBusyError
 
 T = TypeVar("T")
 
@@ -49,10 +50,6 @@ _IN_DOUBT = (
 )
 
 
-class WriteLockBusyError(Exception):
-    """Another thread or process is writing, and the caller does not wait."""
-
-
 class Database:
     """A SQLite file or a PostgreSQL database with durable commits.
 
@@ -66,21 +63,18 @@ class Database:
     def __init__(
         self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING, *, read_only: bool = False
     ) -> None:
-        self.engine = engines.open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
-        name = self.engine.dialect.name
-        self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if name == "sqlite" else "postgresql"
+        self.engine = open_engine(url, pool_size, called, read_only=read_only)
+        is_file = self.engine.dialect.name == "sqlite"
+        self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if is_file else "postgresql"
         self._trials = self.engine
-        if self.dialect == "sqlite":
+        if is_file:
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
-            engines.begin_explicitly(self._trials)
+            event.listen(self._trials, "begin", _begin)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = threading.Lock()
 
     def take_password_from(self, file: Path) -> None:
-        """Read the password of every new PostgreSQL connection from a file.
-
-        A password in the URL has precedence.
-        """
+        """Read the password of every new PostgreSQL connection from a file, unless the URL has one."""
         if self.dialect == "postgresql":
             postgresql.take_password_from(self.engine, file)
 
@@ -93,12 +87,9 @@ class Database:
         begin = sqlite.READ
         if self.dialect == "postgresql":
             begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, tenant)
-        with closing(self._begun(begin, writes=False)) as connection:
-            if patient and self.dialect == "sqlite":
-                with sqlite.any_text(connection):
-                    yield connection
-            else:
-                yield connection
+        escapes = sqlite.any_text if patient and self.dialect == "sqlite" else nullcontext
+        with closing(self._begun(begin, writes=False)) as connection, escapes(connection):
+            yield connection
 
     @contextmanager
     def write(self, tenant: Tenant, *, wait: bool = True) -> Iterator[Connection]:
@@ -114,7 +105,9 @@ class Database:
             LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
                 broke during the commit.
         """
-        with self._turn(wait=wait), closing(self._begun_write(tenant, wait=wait)) as connection:
+        begin = _write_statement(self.dialect, tenant)
+        at_once = not wait and self.dialect == "sqlite"
+        with self._turn(wait=wait), closing(self._begun(begin, writes=True, wait=not at_once)) as connection:
             yield connection
             _commit(connection)
 
@@ -128,8 +121,8 @@ class Database:
         Raises:
             LedgerUnavailableError: as for `write`, or a foreign key is broken.
         """
-        begin = _write_statement(self.dialect, ALL_TENANTS)
-        with self._turn(wait=True), closing(self._connection(begin, writes=True)) as opened:
+        with self._turn(wait=True), closing(self.engine.connect()) as opened:
+            opened.execution_options(begin=_write_statement(self.dialect, ALL_TENANTS), writes=True)
             if self.dialect == "sqlite":
                 sqlite.keep_foreign_keys(opened, on=False)
             try:
@@ -197,11 +190,8 @@ class Database:
         log without a commit.
         """
         begin = _write_statement(self.dialect, organisation_id)
-        with (
-            self._turn(wait=True, seconds=TRIAL_SECONDS),
-            closing(self._trials.execution_options(begin=begin, writes=True).connect()) as connection,
-        ):
-            connection.begin()
+        with self._turn(wait=True, seconds=TRIAL_SECONDS), closing(self._trials.connect()) as connection:
+            connection.execution_options(begin=begin, writes=True).begin()
             yield connection
 
     def _read_clock(self) -> Reading:
@@ -219,7 +209,7 @@ class Database:
 
     def dispose(self) -> None:
         """Close every connection; one in use is closed on return to the pool."""
-        engines.close_on_return(self.engine)
+        event.listen(self.engine, "checkin", lambda _, record: record.close())  # closes and drops it
         self.engine.dispose()
 
     @contextmanager
@@ -236,38 +226,45 @@ class Database:
         finally:
             self._writer.release()
 
-    def _connection(self, begin: str, *, writes: bool) -> Connection:
-        return self.engine.execution_options(begin=begin, writes=writes).connect()
-
-    def _begun_write(self, tenant: Tenant, *, wait: bool) -> Connection:
-        begin = _write_statement(self.dialect, tenant)
-        if wait or self.dialect == "postgresql":
-            return self._begun(begin, writes=True)
-        connection = self._connection(begin, writes=True)
+    def _begun(self, begin: str, *, writes: bool, wait: bool = True) -> Connection:
+        """Begin a transaction on a connection of the pool, or on a new one if that has died."""
+        connection = self.engine.connect().execution_options(begin=begin, writes=writes)
         try:
-            began = sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
-        except BaseException:
-            connection.close()
-            raise
-        if not began:
-            connection.close()
-            raise WriteLockBusyError
-        return connection
-
-    def _begun(self, begin: str, *, writes: bool) -> Connection:
-        """Get a connection in a transaction, replacing one that died in the pool."""
-        connection = self._connection(begin, writes=writes)
-        try:
-            connection.begin()
+            if wait:
+                connection.begin()
+            else:
+                sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
         except BaseException as error:
             connection.close()
             if not (isinstance(error, DBAPIError) and error.connection_invalidated):
                 raise
         else:
             return connection
-        connection = self._connection(begin, writes=writes)
+        connection = self.engine.connect().execution_options(begin=begin, writes=writes)
         connection.begin()
         return connection
+
+
+def open_engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine:
+    """Create the engine of a `Database`, whose transactions begin explicitly."""
+    right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # its message may contain a part of a password
+        raise InvalidInputError(f"{called} is not a database URL; {right}") from None
+    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
+        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
+    elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
+        engine = postgresql.open_engine(parsed, pool_size, LOCK_TIMEOUT_SECONDS, called)
+    else:
+        raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction by the statement in the execution options, which determines its kind."""
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
 
 def error_summary(error: Exception) -> str:
@@ -291,10 +288,8 @@ def _narrowed(begin: str, tenant: Tenant) -> str:
 
 
 def _commit(connection: Connection) -> None:
-    transaction = connection.get_transaction()
-    assert transaction is not None, "only this function ends it"
     try:
-        transaction.commit()
+        connection.commit()
     except BaseException as error:
         broken = isinstance(error, DBAPIError) and error.connection_invalidated
         connection.invalidate()  # closed, not returned: its transaction may still be open

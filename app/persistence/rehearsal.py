@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql, sqlite
-from app.persistence.database import NO_TENANT, TRIAL_SECONDS, Database, WriteLockBusyError, error_summary
+from app.persistence.database import NO_TENANT, TRIAL_SECONDS, Database, error_summary
 from app.persistence.schema import is_current
+from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables import metadata, organisations
 
 

@@ -44,6 +44,10 @@ REHEARSED_BYTES: Final = 1 << 18
 """More than a step writes to the log."""
 
 
+class WriteLockBusyError(Exception):
+    """Another thread or process is writing, and the caller does not wait."""
+
+
 def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True, read_only: bool = False) -> Engine:
     """Create an engine for a file, with explicit transactions.
 
@@ -70,7 +74,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
             *(_LOOKING if read_only else _WRITING),
             _CACHE if keeping else _NO_CACHE,
         ):
-            _pragma(connection, pragma)
+            connection.cursor().execute(f"PRAGMA {pragma}")
 
     if keeping:
         engine = create_engine(url, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=patience, pool_use_lifo=True)
@@ -85,8 +89,8 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
 @contextmanager
 def any_text(connection: Connection) -> Iterator[None]:
     """Escape invalid UTF-8 on reading, which would otherwise abort the whole result."""
-    raw = connection.connection.dbapi_connection
-    assert raw is not None, "a connection that is in use"
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
     raw.text_factory = lambda text: text.decode(errors="backslashreplace")
     try:
         yield
@@ -94,30 +98,29 @@ def any_text(connection: Connection) -> Iterator[None]:
         raw.text_factory = str
 
 
-def begin_at_once(connection: Connection, patience: float) -> bool:
-    """Begin a transaction unless another process is writing; return whether it began.
+def begin_at_once(connection: Connection, patience: float) -> None:
+    """Begin a transaction, or raise WriteLockBusyError if another process is writing.
 
     `patience` is the busy timeout to restore.
     """
-    raw = connection.connection.dbapi_connection
-    assert raw is not None, "a connection of a transaction that is to be"
-    _pragma(raw, "busy_timeout = 0")
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    raw.execute("PRAGMA busy_timeout = 0")
     try:
         connection.begin()
     except OperationalError as error:
         if primary_code(error) == BUSY:
-            return False
+            raise WriteLockBusyError from error
         raise
     finally:
-        _pragma(raw, f"busy_timeout = {int(patience * 1000)}")
-    return True
+        raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
 
 
 def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
     """Switch the enforcement of foreign keys, which SQLite allows outside transactions only."""
-    raw = connection.connection.dbapi_connection
-    assert raw is not None, "a connection that is in use"
-    _pragma(raw, f"foreign_keys = {'ON' if on else 'OFF'}")
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    raw.execute(f"PRAGMA foreign_keys = {'ON' if on else 'OFF'}")
 
 
 def check_foreign_keys(connection: Connection) -> None:
@@ -165,9 +168,3 @@ def _look_only(dialect: object, record: object, given: list[object], options: di
     del dialect, record
     given[0] = read_only_uri(Path(str(given[0])))
     options["uri"] = True
-
-
-def _pragma(connection: DBAPIConnection, pragma: str) -> None:
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()

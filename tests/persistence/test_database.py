@@ -18,8 +18,8 @@ from app.persistence.database import (
     MAX_TRIES,
     NO_TENANT,
     Database,
-    WriteLockBusyError,
 )
+from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.tables.base import UtcDateTime
 
 NOTES = Table("notes", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))

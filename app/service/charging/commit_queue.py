@@ -24,7 +24,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noq
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.permissions import Permission
-from app.persistence.database import ALL_TENANTS, Database, WriteLockBusyError, error_summary
+from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.sqlite import WriteLockBusyError
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_revoked
