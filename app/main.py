@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from app.api import middleware, problems
-from app.api.fast_path import StepFastPathMiddleware
 from app.api.openapi import describe
 from app.api.routers import (
     accounts,
@@ -29,6 +28,7 @@ from app.api.routers import (
     verifications,
     webhooks,
 )
+from app.api.routers.steps import StepFastPathMiddleware
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages

@@ -26,7 +26,6 @@ PUBLIC: Final = frozenset({"/docs", "/openapi.json"})
 """Public paths, which caches may store."""
 
 REQUEST_ID: Final = b"x-request-id"
-_PLACE: Final = "epsilon_ledger.request_id"
 _READABLE: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,%d}" % REQUEST_ID_LENGTH)
 
 _ALWAYS: Final[Headers] = (
@@ -89,8 +88,7 @@ def _name(scope: Scope) -> bytes:
     sent = [value for name, value in scope["headers"] if name == REQUEST_ID]
     plain = len(sent) == 1 and _READABLE.fullmatch(sent[0])
     request_id: bytes = sent[0] if plain else b"req_" + secrets.token_hex(8).encode()
-    scope[_PLACE] = name = request_id.decode()
-    logging_config.request_id.set(name)  # for the rest of this request's task
+    logging_config.request_id.set(request_id.decode())  # for the rest of this request's task
     return request_id
 
 
@@ -101,12 +99,6 @@ def _record(method: str, scope: Scope, status: int, seconds: float) -> None:
     if _logger.isEnabledFor(logging.INFO):
         facts = {"method": method, "route": route, "status": status, "duration_seconds": round(seconds, 6)}
         _logger.info("%s %s %d in %.1f ms", method, route, status, seconds * 1e3, extra={"facts": facts})
-
-
-def request_id_of(scope: Scope) -> str:
-    """Return the id of a request."""
-    request_id: str = scope[_PLACE]
-    return request_id
 
 
 def install(app: FastAPI) -> None:

@@ -152,13 +152,7 @@ def problem_response(
 
 
 def problem_body(code: str, detail: str, members: Mapping[str, object] | None = None) -> str:
-    """Build a problem as JSON.
-
-    Args:
-        code: a key of STATUSES.
-        detail: for display.
-        members: further members for programs.
-    """
+    """Build a problem as JSON, of the same arguments as for `problem_response`."""
     status, title = STATUSES[code]
     content = {
         "type": f"{TYPES}{code}",

@@ -10,16 +10,15 @@ from fastapi import APIRouter, Depends, Header, Request, Response, Security, par
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Scope
 
-from app.api.middleware import request_id_of
 from app.api.problems import cacheable_responses, problem_response, responses
 from app.api.session_cookies import credential_of
-from app.api.strict_json import MAX_BODY_BYTES, strict_loads
-from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError, RequestTooLargeError
+from app.api.strict_json import StrictJsonRequest
+from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.ledger.names import KEY_LENGTH
+from app.logging_config import request_id
 from app.service.auth.authentication import Principal
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits, TokenBuckets
@@ -27,36 +26,6 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.commit_queue import CommitQueue
 from app.service.placements import Placement, Placements
 from app.service.signatures import Signer, require_signer
-
-
-class StrictJsonRequest(Request):
-    """Request with a size limit of its body and strict JSON."""
-
-    async def body(self) -> bytes:
-        """Read the body.
-
-        Raises:
-            RequestTooLargeError: it is over 1 MiB; the rest is not read.
-        """
-        if not hasattr(self, "_content"):
-            content = bytearray()
-            async for chunk in self.stream():
-                content += chunk
-                if len(content) > MAX_BODY_BYTES:
-                    raise RequestTooLargeError(f"A request's body holds at most {MAX_BODY_BYTES} bytes.")
-            self._content = bytes(content)
-        return self._content
-
-    async def json(self) -> Any:  # noqa: ANN401 - JSON is anything
-        """Parse the body strictly.
-
-        Raises:
-            InvalidInputError: the body is not strict JSON.
-        """
-        if not hasattr(self, "_strict"):
-            self._strict = strict_loads(await self.body())
-        return self._strict
-
 
 BEARER: Final = "ApiKey"
 """Name of the security scheme in the OpenAPI document."""
@@ -114,11 +83,10 @@ async def _known(request: Request, credential: str | None) -> Principal:
     known = keys.find(credential)
     if known is not None:
         return known
-    request_id = request_id_of(request.scope)
     if keys.was_known(credential):  # not limited by anonymous requests from the same address
-        return await run_in_threadpool(keys.authenticate, credential, request_id)
+        return await run_in_threadpool(keys.authenticate, credential, request_id.get())
     with anonymous_limiter(request).refund_unless(AuthenticationError, address_of(request)):
-        return await run_in_threadpool(keys.authenticate, credential, request_id)
+        return await run_in_threadpool(keys.authenticate, credential, request_id.get())
 
 
 def rates_of(request: Request) -> RequestLimits:
@@ -245,10 +213,9 @@ def placement_of(request: Request) -> Placement:
     return _placements(request).named(request.state.principal.placement)
 
 
-def build_context(placement: Placement, caller: Principal, scope: Scope) -> RequestContext:
-    """Build the context of a use case for a caller."""
-    moment = placement.database.clock.moment(wait=False)
-    return RequestContext(placement.database, caller, moment.latest, request_id_of(scope), moment.earliest)
+def context_of(request: Request) -> RequestContext:
+    """Build the context of a use case for the authenticated caller."""
+    return placement_of(request).context(request.state.principal, request_id.get())
 
 
 # Coroutines although they await nothing: FastAPI runs plain functions in threads, which takes 100 times as long.
@@ -257,7 +224,7 @@ async def _everywhere(request: Request) -> Placements:
 
 
 async def _call(request: Request) -> RequestContext:
-    return build_context(placement_of(request), request.state.principal, request.scope)
+    return context_of(request)
 
 
 async def _charges(request: Request) -> CommitQueue:
@@ -287,8 +254,6 @@ IdempotencyKey = Annotated[
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", max_length=500, description="Required: the ETag that was read.")
 ]
-
-IDEMPOTENCY_KEY: Final[TypeAdapter[str | None]] = TypeAdapter(IdempotencyKey)
 
 
 def etag_response(request: Request, body: BaseModel, tag: str | None = None) -> Response:

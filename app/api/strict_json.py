@@ -1,4 +1,4 @@
-"""Strict JSON parsing, before any schema."""
+"""Strict JSON parsing of requests, before any schema."""
 
 import json
 import math
@@ -6,7 +6,9 @@ import re
 from codecs import BOM_UTF8
 from typing import Any, Final, NoReturn
 
-from app.ledger.errors import InvalidInputError
+from fastapi import Request
+
+from app.ledger.errors import InvalidInputError, RequestTooLargeError
 from app.service.json_values import require_characters
 
 MAX_BODY_BYTES = 1 << 20
@@ -73,3 +75,32 @@ _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite, parse_int=_integer
 )
 """Shared: creating one takes longer than parsing a small body."""
+
+
+class StrictJsonRequest(Request):
+    """Request with a size limit of its body and strict JSON."""
+
+    async def body(self) -> bytes:
+        """Read the body.
+
+        Raises:
+            RequestTooLargeError: it is over 1 MiB; the rest is not read.
+        """
+        if not hasattr(self, "_content"):
+            content = bytearray()
+            async for chunk in self.stream():
+                content += chunk
+                if len(content) > MAX_BODY_BYTES:
+                    raise RequestTooLargeError(f"A request's body holds at most {MAX_BODY_BYTES} bytes.")
+            self._content = bytes(content)
+        return self._content
+
+    async def json(self) -> Any:  # noqa: ANN401 - JSON is anything
+        """Parse the body strictly.
+
+        Raises:
+            InvalidInputError: the body is not strict JSON.
+        """
+        if not hasattr(self, "_strict"):
+            self._strict = strict_loads(await self.body())
+        return self._strict

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS
-from app.api.route import StrictJsonRequest, address_of, authenticate_request, build_context, placement_of, rates_of
+from app.api.route import address_of, authenticate_request, context_of, placement_of, rates_of
 from app.api.session_cookies import (
     COOKIE,
     FLOW_COOKIE,
@@ -23,8 +22,10 @@ from app.api.session_cookies import (
     require_own_page,
     require_token,
 )
+from app.api.strict_json import StrictJsonRequest
 from app.dashboard.page_context import PublicPageRoute, error_page, login_page
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
+from app.logging_config import request_id
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
@@ -91,8 +92,8 @@ async def sign_out(request: Request) -> Response:
             credential = f"{sessions.SCHEME} {cookie}"
             fields = await form_of(request)
             require_token(cookie, fields.get("csrf", ""))
-            caller = request.state.principal = await authenticate_request(request, credential)
-            context = build_context(placement_of(request), caller, request.scope)
+            request.state.principal = await authenticate_request(request, credential)
+            context = context_of(request)
             await run_in_threadpool(sessions.end_sessions, context, None if "everywhere" in fields else cookie)
             request.app.state.keys.evict(credential)
     reply = RedirectResponse("/sign-in", HTTPStatus.SEE_OTHER)
@@ -137,7 +138,7 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
             return _refused(request, flow, answer)
         token = await run_in_threadpool(client.redeem, answer.get("code", ""), flow, _return_to(request))
         authenticate = partial(request.app.state.keys.oidc.authenticate, login=(client.client_id, flow.nonce))
-        person = await run_in_threadpool(authenticate, token, request_id_of(request.scope))
+        person = await run_in_threadpool(authenticate, token, request_id.get())
     lasting = timedelta(minutes=request.app.state.oidc_session_minutes)
     reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person.thumbprint)
     keep_cookie(request, reply, RENEWED_COOKIE, "1")
@@ -153,7 +154,7 @@ async def _open_session(
     db = placement_of(request).database
 
     def open_session() -> str:
-        context = RequestContext(db, caller, db.clock.now(), request_id_of(request.scope))
+        context = RequestContext(db, caller, db.clock.now(), request_id.get())
         return sessions.open_session(context, lasting, thumbprint)
 
     cookie = await run_in_threadpool(open_session)

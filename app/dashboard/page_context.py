@@ -14,15 +14,15 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
-from app.api.middleware import request_id_of
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
-from app.api.route import Handler, authenticate_request, build_context, placement_of, reject_nul
+from app.api.route import Handler, authenticate_request, context_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
 from app.api.validation_errors import truncate_echo, validation_messages
 from app.dashboard.assets import asset_url
 from app.dashboard.formatting import FILTERS
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.ledger.permissions import PERMISSIONS, Permission
+from app.logging_config import request_id
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
@@ -89,7 +89,7 @@ class PageContext:
     """
 
     def __init__(self, request: Request) -> None:
-        self.context: RequestContext = build_context(placement_of(request), request.state.principal, request.scope)
+        self.context: RequestContext = context_of(request)
         self.path = _path_of(request)
         self.section = "/" + request.url.path.split("/")[1]
         self.query = dict(request.query_params)
@@ -203,7 +203,7 @@ async def error_page(request: Request, error: Exception) -> Response:
         .render(
             page=PageContext(request) if hasattr(request.state, "principal") else None,
             problem=json.loads(bytes(reply.body)),
-            request_id=request_id_of(request.scope),
+            request_id=request_id.get(),
         )
     )
     kept = {name: value for name, value in reply.headers.items() if name == "retry-after"}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
+
+_ONE: Final = np.array(1)
+"""A zero-dimensional array: Python ints take numpy twice as long."""
 
 
 class AccountKind(StrEnum):
@@ -175,7 +178,7 @@ class Account:
         gate = self.bounds(own_delta)
         if own_delta > gate.room:
             return -1
-        most = gate.repetitions(self.headroom(gate, *pending), curve)
+        most = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
         if most <= 0 or not curve.delta:
             return most
         # Own deltas of repetitions lower a declared filter's bounds for all of them: bisect for the largest count.

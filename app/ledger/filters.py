@@ -165,9 +165,8 @@ def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, gri
         )
 
 
-# Zero-dimensional arrays: Python ints take numpy twice as long.
-_ONE: Final = np.array(1)
 _BELOW_ZERO: Final = np.array(-1)
+"""A zero-dimensional array: Python ints take numpy twice as long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,10 +194,6 @@ class FilterBounds:
         for curve in taken[1:]:
             left = np.maximum(left, _BELOW_ZERO) - curve.values[self.places]
         return left
-
-    def repetitions(self, left: NDArray[np.int64], curve: RdpCurve) -> int:
-        """Count how often a curve fits into `left`, ignoring deltas; negative if exceeded already."""
-        return int((left // np.maximum(curve.values[self.places], _ONE)).max())
 
     def epsilon(self, spent: RdpCurve) -> float:
         """Compute the smallest epsilon limit that this filter would still have admitted."""

@@ -175,5 +175,5 @@ def cost_steps(
     tx: Connection, organisation_id: str, account: Account, steps: Sequence[StepEvent], costs: PrecomputedCosts
 ) -> list[PricedStep]:
     """Price step events as `price_steps`, with the costs read from the ledger."""
-    table = CostTable(organisation_id, account.relation, account.grid_version)
+    table = CostTable.of(organisation_id, account)
     return price_steps(account, steps, CostCache().find_events(tx, table, [step.event for step in steps]), costs)

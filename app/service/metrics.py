@@ -41,7 +41,7 @@ def _histogram(name: str, help_text: str, buckets: Sequence[float], *labels: str
 
 _DECISIONS = counter("epsilon_ledger_decisions", "Decided step requests, by outcome.", "outcome")
 _STEPS = counter("epsilon_ledger_steps", "Requested steps, by outcome; replays count none.", "outcome")
-_STEP_AUTHORIZATION = _histogram(
+STEP_AUTHORIZATION = _histogram(
     "epsilon_ledger_step_authorization_duration_seconds",
     "Duration from a step request to its durable answer, including the queue.",
     SECONDS,
@@ -76,11 +76,6 @@ _failed = {cause: _FAILURES.labels(cause) for cause in ("database", "error")}
 _delivered = {result: _DELIVERIES.labels(result) for result in ("delivered", "failed")}
 _verified = {result: _VERIFICATIONS.labels(result) for result in ("sound", "unsound")}
 _http: dict[tuple[str, str, int], Histogram] = {}
-
-
-def observe_step_authorization(seconds: float) -> None:
-    """Record the latency of a request for steps."""
-    _STEP_AUTHORIZATION.observe(seconds)
 
 
 def count_group(size: int, seconds: float, decided: Iterable[tuple[str, int]]) -> None:
@@ -150,22 +145,18 @@ class SpanFactory:
         """Stop creating spans."""
         self._tracer = None
 
-    def span(self, name: str) -> AbstractContextManager[object]:
+    def span(self, name: str) -> AbstractContextManager[trace.Span | None]:
         """Create a child span of the current one."""
         return _NOTHING if self._tracer is None else self._tracer.start_as_current_span(name)
 
-    def shared(self, name: str, callers: Iterable[trace.SpanContext | None]) -> AbstractContextManager[object]:
+    def shared(self, name: str, callers: Iterable[trace.Span | None]) -> AbstractContextManager[object]:
         """Create a span of its own trace for several requests, linked to each of them."""
         if self._tracer is None:
             return _NOTHING
-        links = [trace.Link(caller) for caller in callers if caller is not None]
+        links = [trace.Link(caller.get_span_context()) for caller in callers if caller is not None]
         return self._tracer.start_as_current_span(
             name, context=Context(), links=links, attributes={"epsilon_ledger.commands": len(links)}
         )
-
-    def here(self) -> trace.SpanContext | None:
-        """Return the current span's context, or None."""
-        return None if self._tracer is None else trace.get_current_span().get_span_context()
 
     def name_route(self, method: str, template: str) -> None:
         """Set the route on the current span, for requests that FastAPI does not route."""
@@ -176,8 +167,8 @@ class SpanFactory:
 
     def trace_id(self) -> str | None:
         """Return the current trace id in hex, or None."""
-        here = self.here()
-        return trace.format_trace_id(here.trace_id) if here is not None and here.is_valid else None
+        here = trace.get_current_span().get_span_context()
+        return trace.format_trace_id(here.trace_id) if self._tracer is not None and here.is_valid else None
 
 
 _NOTHING: Final = nullcontext()

@@ -20,7 +20,8 @@ from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.repositories import organisations
 from app.service.alerts.delivery_worker import deliver
 from app.service.alerts.http_sender import WebhookSender
-from app.service.auth.authentication import DEFAULT_PLACEMENT
+from app.service.auth.authentication import DEFAULT_PLACEMENT, Principal
+from app.service.auth.request_context import RequestContext
 from app.service.background import TaskRegistry, attempt
 from app.service.charging.commit_queue import CommitQueue
 from app.service.maintenance import run_maintenance
@@ -119,6 +120,11 @@ class Placement:
     database: Database
     charges: CommitQueue
     readiness: Readiness
+
+    def context(self, caller: Principal, request_id: str | None) -> RequestContext:
+        """Build the context of a use case for a caller."""
+        moment = self.database.clock.moment(wait=False)
+        return RequestContext(self.database, caller, moment.latest, request_id, moment.earliest)
 
 
 class Placements:

@@ -88,7 +88,7 @@ def test_without_a_collector_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
     for name in tracing_setup.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
     assert tracing_setup.configure_tracing() == tracing_setup.OFF
-    assert TRACES.here() is None
+    assert TRACES.trace_id() is None
     assert TRACES.span("authorize_steps") is TRACES.shared("commit", [])
 
 

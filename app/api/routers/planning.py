@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from app.api.plans import PLANS, answer_plan
 from app.api.problems import COSTING_ERRORS, SENDING, responses
-from app.api.route import AuthenticatedRoute, Endpoint, Handler, StrictJsonRequest, router
+from app.api.route import AuthenticatedRoute, Endpoint, Handler, router
 from app.api.schemas.common import Body
 from app.api.schemas.planning_requests import (
     ComputeDelta,
@@ -33,6 +33,7 @@ from app.api.schemas.planning_responses import (
     NoiseMultiplierEstimate,
     SamplingProbabilityEstimate,
 )
+from app.api.strict_json import StrictJsonRequest
 from app.service.auth.authentication import Principal
 from app.service.worker_pool import WORKER_POOL, Job
 

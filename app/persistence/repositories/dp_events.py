@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import DpEvent, NeighboringRelation, canonical, event_from_canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION
+from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.expressions import join_on, owned_by
@@ -25,6 +26,11 @@ class CostTable:
     organisation_id: str
     relation: NeighboringRelation
     grid_version: int
+
+    @classmethod
+    def of(cls, organisation_id: str, account: Account) -> Self:
+        """Get the key of the price list that applies to an account."""
+        return cls(organisation_id, account.relation, account.grid_version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def _load_others(tx: Connection, work: UnitOfWork, path: Sequence[Account], befo
         found = accounts.find_many(tx, CostCache(), owner, unknown)
         kept |= {record.account.id: record.account for record in found}
     events = {item.event for item in before.items} | {event for each in planned.values() for event, _ in each}
-    table = CostTable(owner, path[0].relation, path[0].grid_version)
+    table = CostTable.of(owner, path[0])
     work.costs_of(path[0]).update(CostCache().find_events(tx, table, events))
     return _Others(parts, kept, planned)
 

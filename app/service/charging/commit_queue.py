@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import Span
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
@@ -73,12 +73,7 @@ _logger = logging.getLogger(__name__)
 class _Waiting:
     command: StepCommand
     answer: "asyncio.Future[CommandResult | Exception]"
-    span: SpanContext | None = field(default_factory=TRACES.here)
-
-    def resolve(self, outcome: CommandResult | Exception) -> None:
-        """Set the result, unless it is set or the request was cancelled."""
-        if not self.answer.done():
-            self.answer.set_result(outcome)
+    span: Span | None
 
 
 @dataclass
@@ -103,7 +98,7 @@ class CommitQueue:
         command = StepCommand(context, request, ends_plan=True)
         asked_at = perf_counter()
         result = await self._repeated(command, self._submit)
-        metrics.observe_step_authorization(perf_counter() - asked_at)
+        metrics.STEP_AUTHORIZATION.observe(perf_counter() - asked_at)
         return result
 
     async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
@@ -147,8 +142,8 @@ class CommitQueue:
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Retry the request shortly.")
-        with TRACES.span("authorize_steps"):
-            waiting = _Waiting(command, asyncio.get_running_loop().create_future())
+        with TRACES.span("authorize_steps") as span:
+            waiting = _Waiting(command, asyncio.get_running_loop().create_future(), span)
             self._lanes.setdefault(name, deque()).append(waiting)
             if name not in self._writers:
                 self._writers[name] = asyncio.create_task(self._write(name))
@@ -168,12 +163,13 @@ class CommitQueue:
                 with TRACES.shared("commit", [waiting.span for waiting in group]):
                     outcomes = await self._committed([waiting.command for waiting in group])
                 for waiting, outcome in zip(group, outcomes, strict=True):
-                    waiting.resolve(outcome)
+                    if not waiting.answer.done():  # its request was cancelled
+                        waiting.answer.set_result(outcome)
         finally:  # even if the writer is cancelled, every request gets a result
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
                 if not waiting.answer.done():
-                    waiting.resolve(LedgerUnavailableError(_CRASHED))
+                    waiting.answer.set_result(LedgerUnavailableError(_CRASHED))
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         """Commit a group; retry commands alone if one may be at fault."""

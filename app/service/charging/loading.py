@@ -92,7 +92,7 @@ def load_missing(tx: Connection, memory: LedgerCache, work: UnitOfWork, missing:
     if missing.plan is None:
         work.limit_changes[missing.account.id] = find_limit_change(tx, work.organisation_id, missing.account)
         return
-    table = CostTable(work.organisation_id, missing.account.relation, missing.account.grid_version)
+    table = CostTable.of(work.organisation_id, missing.account)
     events = {item.event for item in missing.plan.items if item.unused}
     work.costs_of(missing.account).update(memory.costs.find_events(tx, table, events))
     work.costed_plans.add(missing.plan.run_id)

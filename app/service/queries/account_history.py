@@ -120,7 +120,7 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     if not found or account.spent.is_zero:
         return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
     told = usage_history.events_of(tx, organisation_id, account.id, each, EVENTS)
-    prices = CostTable(organisation_id, account.relation, account.grid_version)
+    prices = CostTable.of(organisation_id, account)
     keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
     moments = _moments(record, found, max_points)
     whole = all(part.decisions <= each for part in parts)

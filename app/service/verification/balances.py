@@ -278,7 +278,7 @@ def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterat
         if not planned.is_zero:
             yield planned
             return
-    prices = CostTable(key[0], account.relation, account.grid_version)
+    prices = CostTable.of(key[0], account)
     for _, price in audit.prices(prices, balance.workloads):
         if not price.is_zero:
             yield price

@@ -249,7 +249,7 @@ class VerificationContext:
 
     def cost(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> RdpCurve | None:
         """Compute the exact cost of repeated events; None: one has no sound cost."""
-        prices = CostTable(organisation_id, account.relation, account.grid_version)
+        prices = CostTable.of(organisation_id, account)
         if any((prices, event) not in self.sound for event in counts):
             return None
         total = zero_curve(account.grid_version)
