@@ -44,10 +44,8 @@ class _Place:
     holds: type[BaseModel] | None
 
 
-class UnknownEventError(InvalidInputError):
+class UnknownEventError(InvalidInputError, code="unsupported_event"):
     """The body has an unknown event type."""
-
-    code = "unsupported_event"
 
 
 def refusal_of(errors: Sequence[Mapping[str, Any]], body: object) -> InvalidInputError:

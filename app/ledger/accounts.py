@@ -30,6 +30,9 @@ from app.ledger.windows import ALWAYS, Window
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
 
+MAX_COUNT: Final = 1_000_000_000
+"""Maximum repetitions of one event, in a step event and in a plan."""
+
 _ONE: Final = np.array(1)
 """A zero-dimensional array: Python ints take numpy twice as long."""
 
@@ -51,8 +54,8 @@ class StepEvent:
 
     def __post_init__(self) -> None:
         """Reject a count that charges nothing or overflows."""
-        if not 1 <= self.count <= 1_000_000_000:  # noqa: PLR2004 - the range is documented above
-            raise InvalidInputError(f"count must be in [1, 1000000000], not {self.count}.")
+        if not 1 <= self.count <= MAX_COUNT:
+            raise InvalidInputError(f"count must be in [1, {MAX_COUNT}], not {self.count}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,19 @@ class LedgerError(Exception):
 
     code: ClassVar[str]
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        """Set the code, if it is not that of the base."""
+        if code is not None:
+            cls.code = code
+
     def __init__(self, detail: str, **members: object) -> None:
         super().__init__(detail)
         self.detail = detail
         self.members = members
 
 
-class NotFoundError(LedgerError):
+class NotFoundError(LedgerError, code="not_found"):
     """The caller's organisation has no such object."""
-
-    code = "not_found"
 
 
 def require_found(found: T | None, kind: str, reference: str) -> T:
@@ -32,118 +35,80 @@ def require_found(found: T | None, kind: str, reference: str) -> T:
     return found
 
 
-class AuthenticationError(LedgerError):
+class AuthenticationError(LedgerError, code="unauthenticated"):
     """The request has no key, or an unknown one."""
 
-    code = "unauthenticated"
 
-
-class InsufficientScopeError(LedgerError):
+class InsufficientScopeError(LedgerError, code="insufficient_scope"):
     """The key lacks permission or scope, or another person must approve."""
 
-    code = "insufficient_scope"
 
-
-class CsrfError(LedgerError):
+class CsrfError(LedgerError, code="csrf_failed"):
     """The CSRF check failed: the browser's request came from another site."""
 
-    code = "csrf_failed"
 
-
-class PolicyViolationError(LedgerError):
+class PolicyViolationError(LedgerError, code="policy_violation"):
     """A policy of the organisation or of an account forbids this."""
 
-    code = "policy_violation"
 
-
-class InvalidInputError(LedgerError):
+class InvalidInputError(LedgerError, code="invalid_request"):
     """A value is out of bounds."""
 
-    code = "invalid_request"
 
-
-class RequestTooLargeError(LedgerError):
+class RequestTooLargeError(LedgerError, code="request_too_large"):
     """The request is too large for one transaction."""
 
-    code = "request_too_large"
 
-
-class RateLimitedError(LedgerError):
+class RateLimitedError(LedgerError, code="rate_limited"):
     """The caller exceeded its rate; retry after `retry_after` seconds."""
 
-    code = "rate_limited"
 
-
-class NameTakenError(LedgerError):
+class NameTakenError(LedgerError, code="name_taken"):
     """A sibling, or another organisation, already has this name."""
 
-    code = "name_taken"
 
-
-class PreconditionRequiredError(LedgerError):
+class PreconditionRequiredError(LedgerError, code="precondition_required"):
     """The request must name the version that it changes."""
 
-    code = "precondition_required"
 
-
-class PreconditionFailedError(LedgerError):
+class PreconditionFailedError(LedgerError, code="precondition_failed"):
     """The object has changed since the caller read it."""
 
-    code = "precondition_failed"
 
-
-class ProposalClosedError(LedgerError):
+class ProposalClosedError(LedgerError, code="proposal_closed"):
     """The proposal is already closed."""
 
-    code = "proposal_closed"
 
-
-class SigningNotConfiguredError(LedgerError):
+class SigningNotConfiguredError(LedgerError, code="signing_not_configured"):
     """A signature is required, but the service has no signing key."""
 
-    code = "signing_not_configured"
 
-
-class LimitTooSmallError(LedgerError):
+class LimitTooSmallError(LedgerError, code="limit_too_small"):
     """Under this limit no mechanism could ever be admitted."""
 
-    code = "limit_too_small"
 
-
-class DeltaTooLargeError(LedgerError):
+class DeltaTooLargeError(LedgerError, code="delta_too_large"):
     """A delta of 1/size or more allows the release of a whole record."""
 
-    code = "delta_too_large"
 
-
-class PrivacyUnitMismatchError(LedgerError):
+class PrivacyUnitMismatchError(LedgerError, code="privacy_unit_mismatch"):
     """The trainer protects another privacy unit than the population's."""
 
-    code = "privacy_unit_mismatch"
 
-
-class RelationMismatchError(LedgerError):
+class RelationMismatchError(LedgerError, code="neighboring_relation_mismatch"):
     """The trainer's mechanism uses another neighboring relation than the population."""
 
-    code = "neighboring_relation_mismatch"
 
-
-class BudgetClosedError(LedgerError):
+class BudgetClosedError(LedgerError, code="budget_closed"):
     """The account's window has not opened yet, or has closed."""
 
-    code = "budget_closed"
 
-
-class RunStateConflictError(LedgerError):
+class RunStateConflictError(LedgerError, code="run_state_conflict"):
     """The run's status does not allow this."""
 
-    code = "run_state_conflict"
 
-
-class AttemptSupersededError(LedgerError):
+class AttemptSupersededError(LedgerError, code="attempt_superseded"):
     """The fencing token is stale: the attempt is not the run's current one."""
-
-    code = "attempt_superseded"
 
     def unnamed(self) -> "AttemptSupersededError":
         """Copy the error for a request that named no attempt."""
@@ -155,49 +120,33 @@ class AttemptSupersededError(LedgerError):
         )
 
 
-class ReservationClosedError(LedgerError):
+class ReservationClosedError(LedgerError, code="reservation_closed"):
     """The reservation is already committed, voided or forfeited."""
 
-    code = "reservation_closed"
 
-
-class ReservationStateConflictError(LedgerError):
+class ReservationStateConflictError(LedgerError, code="reservation_state_conflict"):
     """The state of the reservation or its run does not allow this."""
 
-    code = "reservation_state_conflict"
 
-
-class AccountQuarantinedError(LedgerError):
+class AccountQuarantinedError(LedgerError, code="account_quarantined"):
     """Verification could not prove an account's balance; charges stop until it can."""
 
-    code = "account_quarantined"
 
-
-class SequenceConflictError(LedgerError):
+class SequenceConflictError(LedgerError, code="sequence_conflict"):
     """These steps were admitted before, with different content."""
 
-    code = "sequence_conflict"
 
-
-class SequenceGapError(LedgerError):
+class SequenceGapError(LedgerError, code="sequence_gap"):
     """The steps do not follow the last admitted one."""
 
-    code = "sequence_gap"
 
-
-class WebhookStateConflictError(LedgerError):
+class WebhookStateConflictError(LedgerError, code="webhook_state_conflict"):
     """The webhook is disabled, or there are too many."""
 
-    code = "webhook_state_conflict"
 
-
-class IdempotencyKeyReusedError(LedgerError):
+class IdempotencyKeyReusedError(LedgerError, code="idempotency_key_reused"):
     """The idempotency key was used for another request."""
 
-    code = "idempotency_key_reused"
 
-
-class LedgerUnavailableError(LedgerError):
+class LedgerUnavailableError(LedgerError, code="ledger_unavailable"):
     """The database is unavailable; nothing was admitted, and a retry is safe."""
-
-    code = "ledger_unavailable"

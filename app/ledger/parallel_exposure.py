@@ -5,7 +5,7 @@ At every order, and for own deltas as for one more order, it is the maximum of s
 several of those that count (t > 1). See ADR 0017.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -75,6 +75,20 @@ def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
     rest = whole.values - part.values
     rest[whole.values == EXHAUSTED] = EXHAUSTED
     return RdpCurve(rest, EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta)
+
+
+def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
+    """Check whether subtracting a part from a hold leaves the exact sum of the remaining curves.
+
+    True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
+    exhausts the order that represents infinity. `left` is consumed only as far as needed.
+    """
+    doubtful = np.flatnonzero(held.values == EXHAUSTED)
+    for curve in left:
+        if not doubtful.size:
+            break
+        doubtful = doubtful[curve.values[doubtful] != EXHAUSTED]
+    return not doubtful.size and held.delta != EXHAUSTED
 
 
 def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:

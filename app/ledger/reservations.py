@@ -4,20 +4,14 @@ Everything here is counted in repetitions of events; their cost follows from the
 returned + forfeited holds for the counts, and for every curve multiplied by them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-import numpy as np
-
-from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.accounts import StepEvent
+from app.ledger.accounts import MAX_COUNT, StepEvent
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
-
-MAX_COUNT = 1_000_000_000
-"""Maximum repetitions of one event in a plan, as in a step event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,20 +278,6 @@ def forfeit(reservation: Reservation) -> ReservationClose:
         forfeited=remaining_items(reservation),
         replayed=reservation.status is ReservationStatus.FORFEITED,
     )
-
-
-def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
-    """Check whether subtracting a part from a hold leaves the exact sum of the remaining curves.
-
-    True if one repetition of the remaining curves exhausts every order at which `held` is exhausted, as every Gaussian
-    exhausts the order that represents infinity. `left` is consumed only as far as needed.
-    """
-    doubtful = np.flatnonzero(held.values == EXHAUSTED)
-    for curve in left:
-        if not doubtful.size:
-            break
-        doubtful = doubtful[curve.values[doubtful] != EXHAUSTED]
-    return not doubtful.size and held.delta != EXHAUSTED
 
 
 def _require_active(reservation: Reservation, now: datetime) -> None:

@@ -272,11 +272,6 @@ def error_summary(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).partition("\n")[0]
 
 
-def writes(connection: Connection) -> bool:
-    """Check whether a connection's transaction may write."""
-    return bool(connection.get_execution_options().get("writes", False))
-
-
 def _write_statement(dialect: str, tenant: Tenant) -> str:
     return sqlite.WRITE if dialect == "sqlite" else _narrowed(postgresql.WRITE, tenant)
 

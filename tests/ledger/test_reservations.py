@@ -15,7 +15,7 @@ from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
-from app.ledger.parallel_exposure import without
+from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.reservations import (
     PlannedItem,
     Reservation,
@@ -26,7 +26,6 @@ from app.ledger.reservations import (
     extend,
     forfeit,
     has_lapsed,
-    is_exact,
     plan_of,
     remaining_items,
     take,

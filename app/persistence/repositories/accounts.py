@@ -15,12 +15,11 @@ from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.database import writes
 from app.persistence.repositories import balances, expressions
 from app.persistence.repositories.account_values import read_alert_settings, read_planned, read_policy, read_weights
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.repositories.expressions import NO_RUN, join_on, matches, owned_by, read_page
-from app.persistence.repositories.locks import ancestor_ids, lock, within
+from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, select, text
 
-from app.persistence.database import writes
 from app.persistence.repositories.expressions import RecordTable, owned_by
+from app.persistence.repositories.locks import writes
 from app.persistence.tables import idempotent_responses
 
 

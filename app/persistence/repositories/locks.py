@@ -8,7 +8,6 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, sel
 
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
-from app.persistence.database import writes
 from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts
 
@@ -36,6 +35,11 @@ _CHILDREN = _VERSIONS.where(_OWN, accounts.c.parent_id.in_(bindparam("of_account
 _STATES = select(
     accounts.c.id, accounts.c.path, accounts.c.quarantine_reason.is_not(None), accounts.c.limit_revision
 ).where(_OWN, _NAMED)
+
+
+def writes(connection: Connection) -> bool:
+    """Check whether a connection's transaction may write."""
+    return bool(connection.get_execution_options().get("writes", False))
 
 
 def paths(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

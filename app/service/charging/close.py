@@ -19,8 +19,8 @@ from app.ledger.audit import Actor
 from app.ledger.composition import recompose, topmost_parallel_under
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.parallel_exposure import without
-from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed, is_exact
+from app.ledger.parallel_exposure import is_exact, without
+from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed
 from app.ledger.runs import TERMINAL, Run, RunStatus
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations

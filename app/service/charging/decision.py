@@ -12,7 +12,7 @@ from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, reading_of, record
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError
-from app.ledger.parallel_exposure import without
+from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
@@ -26,7 +26,6 @@ from app.ledger.reservations import (
     Shortfall,
     count_covered,
     has_lapsed,
-    is_exact,
     is_revoked,
     remaining_items,
     take,
