@@ -168,7 +168,7 @@ def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) 
 def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
     """A memory so small that prices, paths and accounts go between two groups, or within one."""
     runs = [opened(ledger), another(ledger), another(ledger)]
-    memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size), LruCache(size))
+    memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size))
     office = Office(ledger, memory=memory)
     events = [LOUD, QUIET, Gaussian(100.0)]
     _decisions(office.group(*[request(run, (event, 1)) for run in runs for event in events]))

@@ -28,7 +28,7 @@ from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
-from app.service.charging.saving import LedgerCache
+from app.service.charging.saving import CachedRun, LedgerCache
 from app.service.charging.unit_of_work import CostRule, UnitOfWork
 
 
@@ -125,19 +125,19 @@ class _Loader:
     def load_paths(self, run_ids: set[str]) -> None:
         """Load the account ids of each run's path."""
         owner = self.work.organisation_id
-        cached = self.memory.paths.get_many([(owner, run_id) for run_id in run_ids])
-        self.work.paths.update({run_id: path for (_, run_id), path in cached.items()})
+        for (_, run_id), known in self.memory.runs.get_many([(owner, run_id) for run_id in run_ids]).items():
+            self.work.paths[run_id] = known.path
+            if known.reserved:
+                self.hinted.add(run_id)
         unknown = run_ids - self.work.paths.keys()
         if unknown:
             for run_id, path in locks.paths(self.tx, owner, list(unknown)).items():
-                self.memory.paths.put((owner, run_id), path)
+                self.memory.runs.put((owner, run_id), CachedRun(path))
                 self.work.paths[run_id] = path
 
     def lock_accounts(self, wanted: Sequence[LoadRequest]) -> None:
         """Lock the accounts of all paths; of a run with a plan, only its own if that is enough."""
         owner = self.work.organisation_id
-        hinted = self.memory.reserved.get_many([(owner, each.run_id) for each in wanted])
-        self.hinted.update(run_id for _, run_id in hinted)
         locked: set[str] = set()
         above: set[str] = set()
         for each in wanted:
@@ -210,11 +210,11 @@ class _Loader:
         plans: dict[str, tuple[PlannedItem, ...] | None] = {}
         for run in runs.get_many(self.tx, owner, list(self.work.paths)):
             self.work.runs[run.account_id] = run
-            if run.reservation_id is None:
-                if run.account_id in self.hinted:
-                    self.memory.reserved.forget((owner, run.account_id))
-            else:
-                self.memory.reserved.put((owner, run.account_id), True)  # noqa: FBT003 - a hint is no flag
+            reserved = run.reservation_id is not None
+            if reserved != (run.account_id in self.hinted):
+                known = CachedRun(self.work.paths[run.account_id], reserved)
+                self.memory.runs.put((owner, run.account_id), known)
+            if run.reservation_id is not None:
                 plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
         if plans:
             for reservation in reservations.get_many(self.tx, owner, plans):

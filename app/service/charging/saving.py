@@ -28,24 +28,30 @@ class CachedPlan:
     items: tuple[PlannedItem, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CachedRun:
+    """The accounts of a run by depth and id, and whether it was last seen with an active reservation."""
+
+    path: tuple[str, ...]
+    reserved: bool = False
+
+
 @dataclass
 class LedgerCache:
     """Ledger data that is kept between transactions.
 
     Args:
-        paths: accounts of a run by depth and id; a run never moves.
+        runs: a run never moves, and its reservation is a hint of what to lock.
         accounts: valid if the database has the same version and time of change (ADR 0009).
         costs: committed costs of events, which never change.
         plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
             charges.
-        reserved: runs last seen with an active reservation; a hint of what to lock.
     """
 
-    paths: LruCache[Key, tuple[str, ...]] = field(default_factory=lambda: LruCache(16384))
+    runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
     accounts: LruCache[Key, AccountRecord] = field(default_factory=lambda: LruCache(2048))
     costs: CostCache = field(default_factory=CostCache)
     plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
-    reserved: LruCache[Key, bool] = field(default_factory=lambda: LruCache(16384))
 
 
 def save(tx: Connection, *works: UnitOfWork) -> None:
