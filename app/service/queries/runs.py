@@ -16,7 +16,8 @@ from app.ledger.composition import budgets_of, exposed
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.errors import NotFoundError
 from app.ledger.pages import Page, PageRequest
-from app.ledger.reservations import MAX_COUNT, Reservation
+from app.ledger.accounts import MAX_COUNT
+from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, audit, decisions, locks, overview_queries, reservations, runs
 from app.persistence.repositories.overview_queries import Attempt
