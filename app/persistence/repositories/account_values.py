@@ -3,7 +3,7 @@
 import hashlib
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.accounts import StepEvent
@@ -12,6 +12,12 @@ from app.ledger.audit import canonical
 from app.ledger.filters import FilterWeights
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.persistence.tolerant import json_object
+
+SAME_NAMES: Final = (
+    *("id", "parent_id", "population_id", "name", "path", "depth", "grid_version", "version"),
+    *("limit_revision", "policy_revision"),
+)
+"""Fields of an account with a column of the same name and value."""
 
 
 def planned_text(planned: tuple[StepEvent, ...]) -> str:

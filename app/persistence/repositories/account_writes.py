@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 
 from sqlalchemy import Connection, Update, insert, update
 
@@ -14,15 +13,9 @@ from app.ledger.alerts import AlertSettings
 from app.ledger.composition import budgets_of
 from app.ledger.names import name_skeleton
 from app.persistence.repositories import balances
-from app.persistence.repositories.account_values import planned_text, policy_text, weights_text
+from app.persistence.repositories.account_values import SAME_NAMES, planned_text, policy_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
-
-# Fields of an account with a column of the same name.
-_SAME: Final = (
-    *("id", "kind", "parent_id", "population_id", "name", "path", "depth", "filter", "grid_version", "version"),
-    *("limit_revision", "policy_revision"),
-)
 
 
 def add(
@@ -40,7 +33,7 @@ def add(
     tx.execute(
         insert(accounts).values(
             organisation_id=organisation_id,
-            **values_of(account, _SAME),
+            **values_of(account, (*SAME_NAMES, "kind", "filter")),
             name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
             epsilon_limit=account.limit and account.limit.epsilon,
             delta_limit=account.limit and account.limit.delta,

@@ -16,7 +16,13 @@ from app.ledger.filters import FilterKind, Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import balances, expressions
-from app.persistence.repositories.account_values import read_alert_settings, read_planned, read_policy, read_weights
+from app.persistence.repositories.account_values import (
+    SAME_NAMES,
+    read_alert_settings,
+    read_planned,
+    read_policy,
+    read_weights,
+)
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.repositories.expressions import NO_RUN, join_on, matches, owned_by, read_page
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
@@ -203,13 +209,8 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
     spent, held, uncompacted = balances.read(tx, book, row)
     relation = NeighboringRelation(row.neighboring_relation)
     account = Account(
-        id=row.id,
+        **{name: getattr(row, name) for name in SAME_NAMES},
         kind=AccountKind(row.kind),
-        parent_id=row.parent_id,
-        population_id=row.population_id,
-        name=row.name,
-        path=row.path,
-        depth=row.depth,
         relation=relation,
         limit=_limit(row.epsilon_limit, row.delta_limit),
         filter=FilterKind(row.filter),
@@ -217,15 +218,11 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         weights=read_weights(row.filter_weights),
         spent=spent,
         held=held,
-        grid_version=row.grid_version,
-        version=row.version,
-        limit_revision=row.limit_revision,
         partitions_per_unit=row.max_partitions_per_unit,
         parts_lose_units=row.replacement_assumption == REMOVAL_IS_BOUNDED,
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
         policy=read_policy(row.policy),
         organisation_policy=read_policy(row.organisation_policy),
-        policy_revision=row.policy_revision,
     )
     population = Population(row.privacy_unit, relation, row.size)
     settings = read_alert_settings(row.alert_thresholds, row.forecast_days)
