@@ -1,6 +1,6 @@
 """Runs: their status, attempts and step numbers, deviations from what they declared, and experiments."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -158,6 +158,16 @@ def require_attempt(run: Run, attempt: int) -> None:
             "the current attempt may go on; open a new attempt to take over.",
             attempt=attempt,
             current_attempt=run.attempt,
+        )
+
+
+def require_no_sweep(run: Run, sweeps: Collection[str]) -> None:
+    """Raise RunStateConflictError if the run is one of the sweeps, each of which was approved for one charge."""
+    if run.account_id in sweeps:
+        raise RunStateConflictError(
+            "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
+            "experiment: POST /v1/experiments/{id}/charge.",
+            run_status=str(run.status),
         )
 
 

@@ -29,7 +29,7 @@ from app.ledger.reservations import (
     plan_of,
     void,
 )
-from app.ledger.runs import require_active, require_attempt
+from app.ledger.runs import require_active, require_attempt, require_no_sweep
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
@@ -157,7 +157,7 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     path = work.path(request.run_id)
     assert path is not None, "the whole path is locked before a plan is reserved"
     run = work.run(request.run_id)
-    work.require_no_sweep(run)
+    require_no_sweep(run, work.sweeps)
     require_open(path, context.now)
     require_planned(path, context.costs)
     items = plan_of(request.steps)

@@ -246,7 +246,7 @@ CASES = (
     Mutation(
         "the run of an approved sweep sets a plan aside",
         "app/service/reservations.py",
-        "    require_no_sweep(work, run)\n",
+        "    require_no_sweep(run, work.sweeps)\n",
         "",
         ("tests/api/test_experiments.py",),
         "nothing_but_its_charge and not postgresql",

@@ -143,8 +143,8 @@ CASES = (
     Mutation(
         "the row of a rehearsal stays",
         "app/persistence/database.py",
-        "            connection.begin()\n            yield connection\n",
-        "            connection.begin()\n            yield connection\n            connection.commit()\n",
+        "writes=True).begin()\n            yield connection\n",
+        "writes=True).begin()\n            yield connection\n            connection.commit()\n",
         ("tests/persistence/test_rehearsal.py",),
     ),
 )

@@ -37,6 +37,7 @@ from app.ledger.runs import (
     require_active,
     require_attempt,
     require_no_gap,
+    require_no_sweep,
 )
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.requests import (
@@ -87,7 +88,7 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
         require_attempt(run, request.attempt)
         require_active(run)
         if not command.charges_sweep:
-            work.require_no_sweep(run)
+            require_no_sweep(run, work.sweeps)
     elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)

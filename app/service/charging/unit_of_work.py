@@ -15,12 +15,7 @@ from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.decisions import Decision, sealed
-from app.ledger.errors import (
-    AccountQuarantinedError,
-    NotFoundError,
-    RunStateConflictError,
-    SequenceConflictError,
-)
+from app.ledger.errors import AccountQuarantinedError, NotFoundError, SequenceConflictError
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
 from app.service.charging.requests import Mode, StepRequest
@@ -154,15 +149,6 @@ class UnitOfWork:
             f"The next step is {run.next_step}.",
             next_step=run.next_step,
         )
-
-    def require_no_sweep(self, run: Run) -> None:
-        """Refuse steps of a sweep's run, which was approved for one charge."""
-        if run.account_id in self.sweeps:
-            raise RunStateConflictError(
-                "The run belongs to an experiment that is charged at once, and takes no steps of its own. Charge the "
-                "experiment: POST /v1/experiments/{id}/charge.",
-                run_status=str(run.status),
-            )
 
     def find_deviations(self, run: Run, steps: Iterable[StepEvent], now: datetime) -> tuple[Deviation, ...]:
         """Find the deviations of steps from the run's declaration."""

@@ -9,7 +9,15 @@ from app.ledger.errors import InvalidInputError, ReservationStateConflictError
 from app.ledger.permissions import Permission
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.reservations import commit, forfeit, has_lapsed
-from app.ledger.runs import ENDS, RunAction, RunStatus, next_status, require_attempt, require_not_ended
+from app.ledger.runs import (
+    ENDS,
+    RunAction,
+    RunStatus,
+    next_status,
+    require_attempt,
+    require_no_sweep,
+    require_not_ended,
+)
 from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal, open_proposals
@@ -88,7 +96,7 @@ def start_attempt(
     work = load_for(tx, context, run_id)
     run = work.run(run_id)
     require_not_ended(run)
-    work.require_no_sweep(run)
+    require_no_sweep(run, work.sweeps)
     _end_reservation(tx, work, context, run_id, steps_executed, attested_only=False)
     run = work.run(run_id)
     first = run.next_step if first_step is None else first_step
