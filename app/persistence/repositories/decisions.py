@@ -174,13 +174,13 @@ def _first_events(
 
 
 def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
-    reading, opens = decision.reading, decision.opens_attempt
+    reading, advanced, opens = decision.reading, decision.admitted, decision.opens_attempt
     return {name: getattr(decision, name) for name in _PLAIN} | {
         "organisation_id": organisation_id,
         "outcome": str(decision.outcome),
-        "next_step": decision.next_step if decision.admitted else None,
-        "follows_step": decision.first_step if decision.admitted and not opens else None,
-        "opens_step": decision.first_step if decision.admitted and opens else None,
+        "next_step": decision.next_step if advanced else None,
+        "follows_step": decision.first_step if advanced and not opens else None,
+        "opens_step": decision.first_step if advanced and opens else None,
         "epsilon": reading.epsilon,
         "delta": reading.delta,
         "epsilon_limit": reading.epsilon_limit,

@@ -157,7 +157,7 @@ def _under_reservation(
     after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
-    decision = replace(_decision(command, run, steps, fingerprint, outcome), reservation_id=taken.id)
+    decision = _decision(command, run, steps, fingerprint, outcome, taken.id)
     work.take(taken)
     if exact:
         work.charge((after,), priced, command.context.now, from_held=True)
@@ -259,7 +259,12 @@ def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime)
 
 
 def _decision(
-    command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str, outcome: Admission | Refusal
+    command: StepCommand,
+    run: Run,
+    steps: tuple[StepEvent, ...],
+    fingerprint: str,
+    outcome: Admission | Refusal,
+    reservation_id: str | None = None,
 ) -> Decision:
     """Build the decision; appending it to the chain adds the hash."""
     request = command.request
@@ -285,7 +290,7 @@ def _decision(
         refusal_details=details,
         request_fingerprint=fingerprint,
         idempotency_key=request.idempotency_key,
-        reservation_id=None,
+        reservation_id=reservation_id,
         created_at=command.context.now,
         actor=command.context.actor,
         opens_attempt=run.next_step == run.attempt_first_step,
