@@ -266,16 +266,13 @@ def _methods(request: Request) -> set[str]:
 
 async def _database_error(request: Request, error: Exception) -> Response:
     down = isinstance(error, OperationalError | InterfaceError | TimeoutError)
-    why = error_summary(error)
     _logger.error(
         "The database failed during %s %s: %s",
-        *(request.method, request.url.path, why),
+        *(request.method, request.url.path, error_summary(error)),
         exc_info=None if down else error,  # no tracebacks while the database is down
     )
-    return problem_response(
-        "ledger_unavailable",
-        "The database did not answer as it should; nothing was admitted. Repeat the request.",
-    )
+    detail = "The database did not answer as it should; nothing was admitted. Repeat the request."
+    return problem_response("ledger_unavailable", detail)
 
 
 async def _left(request: Request, error: Exception) -> Response:
