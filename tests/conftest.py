@@ -209,6 +209,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption("--forks"):
         service_server()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # a request makes thousands of objects, and the looks took a thirtieth of the time
     gc.enable()
 
 
