@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from html import escape
 from io import BytesIO
@@ -167,6 +167,10 @@ def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> No
         locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+        moments = {x for series in chart.series for x, _ in series.points} | {mark.x for mark in chart.marks}
+        if len(moments) == 1:  # around a single moment, matplotlib shows four years
+            moment = _place(chart, *moments)
+            axes.set_xlim(moment - timedelta(minutes=1), moment + timedelta(minutes=1))
     elif chart.x.kind is AxisKind.LOG:
         axes.set_xscale("log")
     if chart.x.start is not None:

@@ -19,6 +19,7 @@ from app.charts.model import (
     format_value,
     milliseconds,
 )
+from app.charts.render import ChartTheme, Frame, PictureKind, draw
 
 STEPS, EPSILON = Axis("Step", start=0), Axis("Epsilon", start=0)
 
@@ -92,3 +93,10 @@ def test_of_many_marks_the_last_ones_are_drawn() -> None:
 )
 def test_what_was_lost_is_not_made_smaller(y: float | None, told: str) -> None:
     assert format_value(y) == told
+
+
+def test_a_single_moment_is_drawn_among_minutes() -> None:
+    at = milliseconds(datetime(2026, 11, 21, 9, 30, tzinfo=UTC))
+    once = chart(Series("Spent", ((at, 0.1), (at, 0.2))), x=Axis("Time (UTC)", AxisKind.TIME))
+    # Left to itself, matplotlib would label four years, and warn that no interval suits them.
+    assert draw(once, Frame(PictureKind.PNG, ChartTheme.LIGHT, 640, 320)).startswith(b"\x89PNG")
