@@ -1,7 +1,6 @@
 """The `epsilon-ledger` command line."""
 
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.commands import organisations, server, verification
 from app.ledger.errors import LedgerError
+from app.version import VERSION
 
 cli = typer.Typer(
     name="epsilon-ledger",
@@ -27,7 +27,7 @@ cli.add_typer(quarantine, name="quarantine")
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
     if asked:
-        typer.echo(f"epsilon-ledger {version('epsilon-ledger')}")
+        typer.echo(f"epsilon-ledger {VERSION}")
         raise typer.Exit
 
 

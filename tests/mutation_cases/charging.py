@@ -193,7 +193,7 @@ CASES = (
     Mutation(
         "verification does not hold revoked steps against the limits that were lowered",
         "app/service/verification/decision_chains.py",
-        "if told is not None and reservation.revoked != told:",
+        "if state is not None and reservation.revoked != state.revoked.get(reservation.id, Counter()):",
         "if False:",
         ("tests/service/test_reservation_verification.py",),
         "lowered and not postgresql",

@@ -120,7 +120,7 @@ CASES = (
     Mutation(
         "what is kept of a name is not verified",
         "app/service/verification/__init__.py",
-        "if kept.name_skeleton != skeleton_of(kept.account):",
+        "if stored.name_skeleton != skeleton_of(stored.account):",
         "if False:",
         ("tests/api/test_names.py",),
     ),

@@ -23,7 +23,7 @@ from app.persistence.tolerant import DAMAGED
 from app.service.verification.report import Balance, VerificationContext
 
 TOLERANCE = 1e-9
-"""Relative tolerance of costs between processors and library versions."""
+"""Relative tolerance of costs and epsilon between processors and library versions."""
 
 
 def read_prices(audit: VerificationContext, organisation_id: str | None) -> None:

@@ -15,15 +15,12 @@ from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReserv
 from app.persistence.tolerant import DAMAGED
 from app.service.ids import is_of
 from app.service.verification.audit_replay import status_discrepancy
-from app.service.verification.balances import is_readable
+from app.service.verification.balances import TOLERANCE, is_readable
 from app.service.verification.report import Balance, VerificationContext
 
 STEPS_TAKEN = frozenset({"admitted", "reported"})
 CHARGED = STEPS_TAKEN | {"forfeited"}
 """Outcomes that have a cost."""
-
-TOLERANCE = 1e-9
-"""Relative tolerance of epsilon between processors and library versions."""
 
 
 def check_run(audit: VerificationContext, run: StoredRun) -> None:
