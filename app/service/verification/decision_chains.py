@@ -40,7 +40,7 @@ class _ChainReplay:
         next_step: after the last step taken in the attempt.
         begun: whether the attempt has taken a step.
         used: repetitions charged to each reservation, by event; likewise `forfeited`.
-        unasked: those of `used` that were executed although a lowered limit had cancelled them.
+        reported: those of `used` that were executed although a lowered limit had cancelled them.
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
         epsilon: as the last decision recorded it.
         overdrawn: whether a report exceeded a limit.
@@ -58,7 +58,7 @@ class _ChainReplay:
     begun: bool = False
     used: dict[str, Counter[str]] = field(default_factory=dict)
     forfeited: dict[str, Counter[str]] = field(default_factory=dict)
-    unasked: dict[str, Counter[str]] = field(default_factory=dict)
+    reported: dict[str, Counter[str]] = field(default_factory=dict)
     governing: Balance | None = None
     epsilon: float | None = None
     overdrawn: bool = False
@@ -183,7 +183,7 @@ class _ChainReplay:
                 taken = self.forfeited if entry.outcome == "forfeited" else self.used
                 _add(taken.setdefault(reservation.id, Counter()), entry.items)
                 if entry.outcome == "reported":
-                    _add(self.unasked.setdefault(reservation.id, Counter()), entry.items)
+                    _add(self.reported.setdefault(reservation.id, Counter()), entry.items)
         _add(self.own.spent, entry.items)
         if reservation is None or reservation.status != ReservationStatus.ACTIVE:
             _add(self.closed, entry.items)
@@ -238,10 +238,10 @@ class _ChainReplay:
                 active = reservation.id
                 if reservation.attempt != self.run.attempt:
                     self._fail(f"its active reservation {active} is not one of its attempt {self.run.attempt}.")
-                _add(own.held, tuple((event, count - used) for event, (count, used) in reservation.items.items()))
+                own.held.update({event: count - used for event, (count, used) in reservation.items.items()})
                 _allow(own, reservation, {event: used for event, (_, used) in reservation.items.items()})
                 for balance in self.audit.adding(self.key):
-                    _add(balance.held, tuple((event, count) for event, (count, _) in reservation.items.items()))
+                    balance.held.update({event: count for event, (count, _) in reservation.items.items()})
                     _allow(balance, reservation, {})
             elif reservation.status == ReservationStatus.FORFEITED:
                 for balance in (own, *self.audit.adding(self.key)):
@@ -277,9 +277,9 @@ class _ChainReplay:
         name, state = f"reservation {reservation.id}", self.audit.state(self.key[0])
         if state is not None and reservation.revoked != state.revoked.get(reservation.id, Counter()):
             self._fail(f"what {name} records as revoked from its plan differs from the audit log of lowered limits.")
-        asked = self.used.get(reservation.id, Counter()) - self.unasked.get(reservation.id, Counter())
+        admitted = self.used.get(reservation.id, Counter()) - self.reported.get(reservation.id, Counter())
         for event, count in reservation.revoked.items():
-            if asked[event] + count > reservation.items[event][0]:
+            if admitted[event] + count > reservation.items[event][0]:
                 self._fail(f"steps were let through under {name} that a lowered limit had revoked.")
 
 
