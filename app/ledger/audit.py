@@ -77,6 +77,17 @@ class AuditAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """An event of the audit log, with the states of the subject before and after; None: it did not exist."""
+
+    action: AuditAction
+    subject: str
+    before: Mapping[str, object] | None = None
+    after: Mapping[str, object] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AuditFilter:
     """A filter of audit entries; None: any.
 

@@ -18,8 +18,7 @@ from app.persistence.clock import Clock
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.repositories import organisations
-from app.service.alerts.delivery_worker import deliver
-from app.service.alerts.http_sender import WebhookSender
+from app.service.alerts.delivery_worker import WebhookSender, deliver
 from app.service.auth.authentication import DEFAULT_PLACEMENT, Principal
 from app.service.auth.request_context import RequestContext
 from app.service.background import TaskRegistry, attempt

@@ -9,8 +9,7 @@ import pytest
 
 from app.persistence.database import Database
 from app.service.alerts import delivery_worker
-from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
-from app.service.alerts.http_sender import DeliveryResult, WebhookSender
+from app.service.alerts.delivery_worker import DeliveryResult, WebhookSender, claim_due, deliver, record_attempt
 from tests.conftest import Ledger
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.service.alerts import http_sender
-from app.service.alerts.delivery_worker import claim_due, record_attempt
-from app.service.alerts.http_sender import DeliveryResult
+from app.service.alerts import delivery_worker
+from app.service.alerts.delivery_worker import DeliveryResult, claim_due, record_attempt
 from tests.conftest import Ledger
 from tests.service.commanding import sound
 from tests.service.delivering import delivering, now, sent_once, shown, tried
@@ -86,7 +85,7 @@ def test_a_receiver_that_is_too_slow_is_left(
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,  # noqa: ANN401 - how it answers
 ) -> None:
-    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 0.5)
     tried(ledger, subscribed(ledger, receiver.url))
     receiver.answer = answer
     begun = time.monotonic()
@@ -144,7 +143,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
 def test_a_receiver_that_hangs_holds_up_no_other(
     ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 2.0)
     with receiving() as other:
         receiver.answer = _hang
         hanging, quick = subscribed(ledger, receiver.url), subscribed(ledger, other.url)

@@ -20,11 +20,11 @@ from app.service.alerts.delivery_worker import (
     JITTER,
     LONG_FAILING,
     MANY_FAILURES,
+    DeliveryResult,
     claim_due,
     record_attempt,
     retry_delay,
 )
-from app.service.alerts.http_sender import DeliveryResult
 from tests.conftest import Ledger
 from tests.service.commanding import opened
 from tests.service.delivering import at_work, delivering, now, sent_once, shown, tried

@@ -8,7 +8,8 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from app.ledger.alerts import Alert, AlertType, Webhook
-from app.service.alerts.http_sender import message, new_secret, signature, signed_headers
+from app.service.alerts.delivery_worker import message, signature, signed_headers
+from app.service.alerts.webhooks import new_secret
 
 
 @pytest.fixture

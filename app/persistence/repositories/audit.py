@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, insert, or_, select, true, union_all
 
 from app.ledger.audit import (
+    Actor,
     AuditEntry,
+    AuditEvent,
     AuditFilter,
     Checkpoint,
     Discrepancy,
@@ -16,6 +19,7 @@ from app.ledger.audit import (
     Verification,
     audit_entry_hash,
     audit_genesis,
+    canonical,
 )
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
@@ -25,6 +29,7 @@ from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.repositories.expressions import RecordTable, in_period, join_on, matches, owned_by, read_page
 from app.persistence.repositories.locks import descendant_ids
+from app.persistence.repositories.organisations import lock as lock_organisation
 from app.persistence.tables import (
     account_usage_snapshots,
     alerts,
@@ -61,9 +66,27 @@ def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
     return (0, audit_genesis(organisation_id)) if row is None else (row.position + 1, row.entry_hash)
 
 
-def add_entry(tx: Connection, entry: AuditEntry, previous: bytes) -> None:
-    """Append an entry after the hash `previous`; the caller holds the organisation's lock."""
-    _ENTRIES.add(tx, entry.organisation_id, replace(entry, entry_hash=audit_entry_hash(previous, entry)))
+def record_event(tx: Connection, organisation_id: str, actor: Actor, event: AuditEvent, now: datetime) -> None:
+    """Append an event to an organisation's chain, in the transaction of the change.
+
+    Organisations are locked first: `tx` must not have locked an account before, unless it holds the organisation's
+    lock.
+    """
+    lock_organisation(tx, organisation_id)
+    position, previous = head(tx, organisation_id)
+    entry = AuditEntry(
+        organisation_id=organisation_id,
+        position=position,
+        actor=actor.id,
+        action=str(event.action),
+        subject=event.subject,
+        before=None if event.before is None else canonical(event.before),
+        after=None if event.after is None else canonical(event.after),
+        reason=event.reason,
+        request_id=actor.request_id,
+        created_at=now,
+    )
+    _ENTRIES.add(tx, organisation_id, replace(entry, entry_hash=audit_entry_hash(previous, entry)))
 
 
 def list_entries(

@@ -14,11 +14,12 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import account_writes, alerts, organisations
+from app.persistence.repositories import account_writes, alerts
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.alerts.forecasts import LimitForecast, forecast_limit
 from app.service.auth.request_context import RequestContext
+from app.service.idempotency import run_effect
 
 
 def list_alerts(
@@ -51,7 +52,6 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
     check_thresholds(tells.thresholds)
 
     def replace(tx: Connection) -> AlertSettings:
-        organisations.lock(tx, context.organisation_id)
         record = find_path_of(tx, context, account)[-1]
         changed, before = record.account, record.alert_settings
         account_writes.set_alert_settings(tx, context.organisation_id, changed, tells, context.now)
@@ -60,7 +60,7 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
         alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
         return tells
 
-    return context.transact(replace)
+    return run_effect(context, replace)
 
 
 def get_forecast(context: RequestContext, account: str) -> tuple[AccountRecord, LimitForecast]:

@@ -4,6 +4,8 @@ All use cases need WEBHOOK_MANAGE in the whole organisation. NotFoundError: the 
 exist; WebhookStateConflictError: the webhook is disabled.
 """
 
+import base64
+import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,22 +14,26 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection
 
 from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Webhook
-from app.ledger.audit import Actor, AuditAction, digest
+from app.ledger.audit import Actor, AuditAction, AuditEvent, digest
 from app.ledger.errors import WebhookStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts
+from app.persistence.repositories.audit import record_event
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
-from app.service.alerts.http_sender import new_secret
 from app.service.alerts.ssrf_guard import check_url
-from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
 
 MOST_WEBHOOKS = 20
 """Maximum number of active webhooks of an organisation."""
+
+PREFIX: Final = "whsec_"
+"""Begins every secret, by the Standard Webhooks specification."""
+
+SECRET_BYTES: Final = 32
 
 LAST: Final = 5
 """Deliveries listed with the status of a webhook."""
@@ -176,6 +182,11 @@ def disable(tx: Connection, organisation_id: str, webhook: Webhook, actor: Actor
     alerts.give_up(tx, organisation_id, webhook.id)
     event = AuditEvent(AuditAction.WEBHOOK_DISABLED, webhook.id, before=facts(webhook), reason=why)
     record_event(tx, organisation_id, actor, event, now)
+
+
+def new_secret() -> str:
+    """Generate a secret of 256 random bits in the format of the Standard Webhooks specification."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def facts(webhook: Webhook) -> dict[str, object]:

@@ -11,12 +11,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import SERVICE, Actor, AuditAction, Checkpoint, canonical
+from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import audit, organisations
-from app.service.audit_log import AuditEvent, record_event
+from app.persistence.repositories.audit import record_event
 from app.service.auth.request_context import RequestContext
 from app.service.background import repeat
 from app.service.idempotency import use_case

@@ -13,13 +13,13 @@ from time import monotonic
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Actor, AuditAction
+from app.ledger.audit import Actor, AuditAction, AuditEvent
 from app.ledger.errors import AuthenticationError, LedgerError, NameTakenError
 from app.ledger.names import check_name
 from app.ledger.permissions import KeyRecord, Role
 from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import api_keys, organisations
-from app.service.audit_log import AuditEvent, record_event
+from app.persistence.repositories.audit import record_event
 from app.service.ids import new_id
 
 DEFAULT_PLACEMENT = "default"

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Actor, AuditAction
+from app.ledger.audit import Actor, AuditAction, AuditEvent
 from app.ledger.errors import InsufficientScopeError
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
 from app.persistence.database import Database
-from app.service.audit_log import AuditEvent, record_event
+from app.persistence.repositories.audit import record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
 from app.service.costing import CostNotReadyError, PrecomputedCosts
 

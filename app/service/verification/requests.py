@@ -15,16 +15,16 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.ledger.audit import Actor, AuditAction, QuarantinedAccount, Verification
+from app.ledger.audit import Actor, AuditAction, AuditEvent, QuarantinedAccount, Verification
 from app.ledger.errors import LedgerUnavailableError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
 from app.persistence.postgresql import is_id
 from app.persistence.repositories import audit, organisations, raw_rows
+from app.persistence.repositories.audit import record_event
 from app.persistence.tolerant import DAMAGED
 from app.service import metrics
-from app.service.audit_log import AuditEvent, record_event
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import Effect
 from app.service.ids import new_id
