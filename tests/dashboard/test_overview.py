@@ -91,7 +91,7 @@ def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in
     sign_in(page, server, "viewer")
     page.get_by_label("Find").fill("ICU")
     page.get_by_role("button", name="Find").click()
-    assert page.locator(".population > .account-status .name").all_inner_texts() == ["mimic"]
+    expect(page.locator(".population > .account-status .name")).to_have_text(["mimic"])
     page.get_by_label("Find").fill("nobody")
     page.get_by_role("button", name="Find").click()
     expect(page.locator("main")).to_contain_text("No visible path contains “nobody”")
