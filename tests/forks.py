@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+from _pytest.capture import FDCapture
 from _pytest.tmpdir import TempPathFactory
 
 
@@ -138,9 +140,10 @@ def _begin(config: pytest.Config, first: Connection) -> None:
     atexit._clear()  # what this process does at its end is what begins in it
     manager = config.pluginmanager
     capture: Any = manager.getplugin("capturemanager")
-    capture.stop_global_capturing()
-    capture.start_global_capturing()
-    capture.suspend_global_capture()
+    for stream in (capture._global_capturing.out, capture._global_capturing.err):
+        if isinstance(stream, FDCapture):  # modules keep its Python object, so the file beneath it is another one
+            with TemporaryFile() as own:
+                os.dup2(own.fileno(), stream.tmpfile.fileno())
     config._tmp_path_factory = TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
     config.workerinput = {}  # type: ignore[attr-defined]  # by it pytest knows that another process keeps its cache
     for name in ("terminalreporter", "terminalprogress-plugin"):
