@@ -201,7 +201,7 @@ CASES = (
     Mutation(
         "verification does not find revoked steps that were let through",
         "app/service/verification/decision_chains.py",
-        "if asked[event] + count > reservation.items[event][0]:",
+        "if admitted[event] + count > reservation.items[event][0]:",
         "if False:",
         ("tests/service/test_reservation_verification.py",),
         "lowered and not postgresql",
