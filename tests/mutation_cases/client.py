@@ -71,7 +71,7 @@ CASES = (
     Mutation(
         "what workers drew ahead counts as handed out",
         f"{SOURCE}/_opacus/loaders.py",
-        "            if self._by_hand:\n",
+        "            if self._delivers:\n",
         "            if True:\n",
         (SAMPLES,),
     ),
