@@ -16,9 +16,9 @@ def may_mount() -> bool:
 
 
 @contextmanager
-def a_disk(beneath: Path, size: int) -> Iterator[Path]:
+def a_disk(under: Path, size: int) -> Iterator[Path]:
     """A folder on a file system of its own, with so many bytes; everybody may go there."""
-    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=beneath))
+    folder = Path(tempfile.mkdtemp(prefix="disk-", dir=under))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "none", folder], check=True)
     try:
         yield folder

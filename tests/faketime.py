@@ -31,6 +31,6 @@ def wrong_by(seconds: int, folder: Path) -> tuple[str, dict[str, str]]:
         wrong = {"LD_PRELOAD": str(preloaded), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         # What mends timed waits of an old glibc lets those of today turn in circles, at ten times the processor time.
         return "app", wrong | {"FAKETIME_FORCE_MONOTONIC_FIX": "0"}
-    faults = folder / "faults.json"
-    faults.write_text(f'{{"clock": {seconds}}}')
-    return "tests.reliability.failing_server", {FAULTS: str(faults)}
+    errors = folder / "faults.json"
+    errors.write_text(f'{{"clock": {seconds}}}')
+    return "tests.reliability.failing_server", {FAULTS: str(errors)}

@@ -194,8 +194,8 @@ def run(module: str, *arguments: str, environment: dict[str, str], timeout: floa
     return subprocess.CompletedProcess(process.args, status, *said)
 
 
-def _number(told: bytes) -> int:
-    return int.from_bytes(told, "big", signed=True)
+def _number(answer: bytes) -> int:
+    return int.from_bytes(answer, "big", signed=True)
 
 
 class _Asked(NamedTuple):

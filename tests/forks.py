@@ -141,7 +141,7 @@ def _begin(config: pytest.Config, first: Connection) -> None:
     manager = config.pluginmanager
     capture: Any = manager.getplugin("capturemanager")
     for stream in (capture._global_capturing.out, capture._global_capturing.err):
-        if isinstance(stream, FDCapture):  # modules keep its Python object, so the file beneath it is another one
+        if isinstance(stream, FDCapture):  # modules keep its Python object, so the file under it is another one
             with TemporaryFile() as own:
                 os.dup2(own.fileno(), stream.tmpfile.fileno())
     config._tmp_path_factory = TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]

@@ -87,13 +87,13 @@ class IdentityProvider:
 
     def configuration(self) -> dict[str, object]:
         """What it says about itself."""
-        told: dict[str, object] = {
+        response: dict[str, object] = {
             "issuer": self.issuer,
             "jwks_uri": self.jwks_url,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
         }
-        return told | self.configured
+        return response | self.configured
 
     def authorize(self, query: dict[str, str]) -> str:
         """Where somebody is sent back to who came to sign in, as whom nobody asks.

@@ -67,16 +67,16 @@ class Cluster:
     Args:
         password: of the users `ledger`, who may do everything, and `service`.
         configuration: further lines of postgresql.conf.
-        beneath: where its folder is made; None: in the temporary folder.
+        under: where its folder is made; None: in the temporary folder.
     """
 
-    def __init__(self, password: str | None = None, configuration: str = "", beneath: Path | None = None) -> None:
+    def __init__(self, password: str | None = None, configuration: str = "", under: Path | None = None) -> None:
         self.password = password or secrets.token_hex(8)
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._user = ordinary_user()
         # A short path, as that of a socket must be, and one that the server's user can reach: pytest's are neither.
-        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=beneath))
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=under))
         if self._user:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         self.data = self.folder / "data"
@@ -86,10 +86,10 @@ class Cluster:
         self._configuration = configuration
 
     @classmethod
-    def create(cls, configuration: str = "", beneath: Path | None = None) -> Self:
+    def create(cls, configuration: str = "", under: Path | None = None) -> Self:
         """A new cluster, started; with the password of the shared one, if it begins as a copy of that one's data."""
         first = _Shared.cluster
-        cluster = cls(first.password if first else None, configuration, beneath)
+        cluster = cls(first.password if first else None, configuration, under)
         with cluster._removed_if_it_fails():
             if first:
                 cluster._copy_data(first.folder / INITIAL)

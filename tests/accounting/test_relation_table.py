@@ -155,15 +155,15 @@ def concentrated(event: DpEvent, relation: NeighboringRelation, *, local: bool) 
 def stated(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
     assert isinstance(event, EpsilonDelta)
 
-    def told(data: Data) -> Output:
+    def body(data: Data) -> Output:
         count = sum(number(entry) > 0 for entry in data)
         noisy: Output = {"noisy": truncated_geometric(count, len(data), event.epsilon)}
         clear: Output = {"clear": np.eye(len(data) + 1)[count]}
         return mixture([(1 - event.delta, noisy), (event.delta, clear)])
 
     if local:
-        return None if relation is ADDED else by_itself(lambda entry: told((entry,)))
-    return told
+        return None if relation is ADDED else by_itself(lambda entry: body((entry,)))
+    return body
 
 
 def tree(event: DpEvent, relation: NeighboringRelation, *, absent_shows: bool) -> Mechanism | None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.api.answer_validation import check_answer
 from tests.api.trainer import Trainer
-from tests.api.witness import check_answer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
 from tests.persistence.dump import Dump, dump
 
 
 @dataclass(frozen=True)
-class House:
+class SeededLedger:
     """A ledger with a population, a budget, a run that took one step and gave back a reservation, and a webhook."""
 
     ledger: Ledger
@@ -49,12 +49,12 @@ class House:
         }
 
 
-def furnish(ledger: Ledger) -> House:
+def furnish(ledger: Ledger) -> SeededLedger:
     """Open a population and a budget, register a run, take a step, ask for alerts."""
     return _with_webhook(_furnish(ledger))
 
 
-def _furnish(ledger: Ledger) -> House:
+def _furnish(ledger: Ledger) -> SeededLedger:
     population = str(ledger.population()["id"])
     budget = str(ledger.budget()["id"])
     run = ledger.run()
@@ -66,23 +66,23 @@ def _furnish(ledger: Ledger) -> House:
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
     proposal = str(proposed.json()["id"])
-    return House(ledger, population, budget, run, reservation, key, proposal)
+    return SeededLedger(ledger, population, budget, run, reservation, key, proposal)
 
 
-def _with_webhook(house: House) -> House:
+def _with_webhook(shared: SeededLedger) -> SeededLedger:
     """Ask for alerts, one now, which whoever opens such a ledger would deliver; declare a sweep; and verify."""
-    webhook = str(house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
-    delivery = str(house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
+    webhook = str(shared.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
+    delivery = str(shared.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
-    experiment = str(house.ledger.post("/v1/experiments", sweep).json()["id"])
-    verification = str(house.ledger.post("/v1/verifications", None).json()["id"])
-    return replace(house, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
+    experiment = str(shared.ledger.post("/v1/experiments", sweep).json()["id"])
+    verification = str(shared.ledger.post("/v1/verifications", None).json()["id"])
+    return replace(shared, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[House]:
-    """One house for the tests of a module: for those that leave it as it is, or that add to it."""
-    with open_ledger(tmp_path_factory.mktemp("house"), module_database_url) as ledger:
+def shared(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[SeededLedger]:
+    """One seeded ledger for the tests of a module: for those that leave it as it is, or that add to it."""
+    with open_ledger(tmp_path_factory.mktemp("shared"), module_database_url) as ledger:
         yield furnish(ledger)
 
 
@@ -93,14 +93,14 @@ def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Fu
 
 @pytest.fixture
 def furnished_ledger(ledger: Ledger) -> Ledger:
-    """A ledger with all of a house in it but its webhook, as `furnishing` sees to where this is asked for."""
+    """A ledger with all of a seeded ledger in it but its webhook, as `furnishing` sees to where this is asked for."""
     return ledger
 
 
 @pytest.fixture
-def home(furnished_ledger: Ledger, database_kind: str) -> House:
-    """A house for one test alone."""
-    there: House = furnished(database_kind, _furnish)[0]
+def seeded(furnished_ledger: Ledger, database_kind: str) -> SeededLedger:
+    """A seeded ledger for one test alone."""
+    there: SeededLedger = furnished(database_kind, _furnish)[0]
     return _with_webhook(replace(there, ledger=furnished_ledger))
 
 
@@ -114,8 +114,8 @@ def trainer(request: pytest.FixtureRequest, ledger: Ledger, database_kind: str) 
 @pytest.fixture(autouse=True)
 def witness(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compare every answer that a test gets with the OpenAPI document."""
-    if "house" in request.fixturenames:
-        ledger: Ledger = request.getfixturevalue("house").ledger
+    if "shared" in request.fixturenames:
+        ledger: Ledger = request.getfixturevalue("shared").ledger
     elif "ledger" in request.fixturenames:
         ledger = request.getfixturevalue("ledger")
     else:

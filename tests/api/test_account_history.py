@@ -14,7 +14,7 @@ NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
 
 
 def two_teams(ledger: Ledger) -> tuple[str, list[str]]:
-    """A population with two budgets and a run beneath each of them, which took turns."""
+    """A population with two budgets and a run under each of them, which took turns."""
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     runs = []
     for name in ("icu-team", "ward-team"):
@@ -29,8 +29,8 @@ def two_teams(ledger: Ledger) -> tuple[str, list[str]]:
 def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
     reply = ledger.get(f"/v1/accounts/{account}/history{query}")
     assert reply.status_code == 200, reply.text
-    told: dict[str, Any] = reply.json()
-    return told
+    answer: dict[str, Any] = reply.json()
+    return answer
 
 
 def test_each_point_is_what_the_account_showed_then(ledger: Ledger) -> None:
@@ -40,17 +40,17 @@ def test_each_point_is_what_the_account_showed_then(ledger: Ledger) -> None:
     for count in (1, 20, 300):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": count}, "trainer").status_code == 200
         shown.append(ledger.get(f"/v1/populations/{population}").json()["epsilon"])
-    told = history(ledger, population)
-    assert [point["epsilon"] for point in told["points"]] == pytest.approx(shown, rel=1e-12)
-    assert (told["exact"], told["decisions"], told["decisions_sampled"]) == (True, 3, 3)
+    answer = history(ledger, population)
+    assert [point["epsilon"] for point in answer["points"]] == pytest.approx(shown, rel=1e-12)
+    assert (answer["exact"], answer["decisions"], answer["decisions_sampled"]) == (True, 3, 3)
 
 
 def test_shares_of_children_add_up_to_what_the_forecast_counts(ledger: Ledger) -> None:
     population, _ = two_teams(ledger)
-    told = history(ledger, population)
-    shares = [child["shares"][-1] for child in told["children"]]
+    answer = history(ledger, population)
+    shares = [child["shares"][-1] for child in answer["children"]]
     forecast = ledger.get(f"/v1/accounts/{population}/forecast").json()
-    assert [child["path"] for child in told["children"]] == ["mimic/ward-team", "mimic/icu-team"]
+    assert [child["path"] for child in answer["children"]] == ["mimic/ward-team", "mimic/icu-team"]
     assert sum(shares) == pytest.approx(forecast["utilisation"], rel=1e-12)
 
 
@@ -103,9 +103,9 @@ def test_of_disjoint_parts_the_largest_counts(ledger: Ledger) -> None:
     for name, count in (("early", 50), ("late", 400)):
         ledger.budget(name, limit={"epsilon": 6.0, "delta": 1e-5})
         assert ledger.post(f"/v1/runs/{ledger.run(f'mimic/{name}')}/steps", {"count": count}, "trainer").is_success
-    told = history(ledger, population)
-    assert told["exact"] is True
-    assert told["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
+    answer = history(ledger, population)
+    assert answer["exact"] is True
+    assert answer["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
 
 
 def test_a_change_of_the_limit_is_told(ledger: Ledger) -> None:
@@ -146,10 +146,10 @@ def test_what_is_forfeited_is_charged_at_its_time(ledger: Ledger) -> None:
     assert ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").status_code == 201
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").is_success
     assert ledger.post(f"/v1/runs/{run}/abort", {}).is_success
-    told = history(ledger, population)
-    assert told["exact"] is True
-    assert len(told["points"]) == 3
-    assert told["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
+    answer = history(ledger, population)
+    assert answer["exact"] is True
+    assert len(answer["points"]) == 3
+    assert answer["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
 
 
 def test_a_run_of_two_budgets_is_counted_once_for_their_population(ledger: Ledger) -> None:
@@ -159,9 +159,9 @@ def test_a_run_of_two_budgets_is_counted_once_for_their_population(ledger: Ledge
     body = {"name": "both", "budgets": ["mimic/icu-team", "mimic/ward-team"], "event": SAMPLED}
     run = ledger.post("/v1/runs", body, "trainer").json()["id"]
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 50}, "trainer").is_success
-    told = history(ledger, population)
-    assert told["exact"] is True
-    assert [child["path"] for child in told["children"]] == ["mimic/icu-team"]
+    answer = history(ledger, population)
+    assert answer["exact"] is True
+    assert [child["path"] for child in answer["children"]] == ["mimic/icu-team"]
 
 
 def test_a_run_that_goes_on_in_another_attempt_has_spent_both(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +182,10 @@ def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
         ledger.budget(f"team-{number}", limit={"epsilon": 6.0, "delta": 1e-5})
         run = ledger.run(f"mimic/team-{number}")
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10 * (number + 1)}, "trainer").is_success
-    told = history(ledger, population)["children"]
-    assert [child["path"] for child in told] == [*(f"mimic/team-{number}" for number in range(9, 2, -1)), "3 others"]
+    answer = history(ledger, population)["children"]
+    assert [child["path"] for child in answer] == [*(f"mimic/team-{number}" for number in range(9, 2, -1)), "3 others"]
     used = ledger.get(f"/v1/accounts/{population}/forecast").json()["utilisation"]
-    assert sum(child["shares"][-1] for child in told) == pytest.approx(used, rel=1e-12)
+    assert sum(child["shares"][-1] for child in answer) == pytest.approx(used, rel=1e-12)
 
 
 @pytest.mark.sqlite

@@ -6,48 +6,48 @@ import httpx2
 import pytest
 
 from app.service.verification import verify
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.test_policies import GAUSSIAN, LIMIT, loosen, put, violation
 from tests.conftest import SAMPLED
 
 
 @pytest.fixture
-def watched(home: House) -> House:
-    """A house whose budget wants an approval above epsilon 0.4."""
-    assert put(home, {"approval_above_epsilon": 0.4}, home.budget).status_code == 200
-    return home
+def watched(seeded: SeededLedger) -> SeededLedger:
+    """A seeded ledger whose budget wants an approval above epsilon 0.4."""
+    assert put(seeded, {"approval_above_epsilon": 0.4}, seeded.budget).status_code == 200
+    return seeded
 
 
-def _register(home: House, role: str = "trainer", **terms: object) -> dict[str, Any]:
+def _register(seeded: SeededLedger, role: str = "trainer", **terms: object) -> dict[str, Any]:
     body = {"name": "large", "budget": "mimic/icu-team", "event": SAMPLED, "limit": LIMIT} | terms
     body = {name: value for name, value in body.items() if value is not None}
-    reply = home.ledger.post("/v1/runs", body, role)
+    reply = seeded.ledger.post("/v1/runs", body, role)
     assert reply.status_code == 201, reply.text
     made: dict[str, Any] = reply.json()
     return made
 
 
-def _proposal(home: House, run: str) -> dict[str, Any]:
-    (found,) = home.ledger.get(f"/v1/proposals?account={run}").json()["items"]
-    told: dict[str, Any] = found
-    return told
+def _proposal(seeded: SeededLedger, run: str) -> dict[str, Any]:
+    (found,) = seeded.ledger.get(f"/v1/proposals?account={run}").json()["items"]
+    answer: dict[str, Any] = found
+    return answer
 
 
-def _decide(home: House, run: str, what: str, role: str = "privacy_officer") -> httpx2.Response:
-    return home.ledger.post(f"/v1/proposals/{_proposal(home, run)['id']}/{what}", {"reason": "Seen."}, role)
+def _decide(seeded: SeededLedger, run: str, what: str, role: str = "privacy_officer") -> httpx2.Response:
+    return seeded.ledger.post(f"/v1/proposals/{_proposal(seeded, run)['id']}/{what}", {"reason": "Seen."}, role)
 
 
-def _status(home: House, run: str) -> str:
-    return str(home.ledger.get(f"/v1/runs/{run}").json()["status"])
+def _status(seeded: SeededLedger, run: str) -> str:
+    return str(seeded.ledger.get(f"/v1/runs/{run}").json()["status"])
 
 
-def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
+def test_it_waits_and_another_person_lets_it_begin(watched: SeededLedger) -> None:
     made = _register(watched)
     run, steps = made["id"], f"/v1/runs/{made['id']}/steps"
     assert made["status"] == "pending"
-    told = _proposal(watched, run)
-    assert (told["kind"], told["status"]) == ("run", "open")
-    assert told["proposed"] == {
+    answer = _proposal(watched, run)
+    assert (answer["kind"], answer["status"]) == ("run", "open")
+    assert answer["proposed"] == {
         "epsilon": 0.5,
         "delta": 1e-6,
         "approval_above_epsilon": 0.4,
@@ -69,12 +69,12 @@ def test_it_waits_and_another_person_lets_it_begin(watched: House) -> None:
     assert _decide(watched, run, "approve").status_code == 200
     assert _status(watched, run) == "active"
     assert watched.ledger.post(steps, {"event": GAUSSIAN}, "trainer").status_code == 200
-    acts = watched.ledger.get(f"/v1/audit-events?order=oldest&subject={run}", "auditor").json()["items"]
-    assert [act["action"] for act in acts] == ["run.created", "run.activated"]
+    audit_events = watched.ledger.get(f"/v1/audit-events?order=oldest&subject={run}", "auditor").json()["items"]
+    assert [audit_event["action"] for audit_event in audit_events] == ["run.created", "run.activated"]
     assert verify(watched.ledger.database).problems == ()
 
 
-def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House) -> None:
+def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: SeededLedger) -> None:
     ledger = watched.ledger
     ledger.population("donors", limit={"epsilon": 8.0, "delta": 1e-5})
     ledger.budget("lab", "donors")
@@ -95,28 +95,30 @@ def test_who_reaches_one_of_its_budgets_alone_does_not_approve_it(watched: House
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_run_that_may_spend_more_than_was_proposed_is_not_approved(home: House, limited: bool) -> None:  # noqa: FBT001
-    ledger = home.ledger
-    loosen(home, {"approvers_to_raise_limit": 1})
+def test_a_run_that_may_spend_more_than_was_proposed_is_not_approved(seeded: SeededLedger, limited: bool) -> None:  # noqa: FBT001
+    ledger = seeded.ledger
+    loosen(seeded, {"approvers_to_raise_limit": 1})
     small, more = {"epsilon": 0.1, "delta": 1e-6}, {"limit": {"epsilon": 0.3, "delta": 1e-6}, "reason": "More."}
     budget = str(ledger.budget("lab", limit=small)["id"])
-    assert put(home, {"max_unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
-    other = _register(home, budget="mimic/lab", limit={"epsilon": 0.3, "delta": 1e-6})["id"]
-    run = _register(home, budget="mimic/lab", limit=small if limited else None)["id"]
-    assert _status(home, run) == "pending"
+    assert put(seeded, {"max_unapproved_epsilon_per_budget": 0.3}, budget).status_code == 200
+    other = _register(seeded, budget="mimic/lab", limit={"epsilon": 0.3, "delta": 1e-6})["id"]
+    run = _register(seeded, budget="mimic/lab", limit=small if limited else None)["id"]
+    assert _status(seeded, run) == "pending"
     assert ledger.post(f"/v1/runs/{other}/abort", None, "trainer").status_code == 200
     raised = f"/v1/accounts/{run if limited else budget}/limit"
     assert ledger.post(raised, more, "privacy_officer", If_Match="*").status_code == 200
-    refused = _decide(home, run, "approve", "admin")
+    refused = _decide(seeded, run, "approve", "admin")
     assert (refused.status_code, refused.json()["epsilon"]) == (412, 0.3), refused.text
-    assert _status(home, run) == "pending"
+    assert _status(seeded, run) == "pending"
     lowered = {"limit": small, "reason": "As it was proposed."}
     assert ledger.post(raised, lowered, "privacy_officer", If_Match="*").status_code == 200
-    assert _decide(home, run, "approve", "admin").status_code == 200
+    assert _decide(seeded, run, "approve", "admin").status_code == 200
 
 
 @pytest.mark.parametrize("end", ["reject", "abort"])
-def test_the_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_an_end(watched: House, end: str) -> None:
+def test_the_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_an_end(
+    watched: SeededLedger, end: str
+) -> None:
     run = _register(watched)["id"]
     report = {"count": 10**6, "mode": "report"}
     assert watched.ledger.post(f"/v1/runs/{run}/steps", report, "trainer").json()["overdrawn"]
@@ -130,14 +132,14 @@ def test_the_proposal_of_a_run_that_reported_too_much_while_it_waited_comes_to_a
     assert verify(watched.ledger.database).problems == ()
 
 
-def test_nobody_approves_the_run_that_they_registered(watched: House) -> None:
+def test_nobody_approves_the_run_that_they_registered(watched: SeededLedger) -> None:
     run = _register(watched, "admin")["id"]
     assert _decide(watched, run, "approve", "admin").status_code == 403
     assert _status(watched, run) == "pending"
 
 
 @pytest.mark.parametrize(("role", "status"), [("privacy_officer", "rejected"), ("trainer", "withdrawn")])
-def test_rejected_or_withdrawn_it_is_aborted(watched: House, role: str, status: str) -> None:
+def test_rejected_or_withdrawn_it_is_aborted(watched: SeededLedger, role: str, status: str) -> None:
     run = _register(watched)["id"]
     reply = _decide(watched, run, "reject", role)
     assert (reply.status_code, reply.json()["status"]) == (200, status)
@@ -145,7 +147,7 @@ def test_rejected_or_withdrawn_it_is_aborted(watched: House, role: str, status: 
     assert verify(watched.ledger.database).problems == ()
 
 
-def test_aborted_while_it_waits_its_proposal_is_superseded(watched: House) -> None:
+def test_aborted_while_it_waits_its_proposal_is_superseded(watched: SeededLedger) -> None:
     run = _register(watched)["id"]
     assert watched.ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
     assert _proposal(watched, run)["status"] == "superseded"
@@ -153,7 +155,7 @@ def test_aborted_while_it_waits_its_proposal_is_superseded(watched: House) -> No
     assert verify(watched.ledger.database).problems == ()
 
 
-def test_its_plan_is_not_set_aside_while_it_waits(watched: House) -> None:
+def test_its_plan_is_not_set_aside_while_it_waits(watched: SeededLedger) -> None:
     plan = [{"event": SAMPLED, "count": 1000}]
     made = _register(watched, limit=None, plan=plan)
     assert (made["status"], made["reservation"]) == ("pending", None)
@@ -176,12 +178,12 @@ def test_its_plan_is_not_set_aside_while_it_waits(watched: House) -> None:
     ids=str,
 )
 def test_what_a_run_may_spend_is_its_limit_or_its_plan_or_its_budgets_limit(
-    watched: House, terms: dict[str, Any], status: str
+    watched: SeededLedger, terms: dict[str, Any], status: str
 ) -> None:
     assert _register(watched, **terms)["status"] == status
 
 
-def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: House) -> None:
+def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: SeededLedger) -> None:
     run = _register(watched)["id"]
     assert put(watched, {"max_epsilon": 0.3}).status_code == 200
     assert violation(_decide(watched, run, "approve")) == ("organisation", "max_epsilon", 0.5, 0.3)
@@ -189,7 +191,7 @@ def test_a_policy_that_is_stricter_by_now_holds_for_the_approval(watched: House)
     assert _decide(watched, run, "reject").status_code == 200
 
 
-def test_one_person_raises_no_limit_of_a_run_past_the_threshold(watched: House) -> None:
+def test_one_person_raises_no_limit_of_a_run_past_the_threshold(watched: SeededLedger) -> None:
     loosen(watched, {"approvers_to_raise_limit": 1})
     run = _register(watched, limit={"epsilon": 0.3, "delta": 1e-6})["id"]
 
@@ -202,7 +204,7 @@ def test_one_person_raises_no_limit_of_a_run_past_the_threshold(watched: House) 
     assert watched.ledger.get(f"/v1/accounts/{run}/limit").json()["limit"]["epsilon"] == 0.4
 
 
-def test_what_has_happened_is_recorded_also_of_a_run_that_waits(watched: House) -> None:
+def test_what_has_happened_is_recorded_also_of_a_run_that_waits(watched: SeededLedger) -> None:
     run = _register(watched)["id"]
     report = {"mode": "report", "event": GAUSSIAN}
     assert watched.ledger.post(f"/v1/runs/{run}/steps", report, "trainer").status_code == 200

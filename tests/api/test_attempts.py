@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.answer_validation import without_request_id
 from tests.api.trainer import LOUD, QUIET, Trainer, hired, is_refused
-from tests.api.witness import without_request_id
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
@@ -59,8 +59,8 @@ def test_only_the_current_attempt_charges(trainer: Trainer, mode: str, body: dic
     _open(trainer, first_step=4)
     before = trainer.rows()
     for dry_run in (False, True):
-        told = is_refused(trainer.steps(**body, mode=mode, dry_run=dry_run), 412, "attempt_superseded")
-        assert (told["attempt"], told["current_attempt"]) == (body.get("attempt", 1), 2)
+        answer = is_refused(trainer.steps(**body, mode=mode, dry_run=dry_run), 412, "attempt_superseded")
+        assert (answer["attempt"], answer["current_attempt"]) == (body.get("attempt", 1), 2)
     is_refused(trainer.reserve((LOUD, 1), attempt=body.get("attempt", 1)), 412, "attempt_superseded")
     assert trainer.rows() == before
 
@@ -68,14 +68,14 @@ def test_only_the_current_attempt_charges(trainer: Trainer, mode: str, body: dic
 def test_a_trainer_that_named_no_attempt_is_told_which_one_to_name(trainer: Trainer) -> None:
     _open(trainer, first_step=4)
     for reply in (trainer.steps(), trainer.steps(dry_run=True), trainer.reserve((LOUD, 1))):
-        told = is_refused(reply, 412, "attempt_superseded")
-        assert (told["attempt"], told["current_attempt"]) == (1, 2)
-        assert told["detail"] == (
+        answer = is_refused(reply, 412, "attempt_superseded")
+        assert (answer["attempt"], answer["current_attempt"]) == (1, 2)
+        assert answer["detail"] == (
             'The request named no `attempt`, which means 1; the current one is 2. Its trainer sends "attempt": 2.'
         )
     for reply in (trainer.steps(attempt=1), trainer.reserve((LOUD, 1), attempt=1)):
-        told = is_refused(reply, 412, "attempt_superseded")
-        assert told["detail"].startswith("Attempt 1 of the run was superseded; the current one is 2.")
+        answer = is_refused(reply, 412, "attempt_superseded")
+        assert answer["detail"].startswith("Attempt 1 of the run was superseded; the current one is 2.")
 
 
 def test_the_fenced_trainers_repeats_get_the_first_answer(trainer: Trainer) -> None:
@@ -134,12 +134,12 @@ def test_many_attempts_at_one_checkpoint(trainer: Trainer) -> None:
 
 def test_no_attempt_begins_where_nobody_was(trainer: Trainer) -> None:
     before = trainer.rows()
-    told = is_refused(trainer.post(f"runs/{trainer.run}/attempts", {"first_step": 11}), 422, "invalid_request")
-    assert "10" in told["detail"]
+    answer = is_refused(trainer.post(f"runs/{trainer.run}/attempts", {"first_step": 11}), 422, "invalid_request")
+    assert "10" in answer["detail"]
     _open(trainer, first_step=4)
     is_refused(trainer.post(f"runs/{trainer.run}/attempts", {"first_step": 5}), 422, "invalid_request")
     assert before != trainer.rows()
-    told = is_refused(
+    answer = is_refused(
         trainer.post(f"runs/{trainer.run}/attempts", {"steps_executed": 0}), 409, "reservation_state_conflict"
     )
     assert trainer.read()["attempt"] == 2
@@ -201,8 +201,8 @@ def test_whom_it_is_not_allowed(trainer: Trainer) -> None:
 def test_a_trainer_that_was_superseded_ends_nothing(trainer: Trainer, action: str) -> None:
     assert trainer.act("attempts", {}).json()["attempt"] == 2
     before = trainer.rows()
-    told = is_refused(trainer.act(action, {"attempt": 1}), 412, "attempt_superseded")
-    assert (told["attempt"], told["current_attempt"]) == (1, 2)
+    answer = is_refused(trainer.act(action, {"attempt": 1}), 412, "attempt_superseded")
+    assert (answer["attempt"], answer["current_attempt"]) == (1, 2)
     assert not changed(before, trainer.rows())
     assert trainer.read()["status"] == "active"
     ended = trainer.act(action, {"attempt": 2}).json()

@@ -1,35 +1,35 @@
-"""An auditor who is bound to an account reads the acts beneath it, as they stand in the chain, and no others."""
+"""An auditor who is bound to an account reads the audit events under it, as they stand in the chain, and no others."""
 
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 
 LIMIT = {"epsilon": 0.5, "delta": 1e-6}
 
 
-def _key(house: House, scope: str, role: str = "auditor") -> dict[str, str]:
-    reply = house.ledger.post("/v1/api-keys", {"role": role, "scope": scope})
+def _key(shared: SeededLedger, scope: str, role: str = "auditor") -> dict[str, str]:
+    reply = shared.ledger.post("/v1/api-keys", {"role": role, "scope": scope})
     assert reply.status_code == 201, reply.text
     issued: dict[str, str] = reply.json()
     return issued
 
 
-def _acts(house: House, key: str = "", query: str = "?limit=200") -> list[dict[str, Any]]:
-    headers = {"Authorization": f"Bearer {key}"} if key else house.ledger.headers("auditor")
-    reply = house.ledger.http.get(f"/v1/audit-events{query}&order=oldest", headers=headers)
+def _audit_events(shared: SeededLedger, key: str = "", query: str = "?limit=200") -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {key}"} if key else shared.ledger.headers("auditor")
+    reply = shared.ledger.http.get(f"/v1/audit-events{query}&order=oldest", headers=headers)
     assert reply.status_code == 200, reply.text
     items: list[dict[str, Any]] = reply.json()["items"]
     return items
 
 
 @pytest.fixture(scope="module")
-def ids(house: House) -> dict[str, str]:
-    """A house in which something of every kind was done within the team, and beside it."""
-    ledger = house.ledger
-    found = {"team": house.budget, "mimic": house.population, "first": house.run, "experiment": house.experiment}
+def ids(shared: SeededLedger) -> dict[str, str]:
+    """A seeded ledger in which something of every kind was done within the team, and beside it."""
+    ledger = shared.ledger
+    found = {"team": shared.budget, "mimic": shared.population, "first": shared.run, "experiment": shared.experiment}
     found["sweep"] = str(ledger.get("/v1/budgets?path=mimic/icu-team/sweep").json()["items"][0]["id"])
     for name in ("other", "team/deep"):
         parent, _, own = f"mimic/icu-{name}".rpartition("/")
@@ -41,7 +41,7 @@ def ids(house: House) -> dict[str, str]:
     both = {"name": "both", "budgets": ["mimic/icu-other", "eicu/team"], "event": SAMPLED}
     found["both"] = str(ledger.post("/v1/runs", both).json()["id"])
     for name in ("team", "other", "deep run", "other run"):
-        key = _key(house, found[name], "viewer")
+        key = _key(shared, found[name], "viewer")
         found[f"key of {name}"] = key["id"]
         assert ledger.post(f"/v1/api-keys/{key['id']}/revoke", None).status_code == 200
         assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key['key']}"}).status_code == 401
@@ -61,7 +61,7 @@ def ids(house: House) -> dict[str, str]:
     assert (
         ledger.http.put("/v1/policy", json=everywhere, headers=ledger.headers() | {"If-Match": "*"}).status_code == 200
     )
-    assert ledger.post("/v1/webhooks", {"url": "https://alerts.example", "account": house.budget}).status_code == 201
+    assert ledger.post("/v1/webhooks", {"url": "https://alerts.example", "account": shared.budget}).status_code == 201
     assert ledger.post("/v1/checkpoints", {}).status_code == 201
     return found
 
@@ -91,60 +91,65 @@ OTHER = ["other", "other run", "both", "key of other", "key of other run", "prop
         ("eicu", ["eicu", "eicu team", "both"]),
     ],
 )
-def test_the_acts_of_a_scope_are_those_about_what_lies_beneath_it(
-    house: House, ids: dict[str, str], scope: str, names: list[str]
+def test_the_audit_events_of_a_scope_are_those_about_what_lies_under_it(
+    shared: SeededLedger, ids: dict[str, str], scope: str, names: list[str]
 ) -> None:
-    subjects = {ids[name] for name in names} | ({house.proposal} if scope == "mimic" else set())
-    key = _key(house, ids[scope])
-    whole = _without_auditors(_acts(house))
-    assert subjects <= {act["subject"] for act in whole}
-    shown = _acts(house, key["key"])
-    assert key["id"] in {act["subject"] for act in shown}
-    assert _without_auditors(shown) == [act for act in whole if act["subject"] in subjects]
+    subjects = {ids[name] for name in names} | ({shared.proposal} if scope == "mimic" else set())
+    key = _key(shared, ids[scope])
+    whole = _without_auditors(_audit_events(shared))
+    assert subjects <= {audit_event["subject"] for audit_event in whole}
+    shown = _audit_events(shared, key["key"])
+    assert key["id"] in {audit_event["subject"] for audit_event in shown}
+    assert _without_auditors(shown) == [audit_event for audit_event in whole if audit_event["subject"] in subjects]
 
 
-def _without_auditors(acts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_auditors(audit_events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the keys with which these tests read."""
-    return [act for act in acts if (act["after"] or {}).get("role") != "auditor"]
+    return [audit_event for audit_event in audit_events if (audit_event["after"] or {}).get("role") != "auditor"]
 
 
-def test_every_kind_of_act_was_done(house: House, ids: dict[str, str]) -> None:
+def test_every_kind_of_audit_event_was_done(shared: SeededLedger, ids: dict[str, str]) -> None:
     """What is said of scopes above was tried with all of these."""
-    key = _key(house, ids["team"])["key"]
-    within = {act["action"] for act in _acts(house, key)}
+    key = _key(shared, ids["team"])["key"]
+    within = {audit_event["action"] for audit_event in _audit_events(shared, key)}
     assert within == {
         *("budget.created", "budget.limit_changed", "policy.replaced", "alert_settings.replaced"),
         *("run.created", "run.paused", "limit.proposed", "limit.rejected"),
         *("api_key.created", "api_key.revoked", "api_key.authentication_failed", "experiment.created"),
     }
-    whole = {act["action"] for act in _acts(house)}
+    whole = {audit_event["action"] for audit_event in _audit_events(shared)}
     assert whole - within == {"organisation.created", "population.created", "webhook.created", "runs.anchored"}
 
 
-def test_an_act_of_a_part_has_its_place_and_its_hash_in_the_whole(house: House, ids: dict[str, str]) -> None:
-    whole = {act["position"]: act for act in _acts(house)}
-    for act in _acts(house, _key(house, ids["other"])["key"], "?limit=5"):
-        assert act == whole[act["position"]]
+def test_an_audit_event_of_a_part_has_its_place_and_its_hash_in_the_whole(
+    shared: SeededLedger, ids: dict[str, str]
+) -> None:
+    whole = {audit_event["position"]: audit_event for audit_event in _audit_events(shared)}
+    for audit_event in _audit_events(shared, _key(shared, ids["other"])["key"], "?limit=5"):
+        assert audit_event == whole[audit_event["position"]]
 
 
-def test_filters_and_cursors_hold_within_a_scope(house: House, ids: dict[str, str]) -> None:
-    key = _key(house, ids["team"])["key"]
-    whole = _acts(house, key)
-    assert _acts(house, key, f"?subject={ids['other']}") == []
-    assert _acts(house, key, "?action=organisation.created") == []
-    assert [act["subject"] for act in _acts(house, key, "?action=run.paused")] == [house.run, ids["deep run"]]
+def test_filters_and_cursors_hold_within_a_scope(shared: SeededLedger, ids: dict[str, str]) -> None:
+    key = _key(shared, ids["team"])["key"]
+    whole = _audit_events(shared, key)
+    assert _audit_events(shared, key, f"?subject={ids['other']}") == []
+    assert _audit_events(shared, key, "?action=organisation.created") == []
+    assert [audit_event["subject"] for audit_event in _audit_events(shared, key, "?action=run.paused")] == [
+        shared.run,
+        ids["deep run"],
+    ]
     found: list[dict[str, Any]] = []
     after: str | None = ""
     while after is not None:
         headers = {"Authorization": f"Bearer {key}"}
-        page = house.ledger.http.get(f"/v1/audit-events?order=oldest&limit=2&after={after}", headers=headers).json()
+        page = shared.ledger.http.get(f"/v1/audit-events?order=oldest&limit=2&after={after}", headers=headers).json()
         found += page["items"]
         after = page["next"]
     assert found == whole
 
 
 @pytest.mark.parametrize("role", ["viewer", "trainer", "planner", "budget_admin"])
-def test_a_scope_gives_nobody_a_permission(house: House, ids: dict[str, str], role: str) -> None:
-    key = _key(house, ids["team"], role)["key"]
-    reply = house.ledger.http.get("/v1/audit-events", headers={"Authorization": f"Bearer {key}"})
+def test_a_scope_gives_nobody_a_permission(shared: SeededLedger, ids: dict[str, str], role: str) -> None:
+    key = _key(shared, ids["team"], role)["key"]
+    reply = shared.ledger.http.get("/v1/audit-events", headers={"Authorization": f"Bearer {key}"})
     assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from app.api.strict_json import MAX_BODY_BYTES
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
+from tests.api.invalid_bodies import fits, wrong_bodies
 from tests.api.operations import NOWHERE, OPTIONAL_BODY, POSTS, WITH_BODY, Operation
 from tests.api.test_heavy_bodies import CPU_SECONDS
-from tests.api.wrong_bodies import fits, wrong_bodies
 from tests.conftest import SAMPLED, LiveServer
 from tests.processor import within
 
@@ -84,12 +84,12 @@ NOT_AN_OBJECT: dict[str, bytes] = {
 
 
 def _send(
-    house: House, operation: Operation, body: bytes | Iterator[bytes], content_type: str | None
+    shared: SeededLedger, operation: Operation, body: bytes | Iterator[bytes], content_type: str | None
 ) -> httpx2.Response:
-    headers = house.ledger.headers()
+    headers = shared.ledger.headers()
     if content_type is not None:
         headers["Content-Type"] = content_type
-    return house.ledger.http.request(operation.method, operation.at(**house.ids()), content=body, headers=headers)
+    return shared.ledger.http.request(operation.method, operation.at(**shared.ids()), content=body, headers=headers)
 
 
 def _check(reply: httpx2.Response, status: int, code: str) -> None:
@@ -101,35 +101,35 @@ def _check(reply: httpx2.Response, status: int, code: str) -> None:
 
 @pytest.mark.parametrize("what", [*NOT_STRICT, *NOT_AN_OBJECT])
 @pytest.mark.parametrize("operation", PARSED_IN_BOTH_WAYS, ids=lambda operation: operation.id)
-def test_what_is_no_strict_object_is_an_invalid_request(house: House, operation: Operation, what: str) -> None:
-    before = house.rows()
+def test_what_is_no_strict_object_is_an_invalid_request(shared: SeededLedger, operation: Operation, what: str) -> None:
+    before = shared.rows()
     body = (NOT_STRICT | NOT_AN_OBJECT)[what]
-    _check(_send(house, operation, body, "application/json"), 422, "invalid_request")
-    assert house.rows() == before
+    _check(_send(shared, operation, body, "application/json"), 422, "invalid_request")
+    assert shared.rows() == before
 
 
 @each_body
-def test_every_operation_reads_its_body_strictly(house: House, operation: Operation) -> None:
-    before = house.rows()
+def test_every_operation_reads_its_body_strictly(shared: SeededLedger, operation: Operation) -> None:
+    before = shared.rows()
     for what in ("cut off", "NaN", "a key twice", "an unknown key twice", "half a surrogate pair"):
-        _check(_send(house, operation, NOT_STRICT[what], "application/json"), 422, "invalid_request")
+        _check(_send(shared, operation, NOT_STRICT[what], "application/json"), 422, "invalid_request")
     for what in ("a number", "an array", *(() if operation.id in OPTIONAL_BODY else ("empty", "null"))):
-        _check(_send(house, operation, NOT_AN_OBJECT[what], "application/json"), 422, "invalid_request")
+        _check(_send(shared, operation, NOT_AN_OBJECT[what], "application/json"), 422, "invalid_request")
     for content_type in (None, "text/plain"):
-        _check(_send(house, operation, b"{}", content_type), 415, "unsupported_media_type")
-    assert house.rows() == before
+        _check(_send(shared, operation, b"{}", content_type), 415, "unsupported_media_type")
+    assert shared.rows() == before
 
 
 @each_body
 def test_what_is_wrong_in_one_place_is_never_taken_and_never_breaks_the_service(
-    house: House, operation: Operation
+    shared: SeededLedger, operation: Operation
 ) -> None:
     """Of what the document lets pass, the service may still refuse some; of what it does not, it takes nothing."""
-    before = house.rows()
-    headers = house.ledger.headers() | {"Content-Type": "application/json"}
+    before = shared.rows()
+    headers = shared.ledger.headers() | {"Content-Type": "application/json"}
     taken = False
     for what, body in islice(wrong_bodies(operation), 0, None, 1 if operation.id in WHOLLY_WRONG else 4):
-        ask = partial(house.ledger.http.request, operation.method, operation.at(**NOWHERE), headers=headers)
+        ask = partial(shared.ledger.http.request, operation.method, operation.at(**NOWHERE), headers=headers)
         reply: httpx2.Response = within(CPU_SECONDS, partial(ask, content=json.dumps(body)), what)
         assert reply.status_code < 500, what
         taken = taken or reply.is_success
@@ -137,7 +137,7 @@ def test_what_is_wrong_in_one_place_is_never_taken_and_never_breaks_the_service(
             assert fits(operation, body), what
         if not reply.is_success:
             _check(reply, reply.status_code, reply.json()["code"])
-    assert taken or house.rows() == before
+    assert taken or shared.rows() == before
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,21 @@ def test_what_is_wrong_in_one_place_is_never_taken_and_never_breaks_the_service(
     ],
 )
 @pytest.mark.parametrize("operation", PARSED_IN_BOTH_WAYS, ids=lambda operation: operation.id)
-def test_a_body_of_another_type_is_refused(house: House, operation: Operation, content_type: str | None) -> None:
-    before = house.rows()
-    _check(_send(house, operation, b"{}", content_type), 415, "unsupported_media_type")
-    assert house.rows() == before
+def test_a_body_of_another_type_is_refused(
+    shared: SeededLedger, operation: Operation, content_type: str | None
+) -> None:
+    before = shared.rows()
+    _check(_send(shared, operation, b"{}", content_type), 415, "unsupported_media_type")
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/v1+json"]
 )
-def test_json_by_any_of_its_names_is_read(house: House, content_type: str) -> None:
-    headers = house.ledger.headers() | {"Content-Type": content_type}
-    path = f"/v1/runs/{house.run}/steps?dry_run=true"
-    assert house.ledger.http.post(path, content=b'{"count": 1}', headers=headers).status_code == 200
+def test_json_by_any_of_its_names_is_read(shared: SeededLedger, content_type: str) -> None:
+    headers = shared.ledger.headers() | {"Content-Type": content_type}
+    path = f"/v1/runs/{shared.run}/steps?dry_run=true"
+    assert shared.ledger.http.post(path, content=b'{"count": 1}', headers=headers).status_code == 200
 
 
 def _chunks(size: int) -> Iterator[bytes]:
@@ -169,28 +171,28 @@ def _chunks(size: int) -> Iterator[bytes]:
 
 
 @each_post
-def test_a_body_over_a_mebibyte_is_too_large(house: House, operation: Operation) -> None:
-    before = house.rows()
+def test_a_body_over_a_mebibyte_is_too_large(shared: SeededLedger, operation: Operation) -> None:
+    before = shared.rows()
     for size in (MAX_BODY_BYTES + 1, 4 * MAX_BODY_BYTES):
         for body in (b" " * size, _chunks(size)):
-            _check(_send(house, operation, body, "application/json"), 413, "request_too_large")
-    assert house.rows() == before
+            _check(_send(shared, operation, body, "application/json"), 413, "request_too_large")
+    assert shared.rows() == before
 
 
-def test_a_body_of_exactly_a_mebibyte_is_read(house: House) -> None:
+def test_a_body_of_exactly_a_mebibyte_is_read(shared: SeededLedger) -> None:
     body = b'{"count": 1' + b" " * (MAX_BODY_BYTES - 12) + b"}"
     assert len(body) == MAX_BODY_BYTES
-    headers = house.ledger.headers() | {"Content-Type": "application/json"}
-    path = f"/v1/runs/{house.run}/steps?dry_run=true"
-    assert house.ledger.http.post(path, content=body, headers=headers).status_code == 200
+    headers = shared.ledger.headers() | {"Content-Type": "application/json"}
+    path = f"/v1/runs/{shared.run}/steps?dry_run=true"
+    assert shared.ledger.http.post(path, content=body, headers=headers).status_code == 200
 
 
 @each_post
-def test_an_operation_without_a_body_does_not_take_a_broken_one(house: House, operation: Operation) -> None:
-    before = house.rows()
-    _check(_send(house, operation, b"{", "application/json"), 422, "invalid_request")
-    _check(_send(house, operation, b"{", None), 415, "unsupported_media_type")
-    assert house.rows() == before
+def test_an_operation_without_a_body_does_not_take_a_broken_one(shared: SeededLedger, operation: Operation) -> None:
+    before = shared.rows()
+    _check(_send(shared, operation, b"{", "application/json"), 422, "invalid_request")
+    _check(_send(shared, operation, b"{", None), 415, "unsupported_media_type")
+    assert shared.rows() == before
 
 
 MANY = [{"event": GAUSSIAN}] * 1001
@@ -226,35 +228,35 @@ each_with_events = pytest.mark.parametrize(
 
 
 @each_with_events
-def test_a_thousand_and_one_events_are_too_many(house: House, operation: Operation) -> None:
-    before = house.rows()
+def test_a_thousand_and_one_events_are_too_many(shared: SeededLedger, operation: Operation) -> None:
+    before = shared.rows()
     body = json.dumps(TOO_MANY[operation.id]).encode()
-    _check(_send(house, operation, body, "application/json"), 413, "request_too_large")
-    assert house.rows() == before
+    _check(_send(shared, operation, body, "application/json"), 413, "request_too_large")
+    assert shared.rows() == before
 
 
 @each_with_events
-def test_too_many_are_counted_before_they_are_looked_at(house: House, operation: Operation) -> None:
-    before, large = house.rows(), TOO_MANY[operation.id]
+def test_too_many_are_counted_before_they_are_looked_at(shared: SeededLedger, operation: Operation) -> None:
+    before, large = shared.rows(), TOO_MANY[operation.id]
     items: list[object] = [{}, 0, None, []]
     for item in items:
         many = {key: [item] * 1001 if isinstance(value, list) else value for key, value in large.items()}
-        _check(_send(house, operation, json.dumps(many).encode(), "application/json"), 413, "request_too_large")
-    assert house.rows() == before
+        _check(_send(shared, operation, json.dumps(many).encode(), "application/json"), 413, "request_too_large")
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("field", ["planned", "plan"])
-def test_each_list_of_a_run_is_counted(house: House, field: str) -> None:
+def test_each_list_of_a_run_is_counted(shared: SeededLedger, field: str) -> None:
     body = {"name": "n", "budget": "mimic/icu-team", field: [{}] * 150_000}
-    reply = within(1.0, lambda: house.ledger.post("/v1/runs", body))
+    reply = within(1.0, lambda: shared.ledger.post("/v1/runs", body))
     assert (reply.status_code, reply.json()["code"]) == (413, "request_too_large")
     assert reply.json()["detail"].startswith("A request holds at most 1000 events; this one has 150000.")
 
 
 @each_with_events
-def test_a_thousand_events_are_fine(house: House, operation: Operation) -> None:
+def test_a_thousand_events_are_fine(shared: SeededLedger, operation: Operation) -> None:
     few = {key: value[:-1] if isinstance(value, list) else value for key, value in TOO_MANY[operation.id].items()}
-    reply = _send(house, operation, json.dumps(few).encode(), "application/json")
+    reply = _send(shared, operation, json.dumps(few).encode(), "application/json")
     assert reply.status_code in {200, 201, 403}, reply.text
     assert reply.json().get("code") in {None, "budget_exceeded"}
 
@@ -269,8 +271,8 @@ def test_a_thousand_events_are_fine(house: House, operation: Operation) -> None:
     ],
     ids=["a field's name", "an event's type", "many fields' names", "a value"],
 )
-def test_a_problem_does_not_carry_a_large_request_back(house: House, body: dict[str, object]) -> None:
-    reply = house.ledger.post(f"/v1/runs/{house.run}/steps", body)
+def test_a_problem_does_not_carry_a_large_request_back(shared: SeededLedger, body: dict[str, object]) -> None:
+    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps", body)
     assert reply.status_code == 422
     assert len(reply.content) < 20_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 
 # `@` stands for the value that is tried; {run} for a run's id.
 POPULATION = (
@@ -119,10 +119,10 @@ FIELDS = [
 ]
 
 
-def _refused(house: House, path: str, text: str, codes: set[str]) -> None:
-    target = path.strip().replace("{run}", house.run)
-    headers = house.ledger.headers() | {"Content-Type": "application/json"}
-    reply = house.ledger.http.post(target, content=text.encode(), headers=headers)
+def _refused(shared: SeededLedger, path: str, text: str, codes: set[str]) -> None:
+    target = path.strip().replace("{run}", shared.run)
+    headers = shared.ledger.headers() | {"Content-Type": "application/json"}
+    reply = shared.ledger.http.post(target, content=text.encode(), headers=headers)
     assert reply.status_code == 422, f"{text} -> {reply.status_code} {reply.text}"
     assert reply.headers["content-type"] == "application/problem+json", text
     assert reply.json()["code"] in codes, text
@@ -131,22 +131,22 @@ def _refused(house: House, path: str, text: str, codes: set[str]) -> None:
 
 @pytest.mark.parametrize(("path", "template", "values"), FIELDS, ids=[f"{path} {text}" for path, text, _ in FIELDS])
 def test_a_field_that_is_not_what_it_should_be_is_an_invalid_request(
-    house: House, path: str, template: str, values: list[str]
+    shared: SeededLedger, path: str, template: str, values: list[str]
 ) -> None:
-    before = house.rows()
+    before = shared.rows()
     for value in values:
-        _refused(house, path, template.replace("@", value), {"invalid_request"})
-    assert house.rows() == before
+        _refused(shared, path, template.replace("@", value), {"invalid_request"})
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("what", EVENT_TEMPLATES)
 @pytest.mark.parametrize("path", PLACES)
-def test_an_event_out_of_its_bounds_is_refused_wherever_it_stands(house: House, path: str, what: str) -> None:
+def test_an_event_out_of_its_bounds_is_refused_wherever_it_stands(shared: SeededLedger, path: str, what: str) -> None:
     template, values = EVENT_TEMPLATES[what]
-    before = house.rows()
+    before = shared.rows()
     for value in values:
-        _refused(house, path, PLACES[path].replace("@", template.replace("@", value)), {"invalid_request"})
-    assert house.rows() == before
+        _refused(shared, path, PLACES[path].replace("@", template.replace("@", value)), {"invalid_request"})
+    assert shared.rows() == before
 
 
 def _sampled(event: str, sampling: float = 0.5) -> str:
@@ -165,10 +165,12 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("what", UNSUPPORTED)
 @pytest.mark.parametrize("path", PLACES)
-def test_an_event_without_a_sound_bound_is_unsupported_wherever_it_stands(house: House, path: str, what: str) -> None:
-    before = house.rows()
-    _refused(house, path, PLACES[path].replace("@", UNSUPPORTED[what]), {"unsupported_event"})
-    assert house.rows() == before
+def test_an_event_without_a_sound_bound_is_unsupported_wherever_it_stands(
+    shared: SeededLedger, path: str, what: str
+) -> None:
+    before = shared.rows()
+    _refused(shared, path, PLACES[path].replace("@", UNSUPPORTED[what]), {"unsupported_event"})
+    assert shared.rows() == before
 
 
 DEPTHS = [16, 17, 200, *range(250, 280, 6), 2000]
@@ -177,23 +179,23 @@ DEPTHS = [16, 17, 200, *range(250, 280, 6), 2000]
 
 @pytest.mark.parametrize("wrapper", ["poisson_sampled", "self_composed"])
 @pytest.mark.parametrize("path", PLACES)
-def test_an_event_that_is_nested_too_deep_is_refused(house: House, path: str, wrapper: str) -> None:
+def test_an_event_that_is_nested_too_deep_is_refused(shared: SeededLedger, path: str, wrapper: str) -> None:
     opening = {
         "poisson_sampled": '{"type": "poisson_sampled", "sampling_probability": 1, "event": ',
         "self_composed": '{"type": "self_composed", "count": 1, "event": ',
     }[wrapper]
-    before = house.rows()
+    before = shared.rows()
     for depth in DEPTHS:
         event = opening * depth + GAUSSIAN + "}" * depth
         _refused(
-            house, path, PLACES[path].replace("@", event), {"invalid_request" if depth == 2000 else "invalid_event"}
+            shared, path, PLACES[path].replace("@", event), {"invalid_request" if depth == 2000 else "invalid_event"}
         )
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def test_the_fields_are_named_that_are_wrong(house: House) -> None:
+def test_the_fields_are_named_that_are_wrong(shared: SeededLedger) -> None:
     body = {"events": [{"event": {"type": "gaussian", "noise_multiplier": 0}}, {"event": {}, "count": 0}], "x": 1}
-    reply = house.ledger.post(f"/v1/runs/{house.run}/steps", body)
+    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps", body)
     fields = {error["field"] for error in reply.json()["errors"]}
     assert "body.x" in fields
     assert any(field.startswith("body.events.0.event") and field.endswith("noise_multiplier") for field in fields)

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import DOCUMENT, GUARDED, NOWHERE, READS, Operation, valid_body
 
 CURSORS = ["!", "x", "é", "%C3%A9", "病", "_w", "-", "====", "a b", "%00", "x" * 201, "%FF", "/w==", "\u00a0"]
@@ -29,53 +29,53 @@ QUERIES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("path", QUERIES)
-def test_a_bad_query_is_an_invalid_request(house: House, path: str) -> None:
-    before = house.rows()
+def test_a_bad_query_is_an_invalid_request(shared: SeededLedger, path: str) -> None:
+    before = shared.rows()
     for query in QUERIES[path]:
-        reply = house.ledger.get(f"/v1/{path.format(**house.ids())}?{query}")
+        reply = shared.ledger.get(f"/v1/{path.format(**shared.ids())}?{query}")
         assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request"), query
         assert reply.headers["content-type"] == "application/problem+json"
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("value", ["", "2", "maybe", "TRUEE", "null", "1.0"])
-def test_a_preview_is_asked_for_by_a_boolean(house: House, value: str) -> None:
-    before = house.rows()
-    reply = house.ledger.post(f"/v1/runs/{house.run}/steps?dry_run={value}", {})
+def test_a_preview_is_asked_for_by_a_boolean(shared: SeededLedger, value: str) -> None:
+    before = shared.rows()
+    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps?dry_run={value}", {})
     assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("query", ["dryrun=true", "dry-run=true", "Dry_Run=true", "dry_run=true&dry_run=false", "x=1"])
-def test_a_preview_that_is_misspelled_charges_nothing(house: House, query: str) -> None:
-    before = house.rows()
-    reply = house.ledger.post(f"/v1/runs/{house.run}/steps?{query}", {})
+def test_a_preview_that_is_misspelled_charges_nothing(shared: SeededLedger, query: str) -> None:
+    before = shared.rows()
+    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps?{query}", {})
     assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
-def test_a_query_that_is_not_known_is_refused(house: House, operation: Operation) -> None:
-    reply = house.ledger.get(f"{operation.at(**house.ids())}?stauts=active")
+def test_a_query_that_is_not_known_is_refused(shared: SeededLedger, operation: Operation) -> None:
+    reply = shared.ledger.get(f"{operation.at(**shared.ids())}?stauts=active")
     assert (reply.status_code, reply.json().get("code")) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize("target", ["budgets?parent=nowhere", "budgets?parent=mimic/", "runs?budget=mimic/nobody"])
-def test_a_filter_for_what_is_not_there_is_404(house: House, target: str) -> None:
-    reply = house.ledger.get(f"/v1/{target}")
+def test_a_filter_for_what_is_not_there_is_404(shared: SeededLedger, target: str) -> None:
+    reply = shared.ledger.get(f"/v1/{target}")
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("target", ["budgets?parent=%00", "budgets?path=a%00b", "runs?budget=%00"])
-def test_a_filter_with_a_nul_is_refused(house: House, target: str) -> None:
-    reply = house.ledger.get(f"/v1/{target}")
+def test_a_filter_with_a_nul_is_refused(shared: SeededLedger, target: str) -> None:
+    reply = shared.ledger.get(f"/v1/{target}")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize("position", ["1000000", "10000000000", "9" * 60])
-def test_a_cursor_beyond_a_history_shows_nothing_more(house: House, position: str) -> None:
+def test_a_cursor_beyond_a_history_shows_nothing_more(shared: SeededLedger, position: str) -> None:
     cursor = base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
-    reply = house.ledger.get(f"/v1/runs/{house.run}/history?after={cursor}")
+    reply = shared.ledger.get(f"/v1/runs/{shared.run}/history?after={cursor}")
     assert (reply.status_code, reply.json()["points"]) == (200, [])
 
 
@@ -85,49 +85,49 @@ STRANGE_IDS = ["x", "%00", "%FF", "%ED%A0%80", "é", "x" * 5000, "' OR 1=1 --", 
 @pytest.mark.parametrize(
     "operation", [each for each in GUARDED if "{" in each.path], ids=lambda operation: operation.id
 )
-def test_an_id_that_means_nothing_is_404(house: House, operation: Operation) -> None:
-    before, whole = house.rows(), operation.path in {"/v1/runs/{run_id}", "/v1/runs/{run_id}/steps"}
+def test_an_id_that_means_nothing_is_404(shared: SeededLedger, operation: Operation) -> None:
+    before, whole = shared.rows(), operation.path in {"/v1/runs/{run_id}", "/v1/runs/{run_id}/steps"}
     for account_id in STRANGE_IDS if whole else STRANGE_IDS[:4]:
-        reply = house.ledger.http.request(
+        reply = shared.ledger.http.request(
             operation.method,
             operation.at(**dict.fromkeys(NOWHERE, account_id)),
             json=valid_body(operation),
-            headers=house.ledger.headers(),
+            headers=shared.ledger.headers(),
         )
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found"), account_id
         assert reply.headers["content-type"] == "application/problem+json"
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v2/runs", "/v1/run", "/v1/runs/a/b", "/v1/runs/a/steps/1", "/.env"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_a_path_that_is_not_there_is_a_problem(house: House, method: str, path: str) -> None:
-    reply = house.ledger.http.request(method, path, headers=house.ledger.headers())
+def test_a_path_that_is_not_there_is_a_problem(shared: SeededLedger, method: str, path: str) -> None:
+    reply = shared.ledger.http.request(method, path, headers=shared.ledger.headers())
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
     assert reply.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("path", DOCUMENT["paths"])
-def test_a_method_that_a_path_does_not_take_is_a_problem(house: House, path: str) -> None:
-    before = house.rows()
+def test_a_method_that_a_path_does_not_take_is_a_problem(shared: SeededLedger, path: str) -> None:
+    before = shared.rows()
     for method in ("PUT", "PATCH", "DELETE", "TRACE", "FROB", "GET", "POST"):
         if method.lower() not in DOCUMENT["paths"][path]:
-            reply = house.ledger.http.request(method, path.format(**house.ids()), headers=house.ledger.headers())
+            reply = shared.ledger.http.request(method, path.format(**shared.ids()), headers=shared.ledger.headers())
             assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed"), method
             assert reply.headers["content-type"] == "application/problem+json"
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("path", DOCUMENT["paths"])
-def test_a_refused_method_is_answered_with_all_that_are_taken(house: House, path: str) -> None:
-    reply = house.ledger.http.delete(path.format(**house.ids()), headers=house.ledger.headers())
+def test_a_refused_method_is_answered_with_all_that_are_taken(shared: SeededLedger, path: str) -> None:
+    reply = shared.ledger.http.delete(path.format(**shared.ids()), headers=shared.ledger.headers())
     taken = {name.strip() for name in reply.headers["allow"].split(",")}
     assert taken - {"HEAD"} == {name.upper() for name in DOCUMENT["paths"][path]}
     assert reply.json()["detail"].endswith(f": Method Not Allowed; this path takes {reply.headers['allow']}")
 
 
-def test_a_method_that_a_page_does_not_take_is_answered_with_those_that_it_takes(house: House) -> None:
-    reply = house.ledger.http.delete("/docs")
+def test_a_method_that_a_page_does_not_take_is_answered_with_those_that_it_takes(shared: SeededLedger) -> None:
+    reply = shared.ledger.http.delete("/docs")
     assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
     assert "GET" in reply.headers["allow"]
     assert reply.json()["detail"].endswith(f"; this path takes {reply.headers['allow']}")
@@ -135,9 +135,9 @@ def test_a_method_that_a_page_does_not_take_is_answered_with_those_that_it_takes
 
 @pytest.mark.parametrize("path", ["/v1/runs/", "/v1/runs/{run_id}/", "/healthz/"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_path_with_a_slash_too_many_is_not_there(house: House, method: str, path: str) -> None:
+def test_a_path_with_a_slash_too_many_is_not_there(shared: SeededLedger, method: str, path: str) -> None:
     # A redirect would be built from the request's Host header, and a client would send its key there.
-    reply = house.ledger.http.request(
-        method, path.format(**house.ids()), headers=house.ledger.headers(), follow_redirects=False
+    reply = shared.ledger.http.request(
+        method, path.format(**shared.ids()), headers=shared.ledger.headers(), follow_redirects=False
     )
     assert (reply.status_code, reply.headers["content-type"]) == (404, "application/problem+json")

@@ -4,9 +4,9 @@ import pytest
 
 from app.api.session_cookies import COOKIE, TOKEN_HEADER
 from app.service.auth import sessions
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import GUARDED, READS, Operation, valid_body, valid_headers
-from tests.signed_in import cookie_for
+from tests.login_helpers import cookie_for
 
 UNSAFE = [operation for operation in GUARDED if operation.method != "GET"]
 each_unsafe = pytest.mark.parametrize("operation", UNSAFE, ids=lambda operation: operation.id)
@@ -21,10 +21,10 @@ def _with_token(cookie: str, **more: str) -> dict[str, str]:
 
 
 @each_unsafe
-def test_nothing_changes_for_a_page_that_is_not_ours(house: House, operation: Operation) -> None:
-    cookie, other = (cookie_for(house.ledger) for _ in range(2))
-    before = house.rows()
-    path, body = operation.at(**house.ids()), valid_body(operation)
+def test_nothing_changes_for_a_page_that_is_not_ours(shared: SeededLedger, operation: Operation) -> None:
+    cookie, other = (cookie_for(shared.ledger) for _ in range(2))
+    before = shared.rows()
+    path, body = operation.at(**shared.ids()), valid_body(operation)
     for name, headers in {
         "no token": _headers(cookie),
         "an empty token": _headers(cookie) | {TOKEN_HEADER: ""},
@@ -36,18 +36,20 @@ def test_nothing_changes_for_a_page_that_is_not_ours(house: House, operation: Op
         "a page that has no origin": _with_token(cookie) | {"Origin": "null"},
         "no token, and a form's type": _headers(cookie) | {"Content-Type": "text/plain"},
     }.items():
-        reply = house.ledger.http.request(operation.method, path, json=body, headers=valid_headers(operation) | headers)
+        reply = shared.ledger.http.request(
+            operation.method, path, json=body, headers=valid_headers(operation) | headers
+        )
         assert (reply.status_code, reply.json()["code"]) == (403, "csrf_failed"), name
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @each_unsafe
-def test_a_page_of_ours_gets_through_to_the_operation(house: House, operation: Operation) -> None:
-    cookie = cookie_for(house.ledger, "viewer")
+def test_a_page_of_ours_gets_through_to_the_operation(shared: SeededLedger, operation: Operation) -> None:
+    cookie = cookie_for(shared.ledger, "viewer")
     for site in ({}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://testserver"}):
-        reply = house.ledger.http.request(
+        reply = shared.ledger.http.request(
             operation.method,
-            operation.at(**house.ids()),
+            operation.at(**shared.ids()),
             json=valid_body(operation),
             headers=valid_headers(operation) | _with_token(cookie) | site,
         )
@@ -56,37 +58,37 @@ def test_a_page_of_ours_gets_through_to_the_operation(house: House, operation: O
 
 
 @pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
-def test_reading_takes_the_cookie_alone(house: House, operation: Operation) -> None:
-    path = operation.at(**house.ids())
-    by_cookie = house.ledger.http.get(path, headers=_headers(cookie_for(house.ledger)))
-    by_key = house.ledger.get(path, "admin")
+def test_reading_takes_the_cookie_alone(shared: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**shared.ids())
+    by_cookie = shared.ledger.http.get(path, headers=_headers(cookie_for(shared.ledger)))
+    by_key = shared.ledger.get(path, "admin")
     assert by_cookie.status_code == by_key.status_code
-    assert house.ledger.http.get(path, headers=_headers("ses_nowhere.secret")).status_code == 401
+    assert shared.ledger.http.get(path, headers=_headers("ses_nowhere.secret")).status_code == 401
 
 
-def test_a_key_in_the_header_counts_before_a_cookie(house: House) -> None:
-    headers = _headers(cookie_for(house.ledger, "admin")) | house.ledger.headers("viewer")
-    assert house.ledger.http.post("/v1/api-keys", json={"role": "viewer"}, headers=headers).status_code == 403
+def test_a_key_in_the_header_counts_before_a_cookie(shared: SeededLedger) -> None:
+    headers = _headers(cookie_for(shared.ledger, "admin")) | shared.ledger.headers("viewer")
+    assert shared.ledger.http.post("/v1/api-keys", json={"role": "viewer"}, headers=headers).status_code == 403
     headers["Authorization"] = "Bearer key_nowhere.x"
-    assert house.ledger.http.get("/v1/runs", headers=headers).status_code == 401
+    assert shared.ledger.http.get("/v1/runs", headers=headers).status_code == 401
 
 
-def test_a_session_is_no_key_and_a_key_is_no_session(house: House) -> None:
-    cookie, key = cookie_for(house.ledger), house.ledger.keys["hospital", "admin"]
+def test_a_session_is_no_key_and_a_key_is_no_session(shared: SeededLedger) -> None:
+    cookie, key = cookie_for(shared.ledger), shared.ledger.keys["hospital", "admin"]
     for header in (f"Session {cookie}", f"Bearer {cookie}", cookie):
-        assert house.ledger.http.get("/v1/runs", headers={"Authorization": header}).status_code == 401, header
-    assert house.ledger.http.get("/v1/runs", headers=_headers(key)).status_code == 401
+        assert shared.ledger.http.get("/v1/runs", headers={"Authorization": header}).status_code == 401, header
+    assert shared.ledger.http.get("/v1/runs", headers=_headers(key)).status_code == 401
 
 
-def test_a_session_of_one_organisation_finds_nothing_of_another(house: House) -> None:
-    headers = _headers(cookie_for(house.ledger, "admin", "clinic"))
-    assert house.ledger.http.get(f"/v1/runs/{house.run}", headers=headers).status_code == 404
-    assert house.ledger.http.get("/v1/populations", headers=headers).json()["items"] == []
+def test_a_session_of_one_organisation_finds_nothing_of_another(shared: SeededLedger) -> None:
+    headers = _headers(cookie_for(shared.ledger, "admin", "clinic"))
+    assert shared.ledger.http.get(f"/v1/runs/{shared.run}", headers=headers).status_code == 404
+    assert shared.ledger.http.get("/v1/populations", headers=headers).json()["items"] == []
 
 
-def test_the_cookie_of_plain_http_is_not_taken_by_tls(house: House) -> None:
-    cookie = cookie_for(house.ledger)
+def test_the_cookie_of_plain_http_is_not_taken_by_tls(shared: SeededLedger) -> None:
+    cookie = cookie_for(shared.ledger)
     for name, status in ((COOKIE, 401), (f"__Host-{COOKIE}", 200)):
         headers = {"Cookie": f"{name}={cookie}"}
-        reply = house.ledger.http.get("https://testserver/v1/runs", headers=headers)
+        reply = shared.ledger.http.get("https://testserver/v1/runs", headers=headers)
         assert reply.status_code == status, name

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from app.api.pagination import encode_cursor
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.clocks import stand_at
 from tests.conftest import Ledger
 
@@ -36,13 +36,13 @@ def _places(items: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def runs(house: House) -> dict[str, str]:
+def runs(shared: SeededLedger) -> dict[str, str]:
     """Four runs in three budgets that took steps in turns, were refused some, and told of some."""
-    ledger = house.ledger
+    ledger = shared.ledger
     ledger.population("eicu")
     ledger.budget("team", "eicu")
     ledger.budget("deep", "mimic/icu-team")
-    found = {"first": house.run, "deep": ledger.run("mimic/icu-team/deep"), "other": ledger.run("eicu/team")}
+    found = {"first": shared.run, "deep": ledger.run("mimic/icu-team/deep"), "other": ledger.run("eicu/team")}
     both = {"name": "both", "budgets": ["mimic/icu-team", "eicu/team"]}
     body = both | {"event": {"type": "gaussian", "noise_multiplier": 50.0}}
     found["both"] = str(ledger.post("/v1/runs", body).json()["id"])
@@ -55,8 +55,8 @@ def runs(house: House) -> dict[str, str]:
     return found
 
 
-def test_the_newest_decision_is_the_first(house: House, runs: dict[str, str]) -> None:
-    items = _list(house.ledger)
+def test_the_newest_decision_is_the_first(shared: SeededLedger, runs: dict[str, str]) -> None:
+    items = _list(shared.ledger)
     assert len(items) == 1 + 4 * 3 + 3 + 1
     assert _places(items)[:2] == [(runs["other"], 4), (runs["first"], 4)]
     moments = [item["created_at"] for item in items]
@@ -64,20 +64,20 @@ def test_the_newest_decision_is_the_first(house: House, runs: dict[str, str]) ->
 
 
 def test_an_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
-    house: House, runs: dict[str, str]
+    shared: SeededLedger, runs: dict[str, str]
 ) -> None:
-    item = _list(house.ledger, "?decision=refused&limit=1")[0]
-    point = house.ledger.get(f"/v1/runs/{runs['first']}/history").json()["points"][-1]
+    item = _list(shared.ledger, "?decision=refused&limit=1")[0]
+    point = shared.ledger.get(f"/v1/runs/{runs['first']}/history").json()["points"][-1]
     same = ("position", "decision", "attempt", "first_step", "count", "epsilon", "epsilon_limit", "delta", "hash")
     assert {name: item[name] for name in same} == {name: point[name] for name in same}
     assert (item["created_at"], item["binding_account"]) == (point["created_at"], point["binding_account"])
     assert (item["run"], item["run_path"]) == (runs["first"], "mimic/icu-team/model")
     assert (item["actor"], item["request_id"]) == (point["actor"], point["request_id"])
-    told = house.ledger.post(f"/v1/runs/{runs['first']}/steps?dry_run=true", VAST, "trainer").json()
-    assert item["refusal"] == {name: told[name] for name in item["refusal"]}
+    answer = shared.ledger.post(f"/v1/runs/{runs['first']}/steps?dry_run=true", VAST, "trainer").json()
+    assert item["refusal"] == {name: answer[name] for name in item["refusal"]}
     assert item["refusal"]["max_count_that_fits"] > 0
-    assert item["binding_account_path"] == told["binding_account_path"]
-    admitted = _list(house.ledger, "?decision=admitted&limit=1")[0]
+    assert item["binding_account_path"] == answer["binding_account_path"]
+    admitted = _list(shared.ledger, "?decision=admitted&limit=1")[0]
     assert (admitted["refusal"], admitted["request_id"]) == (None, "turn")
 
 
@@ -91,7 +91,9 @@ def test_an_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
         "account=eicu&run={first}",
     ],
 )
-def test_cursors_walk_through_what_a_filter_shows_exactly_once(house: House, runs: dict[str, str], query: str) -> None:
+def test_cursors_walk_through_what_a_filter_shows_exactly_once(
+    shared: SeededLedger, runs: dict[str, str], query: str
+) -> None:
     above = {"first": "mimic", "deep": "mimic", "other": "eicu", "both": "mimic eicu"}
     wanted = dict(part.split("=") for part in query.format(**runs).split("&")) if query else {}
     names = {run: name for name, run in runs.items()}
@@ -110,9 +112,9 @@ def test_cursors_walk_through_what_a_filter_shows_exactly_once(house: House, run
             charged and wanted.get("run") in {None, item["run"]} and wanted.get("decision") in {None, item["decision"]}
         )
 
-    expected = [item for item in _list(house.ledger, "?limit=200") if shown(item)]
+    expected = [item for item in _list(shared.ledger, "?limit=200") if shown(item)]
     for limit in (1, 5, 16, 200) if query == "" else (2, 200):
-        found = _walk(house.ledger, query.format(**runs), limit)
+        found = _walk(shared.ledger, query.format(**runs), limit)
         assert _places(found) == _places(expected), limit
         assert found == expected
 
@@ -129,46 +131,48 @@ def _walk(ledger: Ledger, query: str, limit: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_an_actor_and_a_time_tell_decisions_apart(house: House, runs: dict[str, str]) -> None:
-    items = _list(house.ledger, "?limit=200")
+def test_an_actor_and_a_time_tell_decisions_apart(shared: SeededLedger, runs: dict[str, str]) -> None:
+    items = _list(shared.ledger, "?limit=200")
     [reporter] = {item["actor"] for item in items if item["decision"] == "reported"}
     mine = [item for item in items if item["actor"] == reporter]
-    assert _list(house.ledger, f"?actor={reporter}") == mine
+    assert _list(shared.ledger, f"?actor={reporter}") == mine
     assert 0 < len(mine) < len(items)
-    assert _list(house.ledger, "?actor=key_nobody") == []
+    assert _list(shared.ledger, "?actor=key_nobody") == []
     middle = items[7]["created_at"]
-    late = _list(house.ledger, f"?since={middle}&limit=200")
-    early = _list(house.ledger, f"?until={middle}&limit=200")
+    late = _list(shared.ledger, f"?since={middle}&limit=200")
+    early = _list(shared.ledger, f"?until={middle}&limit=200")
     assert late + early == items
     assert late[-1]["created_at"] == middle
-    one = _list(house.ledger, f"?run={runs['first']}&since={middle}&limit=200")
+    one = _list(shared.ledger, f"?run={runs['first']}&since={middle}&limit=200")
     assert one == [item for item in late if item["run"] == runs["first"]]
 
 
-def test_what_is_decided_during_a_walk_moves_nothing(home: House) -> None:
-    steps = f"/v1/runs/{home.run}/steps"
+def test_what_is_decided_during_a_walk_moves_nothing(seeded: SeededLedger) -> None:
+    steps = f"/v1/runs/{seeded.run}/steps"
     for _ in range(5):
-        home.ledger.post(steps, {}, "trainer")
-    before = _list(home.ledger)
-    page = _asked(home.ledger, "?limit=2").json()
-    home.ledger.post(steps, {}, "trainer")
-    rest = _list(home.ledger, f"?after={page['next']}")
+        seeded.ledger.post(steps, {}, "trainer")
+    before = _list(seeded.ledger)
+    page = _asked(seeded.ledger, "?limit=2").json()
+    seeded.ledger.post(steps, {}, "trainer")
+    rest = _list(seeded.ledger, f"?after={page['next']}")
     assert page["items"] + rest == before
 
 
-def test_decisions_of_one_moment_are_told_apart_by_a_cursor(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [home.ledger.run() for _ in range(2)]
+def test_decisions_of_one_moment_are_told_apart_by_a_cursor(
+    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [seeded.ledger.run() for _ in range(2)]
     stand_at(monkeypatch, lambda: datetime(2026, 11, 22, 9, 0, 0, 250, UTC))
-    for run in (home.run, *others) * 2:
-        assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    whole = _list(home.ledger, "?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z")
+    for run in (seeded.run, *others) * 2:
+        assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    whole = _list(seeded.ledger, "?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z")
     assert len(whole) == 6
     assert len({item["created_at"] for item in whole}) == 1
     found: list[dict[str, Any]] = []
     after: str | None = ""
     for _ in range(6):
         page = _asked(
-            home.ledger, f"?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z&limit=1&after={after}"
+            seeded.ledger, f"?since=2026-11-22T09:00:00Z&until=2026-11-22T09:00:01Z&limit=1&after={after}"
         ).json()
         found += page["items"]
         after = page["next"]
@@ -180,39 +184,39 @@ def test_decisions_of_one_moment_are_told_apart_by_a_cursor(home: House, monkeyp
     ("scope", "names"),
     [("mimic", {"first", "deep", "both"}), ("mimic/icu-team/deep", {"deep"}), ("eicu", {"other", "both"})],
 )
-def test_a_key_sees_the_decisions_of_runs_beneath_its_scope(
-    house: House, runs: dict[str, str], scope: str, names: set[str]
+def test_a_key_sees_the_decisions_of_runs_under_its_scope(
+    shared: SeededLedger, runs: dict[str, str], scope: str, names: set[str]
 ) -> None:
-    key = _key(house.ledger, scope)
+    key = _key(shared.ledger, scope)
     within = {runs[name] for name in names}
-    everything = _list(house.ledger, "?limit=200")
-    assert _list(house.ledger, "?limit=200", key) == [item for item in everything if item["run"] in within]
+    everything = _list(shared.ledger, "?limit=200")
+    assert _list(shared.ledger, "?limit=200", key) == [item for item in everything if item["run"] in within]
     refused = [item for item in everything if item["run"] in within and item["decision"] == "refused"]
-    assert _list(house.ledger, "?decision=refused", key) == refused
+    assert _list(shared.ledger, "?decision=refused", key) == refused
     for name, run in runs.items():
         for query in (f"?run={run}", f"?account={run}"):
-            assert _asked(house.ledger, query, key).status_code == (200 if name in names else 403)
+            assert _asked(shared.ledger, query, key).status_code == (200 if name in names else 403)
 
 
-def test_a_key_of_a_run_sees_its_decisions_alone(house: House, runs: dict[str, str]) -> None:
-    key = _key(house.ledger, runs["deep"])
-    assert {item["run"] for item in _list(house.ledger, "", key)} == {runs["deep"]}
+def test_a_key_of_a_run_sees_its_decisions_alone(shared: SeededLedger, runs: dict[str, str]) -> None:
+    key = _key(shared.ledger, runs["deep"])
+    assert {item["run"] for item in _list(shared.ledger, "", key)} == {runs["deep"]}
     for query in ("?account=mimic", "?account=eicu", f"?run={runs['other']}"):
-        reply = _asked(house.ledger, query, key)
+        reply = _asked(shared.ledger, query, key)
         assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
 
 
-def test_another_organisation_has_decisions_of_its_own(house: House, runs: dict[str, str]) -> None:
-    clinic = house.ledger.keys["clinic", "admin"]
-    assert _list(house.ledger, "", clinic) == []
-    for query in (f"?run={runs['first']}", "?account=mimic", f"?account={house.budget}"):
-        reply = _asked(house.ledger, query, clinic)
+def test_another_organisation_has_decisions_of_its_own(shared: SeededLedger, runs: dict[str, str]) -> None:
+    clinic = shared.ledger.keys["clinic", "admin"]
+    assert _list(shared.ledger, "", clinic) == []
+    for query in (f"?run={runs['first']}", "?account=mimic", f"?account={shared.budget}"):
+        reply = _asked(shared.ledger, query, clinic)
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("query", ["?run=run_nowhere", "?account=nowhere", "?account=mimic/nobody", "?run={budget}"])
-def test_a_filter_for_what_is_not_there_is_404(house: House, query: str) -> None:
-    reply = _asked(house.ledger, query.format(budget=house.budget))
+def test_a_filter_for_what_is_not_there_is_404(shared: SeededLedger, query: str) -> None:
+    reply = _asked(shared.ledger, query.format(budget=shared.budget))
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
@@ -228,6 +232,6 @@ PLACES = ["x", "2026-11-22T09:00:00+00:00/run_x", "2026-11-22T09:00:00/run_x/1",
         f"?after={encode_cursor('2026-11-22T09:00:00+00:00/run_x/' + '9' * 19)}",
     ],
 )
-def test_a_query_that_means_nothing_is_refused(house: House, query: str) -> None:
-    reply = _asked(house.ledger, query)
+def test_a_query_that_means_nothing_is_refused(shared: SeededLedger, query: str) -> None:
+    reply = _asked(shared.ledger, query)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")

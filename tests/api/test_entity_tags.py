@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import READS, Operation
 
 UNMOVED = {
@@ -27,15 +27,15 @@ UNMOVED = {
         "getExperiment",
     ),
 }
-"""What a charge to the run of the house does not change, unless it reaches a threshold."""
+"""What a charge to the run of the seeded ledger does not change, unless it reaches a threshold."""
 
 each_read = pytest.mark.parametrize("operation", READS, ids=lambda operation: operation.id)
 
 
 @each_read
-def test_a_read_carries_a_tag_and_an_asker_that_has_it_gets_304(house: House, operation: Operation) -> None:
-    path = operation.at(**house.ids())
-    first = house.ledger.get(path, "admin")
+def test_a_read_carries_a_tag_and_an_asker_that_has_it_gets_304(shared: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**shared.ids())
+    first = shared.ledger.get(path, "admin")
     tag = first.headers["etag"]
     assert first.status_code == 200
     assert tag.startswith('"')
@@ -44,44 +44,44 @@ def test_a_read_carries_a_tag_and_an_asker_that_has_it_gets_304(house: House, op
     assert "public" not in first.headers.get("cache-control", "")
     ways = (tag, f"W/{tag}", f'"other", {tag}', f'{tag},"other"', "*", f"  {tag}  ")
     for known in ways if operation.id == "getRun" else ways[:2]:
-        again = house.ledger.get(path, "admin", If_None_Match=known)
+        again = shared.ledger.get(path, "admin", If_None_Match=known)
         assert (again.status_code, again.content) == (304, b""), known
         assert again.headers["etag"] == tag
 
 
 @each_read
-def test_an_asker_with_another_tag_gets_everything(house: House, operation: Operation) -> None:
-    path = operation.at(**house.ids())
-    everything = house.ledger.get(path, "admin").content
+def test_an_asker_with_another_tag_gets_everything(shared: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**shared.ids())
+    everything = shared.ledger.get(path, "admin").content
     for known in ('"other"', "", 'W/"other"', "nonsense", '"', "W/") if operation.id == "getRun" else ('"other"',):
-        reply = house.ledger.get(path, "admin", If_None_Match=known)
+        reply = shared.ledger.get(path, "admin", If_None_Match=known)
         assert (reply.status_code, reply.content) == (200, everything), known
 
 
 @pytest.mark.parametrize(
     "operation", [read for read in READS if read.id not in UNMOVED], ids=lambda operation: operation.id
 )
-def test_a_tag_changes_with_a_charge_and_only_then(home: House, operation: Operation) -> None:
-    path = operation.at(**home.ids())
-    steps = f"/v1/runs/{home.run}/steps"
-    tag = home.ledger.get(path).headers["etag"]
-    home.ledger.post(f"{steps}?dry_run=true", {"count": 2}, "trainer")
-    home.ledger.post(steps, {"first_step": 0}, "trainer")
-    home.ledger.post("/v1/runs/run_nothing/steps", {}, "trainer")
-    home.ledger.post(steps, {"count": 0}, "trainer")
-    assert home.ledger.get(path).headers["etag"] == tag
-    assert home.ledger.get(path, If_None_Match=tag).status_code == 304
-    assert home.ledger.post(steps, {}, "trainer").status_code == 200
-    changed = home.ledger.get(path, If_None_Match=tag)
+def test_a_tag_changes_with_a_charge_and_only_then(seeded: SeededLedger, operation: Operation) -> None:
+    path = operation.at(**seeded.ids())
+    steps = f"/v1/runs/{seeded.run}/steps"
+    tag = seeded.ledger.get(path).headers["etag"]
+    seeded.ledger.post(f"{steps}?dry_run=true", {"count": 2}, "trainer")
+    seeded.ledger.post(steps, {"first_step": 0}, "trainer")
+    seeded.ledger.post("/v1/runs/run_nothing/steps", {}, "trainer")
+    seeded.ledger.post(steps, {"count": 0}, "trainer")
+    assert seeded.ledger.get(path).headers["etag"] == tag
+    assert seeded.ledger.get(path, If_None_Match=tag).status_code == 304
+    assert seeded.ledger.post(steps, {}, "trainer").status_code == 200
+    changed = seeded.ledger.get(path, If_None_Match=tag)
     assert changed.status_code == 200
     assert changed.headers["etag"] != tag
 
 
-def test_a_refusal_changes_what_was_decided_and_nothing_else(home: House) -> None:
-    paths = {operation.id: operation.at(**home.ids()) for operation in READS}
-    tags = {name: home.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
-    assert home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6}, "trainer").status_code == 403
-    again = {name: home.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
+def test_a_refusal_changes_what_was_decided_and_nothing_else(seeded: SeededLedger) -> None:
+    paths = {operation.id: operation.at(**seeded.ids()) for operation in READS}
+    tags = {name: seeded.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10**6}, "trainer").status_code == 403
+    again = {name: seeded.ledger.get(path, "admin").headers["etag"] for name, path in paths.items()}
     assert {name for name in tags if tags[name] != again[name]} == {
         "getRunHistory",
         "getRunHistorySvg",
@@ -90,35 +90,35 @@ def test_a_refusal_changes_what_was_decided_and_nothing_else(home: House) -> Non
     }
 
 
-def test_a_change_of_state_changes_the_tag_of_the_run(home: House) -> None:
-    path = f"/v1/runs/{home.run}"
-    tags = [home.ledger.get(path).headers["etag"]]
+def test_a_change_of_state_changes_the_tag_of_the_run(seeded: SeededLedger) -> None:
+    path = f"/v1/runs/{seeded.run}"
+    tags = [seeded.ledger.get(path).headers["etag"]]
     for action in ("pause", "resume", "complete"):
-        home.ledger.post(f"{path}/{action}", None, "trainer")
-        tags.append(home.ledger.get(path).headers["etag"])
+        seeded.ledger.post(f"{path}/{action}", None, "trainer")
+        tags.append(seeded.ledger.get(path).headers["etag"])
     assert len(set(tags)) == 4
 
 
-def test_tags_of_different_things_differ(house: House) -> None:
-    tags = [house.ledger.get(operation.at(**house.ids()), "admin").headers["etag"] for operation in READS]
+def test_tags_of_different_things_differ(shared: SeededLedger) -> None:
+    tags = [shared.ledger.get(operation.at(**shared.ids()), "admin").headers["etag"] for operation in READS]
     assert len(set(tags)) == len(tags)
 
 
-def test_nothing_that_is_refused_carries_a_tag(house: House) -> None:
+def test_nothing_that_is_refused_carries_a_tag(shared: SeededLedger) -> None:
     for path in ("/v1/runs/run_nothing", "/v1/runs?limit=0"):
-        reply = house.ledger.get(path, If_None_Match="*")
+        reply = shared.ledger.get(path, If_None_Match="*")
         assert reply.status_code in {404, 422}
         assert "etag" not in reply.headers
 
 
 @each_read
-def test_head_answers_as_get_but_for_the_body(house: House, operation: Operation) -> None:
-    path, headers = operation.at(**house.ids()), house.ledger.headers("admin") | {"X-Request-Id": "mine"}
-    whole, head = (house.ledger.http.request(method, path, headers=headers) for method in ("GET", "HEAD"))
+def test_head_answers_as_get_but_for_the_body(shared: SeededLedger, operation: Operation) -> None:
+    path, headers = operation.at(**shared.ids()), shared.ledger.headers("admin") | {"X-Request-Id": "mine"}
+    whole, head = (shared.ledger.http.request(method, path, headers=headers) for method in ("GET", "HEAD"))
     assert (whole.status_code, head.status_code, head.content) == (200, 200, b"")
     assert head.headers == whole.headers
 
 
-def test_head_is_not_for_what_only_writes(house: House) -> None:
-    reply = house.ledger.http.head(f"/v1/runs/{house.run}/steps", headers=house.ledger.headers("admin"))
+def test_head_is_not_for_what_only_writes(shared: SeededLedger) -> None:
+    reply = shared.ledger.http.head(f"/v1/runs/{shared.run}/steps", headers=shared.ledger.headers("admin"))
     assert (reply.status_code, reply.headers["allow"], reply.content) == (405, "POST", b"")

@@ -9,7 +9,7 @@ from app.accounting.events import NeighboringRelation, canonical
 from tests.accounting.leaf_examples import LEAVES, Case
 from tests.accounting.sampling_examples import SAMPLES
 from tests.accounting.wrapper_examples import WRAPPERS
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 
 CASES = [case for examples in (*LEAVES, *SAMPLES, *WRAPPERS) for case in examples.cases]
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
@@ -17,10 +17,10 @@ LONG = {"type": "decay", "mode": "exp", "decay_rate": 1e-6, "steps": 1000, "even
 
 
 def _epsilon(
-    house: House, events: list[dict[str, Any]], relation: str = "add_or_remove_one"
+    shared: SeededLedger, events: list[dict[str, Any]], relation: str = "add_or_remove_one"
 ) -> tuple[int, dict[str, Any]]:
     body = {"events": events, "delta": 1e-5, "neighboring_relation": relation}
-    reply = house.ledger.post("/v1/accounting/epsilon", body, "viewer")
+    reply = shared.ledger.post("/v1/accounting/epsilon", body, "viewer")
     answer: dict[str, Any] = reply.json()
     return reply.status_code, answer
 
@@ -34,9 +34,9 @@ def _wrapped(wire: dict[str, Any], wrapper: str) -> dict[str, Any]:
 @pytest.mark.parametrize("relation", list(NeighboringRelation), ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: canonical(case.event).decode())
 def test_an_event_is_priced_where_it_has_a_bound_and_else_refused(
-    house: House, case: Case, relation: NeighboringRelation
+    shared: SeededLedger, case: Case, relation: NeighboringRelation
 ) -> None:
-    status, answer = _epsilon(house, [{"event": dict(case.wire)}], relation)
+    status, answer = _epsilon(shared, [{"event": dict(case.wire)}], relation)
     if relation in case.relations:
         assert status == 200, answer
         assert answer["epsilon"] > 0
@@ -46,10 +46,10 @@ def test_an_event_is_priced_where_it_has_a_bound_and_else_refused(
 
 
 @pytest.mark.parametrize("wrapper", ["composed", "self_composed"])
-def test_an_event_may_be_nested_16_deep_and_no_deeper(house: House, wrapper: str) -> None:
+def test_an_event_may_be_nested_16_deep_and_no_deeper(shared: SeededLedger, wrapper: str) -> None:
     wire: dict[str, Any] = GAUSSIAN
     for depth in range(1, 301):
-        status, answer = _epsilon(house, [{"event": wire}])
+        status, answer = _epsilon(shared, [{"event": wire}])
         if depth <= 16:
             assert status == 200, (depth, answer)
         else:
@@ -60,12 +60,12 @@ def test_an_event_may_be_nested_16_deep_and_no_deeper(house: House, wrapper: str
 
 @pytest.mark.parametrize("wrapper", ["composed", "self_composed"])
 @pytest.mark.parametrize("depth", [450, 900, 1000, 2000])
-def test_an_event_that_no_parser_reads_is_refused_too(house: House, wrapper: str, depth: int) -> None:
+def test_an_event_that_no_parser_reads_is_refused_too(shared: SeededLedger, wrapper: str, depth: int) -> None:
     opening = '{"type":"composed","events":[' if wrapper == "composed" else '{"type":"self_composed","count":1,"event":'
     closing = "]}" if wrapper == "composed" else "}"
     text = f'{{"delta":1e-5,"events":[{{"event":{opening * depth}{json.dumps(GAUSSIAN)}{closing * depth}}}]}}'
-    headers = house.ledger.headers("viewer") | {"Content-Type": "application/json"}
-    reply = house.ledger.http.post("/v1/accounting/epsilon", content=text.encode(), headers=headers)
+    headers = shared.ledger.headers("viewer") | {"Content-Type": "application/json"}
+    reply = shared.ledger.http.post("/v1/accounting/epsilon", content=text.encode(), headers=headers)
     assert reply.status_code == 422
     assert reply.json()["code"] in {"invalid_event", "invalid_request"}
     assert "nested" in reply.json()["detail"]
@@ -95,17 +95,17 @@ def test_an_event_that_no_parser_reads_is_refused_too(house: House, wrapper: str
     ids=["too many curves", "no noise left", "rate", "decaying", "no form", "batch", "zcdp", "group", "delta"],
 )
 def test_what_an_event_cannot_be_is_refused_with_the_reason(
-    house: House, event: dict[str, Any], code: str, words: str
+    shared: SeededLedger, event: dict[str, Any], code: str, words: str
 ) -> None:
-    status, answer = _epsilon(house, [{"event": event}])
+    status, answer = _epsilon(shared, [{"event": event}])
     assert (status, answer["code"]) == (422, code)
     assert words in str(answer)
 
 
-def test_a_request_takes_a_bounded_amount_of_work(house: House) -> None:
+def test_a_request_takes_a_bounded_amount_of_work(shared: SeededLedger) -> None:
     sampled = [{"type": "poisson_sampled", "sampling_probability": q, "event": GAUSSIAN} for q in (0.1, 0.2)]
     long = [{"event": LONG | {"steps": 1000, "event": event}} for event in sampled]
-    assert _epsilon(house, [{"event": LONG}] * 300)[0] == 200  # it is computed once
-    status, answer = _epsilon(house, long)
+    assert _epsilon(shared, [{"event": LONG}] * 300)[0] == 200  # it is computed once
+    status, answer = _epsilon(shared, long)
     assert (status, answer["code"]) == (422, "computation_limit_exceeded")
     assert "Send fewer different events" in answer["detail"]

@@ -1,4 +1,4 @@
-"""Sweeps: charged run by run beneath a budget of their own, or all at once before the first trial."""
+"""Sweeps: charged run by run under a budget of their own, or all at once before the first trial."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, update
 
 from app.persistence.tables import experiments
 from app.service.verification import verify
-from tests.api.conftest import House, furnish
+from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import LOUD, gaussian
 from tests.conftest import Ledger, furnished
 from tests.service.tampering import tampering
@@ -21,20 +21,20 @@ AT_ONCE = {"name": "rates", "budget": "donors/lab", "charging_mode": "repeat_and
 ONE_BY_ONE = {"name": "widths", "budget": "donors/lab", "charging_mode": "each_run"}
 
 
-def _extended(ledger: Ledger) -> House:
-    """A house with a second population, of which nobody has lost anything yet."""
-    home = furnish(ledger)
+def _extended(ledger: Ledger) -> SeededLedger:
+    """A seeded ledger with a second population, of which nobody has lost anything yet."""
+    seeded = furnish(ledger)
     ledger.population("donors", limit={"epsilon": 8.0, "delta": 1e-5})
-    return replace(home, budget=str(ledger.budget("lab", "donors", limit={"epsilon": 4.0, "delta": 1e-5})["id"]))
+    return replace(seeded, budget=str(ledger.budget("lab", "donors", limit={"epsilon": 4.0, "delta": 1e-5})["id"]))
 
 
-FURNISHED = {"home": _extended}
+FURNISHED = {"seeded": _extended}
 
 
 @pytest.fixture
-def home(ledger: Ledger, database_kind: str) -> House:
+def seeded(ledger: Ledger, database_kind: str) -> SeededLedger:
     """As furnished."""
-    made: House = furnished(database_kind, _extended)[0]
+    made: SeededLedger = furnished(database_kind, _extended)[0]
     return replace(made, ledger=ledger)
 
 
@@ -50,11 +50,11 @@ def read(ledger: Ledger, experiment: str) -> dict[str, Any]:
     return found
 
 
-def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(home: House) -> None:
-    ledger = home.ledger
+def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     made = declared(ledger, ONE_BY_ONE)
     assert (made["charging_mode"], made["run"], made["event"], made["trials"]) == ("each_run", None, None, None)
-    assert (made["path"], made["budget"], made["runs"]) == ("donors/lab/widths", home.budget, 0)
+    assert (made["path"], made["budget"], made["runs"]) == ("donors/lab/widths", seeded.budget, 0)
     spent = []
     for name in ("narrow", "wide"):
         run = ledger.run("donors/lab/widths", name=name, event=LOUD)
@@ -68,40 +68,40 @@ def test_runs_of_an_experiment_are_charged_one_by_one_and_read_as_one(home: Hous
     assert ledger.get(f"/v1/budgets/{found['account']}").json()["epsilon"] == found["epsilon"]
 
 
-def test_an_experiment_has_a_limit_of_its_own_or_the_one_above_it(home: House) -> None:
-    above = home.ledger.get(f"/v1/budgets/{home.budget}").json()["limit"]
-    made = declared(home.ledger, ONE_BY_ONE)
+def test_an_experiment_has_a_limit_of_its_own_or_the_one_above_it(seeded: SeededLedger) -> None:
+    above = seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["limit"]
+    made = declared(seeded.ledger, ONE_BY_ONE)
     assert {"epsilon": made["epsilon_limit"], "delta": made["delta"]} == above
-    small = declared(home.ledger, ONE_BY_ONE | {"name": "small", "limit": {"epsilon": 0.3, "delta": 1e-5}})
+    small = declared(seeded.ledger, ONE_BY_ONE | {"name": "small", "limit": {"epsilon": 0.3, "delta": 1e-5}})
     assert small["epsilon_limit"] == 0.3
-    run = home.ledger.run("donors/lab/small", event=gaussian(10.0))
-    refused = home.ledger.post(f"/v1/runs/{run}/steps", {"count": 50}, "trainer")
+    run = seeded.ledger.run("donors/lab/small", event=gaussian(10.0))
+    refused = seeded.ledger.post(f"/v1/runs/{run}/steps", {"count": 50}, "trainer")
     assert (refused.status_code, refused.json()["binding_account_path"]) == (403, "donors/lab/small")
 
 
-def test_an_experiment_is_no_disjoint_part(home: House) -> None:
+def test_an_experiment_is_no_disjoint_part(seeded: SeededLedger) -> None:
     """Else a trainer, who opens no budgets, had as many parts as wanted, each as large as the whole."""
-    ledger = home.ledger
-    told = "Each donor gives at one site; the sites were fixed beforehand."
-    ledger.budget("sites", "donors", composition="parallel", attestation=told)
+    ledger = seeded.ledger
+    answer = "Each donor gives at one site; the sites were fixed beforehand."
+    ledger.budget("sites", "donors", composition="parallel", attestation=answer)
     ledger.budget("north", "donors/sites")
-    before = home.rows()
+    before = seeded.rows()
     refused = ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors/sites"}, "trainer")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), refused.text
     assert "disjoint" in refused.json()["detail"]
-    assert home.rows() == before
+    assert seeded.rows() == before
     made = declared(ledger, ONE_BY_ONE | {"budget": "donors/sites/north"}, "trainer")
     assert made["path"] == "donors/sites/north/widths"
 
 
-def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
-    ledger = home.ledger
-    before = ledger.get(f"/v1/budgets/{home.budget}").json()
+def test_a_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
+    before = ledger.get(f"/v1/budgets/{seeded.budget}").json()
     made = declared(ledger, AT_ONCE)
     assert made["event"] == EVENT | {"shape": 1.0}
     assert (made["runs"], made["status"], made["account"]) == (1, "completed", made["run"])
     assert made["trials"] >= 1
-    after = ledger.get(f"/v1/budgets/{home.budget}").json()
+    after = ledger.get(f"/v1/budgets/{seeded.budget}").json()
     assert after["epsilon"] > before["epsilon"]
     run = ledger.get(f"/v1/runs/{made['run']}").json()
     assert (run["next_step"], run["declared_steps"], run["event"]) == (1, 1, made["event"])
@@ -112,24 +112,24 @@ def test_a_whole_sweep_is_charged_before_its_first_trial(home: House) -> None:
     assert verify(ledger.database).problems == ()
 
 
-def test_how_many_trials_there_are_is_told_once(home: House) -> None:
-    made = declared(home.ledger, AT_ONCE, Idempotency_Key="sweep")
-    again = home.ledger.post("/v1/experiments", AT_ONCE, Idempotency_Key="sweep")
+def test_how_many_trials_there_are_is_told_once(seeded: SeededLedger) -> None:
+    made = declared(seeded.ledger, AT_ONCE, Idempotency_Key="sweep")
+    again = seeded.ledger.post("/v1/experiments", AT_ONCE, Idempotency_Key="sweep")
     assert (again.status_code, again.json()) == (201, made)
     assert again.headers["Idempotent-Replayed"] == "true"
-    another = home.ledger.post("/v1/experiments", AT_ONCE, "trainer", Idempotency_Key="sweep")
+    another = seeded.ledger.post("/v1/experiments", AT_ONCE, "trainer", Idempotency_Key="sweep")
     assert (another.status_code, another.json()["code"]) == (422, "idempotency_key_reused")
     for text in (
-        home.ledger.get(f"/v1/experiments/{made['id']}").text,
-        home.ledger.get("/v1/experiments").text,
-        home.ledger.get("/v1/audit-events").text,
-        home.ledger.get(f"/v1/runs/{made['run']}/history").text,
+        seeded.ledger.get(f"/v1/experiments/{made['id']}").text,
+        seeded.ledger.get("/v1/experiments").text,
+        seeded.ledger.get("/v1/audit-events").text,
+        seeded.ledger.get(f"/v1/runs/{made['run']}/history").text,
     ):
         assert "trials" not in text
 
 
-def test_how_many_trials_there_are_is_drawn_anew(home: House) -> None:
-    ledger = home.ledger
+def test_how_many_trials_there_are_is_drawn_anew(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     quiet = {"events": [{"event": gaussian(1e5)}], "mean": 1000.0}
     drawn = {declared(ledger, AT_ONCE | {"name": f"s{n}", "trials": quiet})["trials"] for n in range(4)}
     assert len(drawn) > 1
@@ -137,57 +137,62 @@ def test_how_many_trials_there_are_is_drawn_anew(home: House) -> None:
     assert certain["trials"] == 1
 
 
-def _but_acts(home: House) -> dict[str, object]:
-    return {table: rows for table, rows in home.rows().items() if table != "audit_entries"}
+def _but_audit_events(seeded: SeededLedger) -> dict[str, object]:
+    return {table: rows for table, rows in seeded.rows().items() if table != "audit_entries"}
 
 
-def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_act(home: House) -> None:
-    before = _but_acts(home)
+def test_a_sweep_that_does_not_fit_leaves_nothing_but_the_audit_event(seeded: SeededLedger) -> None:
+    before = _but_audit_events(seeded)
     loud = AT_ONCE | {"trials": TRIALS | {"events": [{"event": gaussian(0.5), "count": 9}]}}
-    refused = home.ledger.post("/v1/experiments", loud)
+    refused = seeded.ledger.post("/v1/experiments", loud)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["max_count_that_fits"] == 0
-    assert _but_acts(home) == before
-    [act] = home.ledger.get("/v1/audit-events?order=oldest&action=experiment.refused", "auditor").json()["items"]
-    assert (act["subject"], act["after"]["epsilon_requested"]) == (home.budget, refused.json()["epsilon_requested"])
-    assert verify(home.ledger.database).problems == ()
-    pinned = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
+    assert _but_audit_events(seeded) == before
+    [audit_event] = seeded.ledger.get("/v1/audit-events?order=oldest&action=experiment.refused", "auditor").json()[
+        "items"
+    ]
+    assert (audit_event["subject"], audit_event["after"]["epsilon_requested"]) == (
+        seeded.budget,
+        refused.json()["epsilon_requested"],
+    )
+    assert verify(seeded.ledger.database).problems == ()
+    pinned = seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
     assert pinned.status_code == 403
-    same = home.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
+    same = seeded.ledger.post("/v1/experiments", loud, Idempotency_Key="again")
     assert (same.status_code, same.content) == (403, pinned.content)
 
 
-def test_a_sweep_charges_several_budgets_or_none(home: House) -> None:
-    ledger = home.ledger
+def test_a_sweep_charges_several_budgets_or_none(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     ledger.population("staff", limit={"epsilon": 8.0, "delta": 1e-5})
     ledger.budget("nurses", "staff", limit={"epsilon": 4.0, "delta": 1e-5})
     both = {name: value for name, value in AT_ONCE.items() if name != "budget"}
     made = declared(ledger, both | {"budgets": ["donors/lab", "staff/nurses"]})
-    assert ledger.get(f"/v1/runs/{made['run']}").json()["budgets"][0] == home.budget
+    assert ledger.get(f"/v1/runs/{made['run']}").json()["budgets"][0] == seeded.budget
     [other] = [item for item in ledger.get("/v1/budgets").json()["items"] if item["path"] == "staff/nurses"]
     assert other["epsilon"] > 0
 
 
-def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(home: House) -> None:
-    made = declared(home.ledger, AT_ONCE)
-    refused = home.ledger.post(f"/v1/runs/{made['run']}/steps", {}, "trainer")
+def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(seeded: SeededLedger) -> None:
+    made = declared(seeded.ledger, AT_ONCE)
+    refused = seeded.ledger.post(f"/v1/runs/{made['run']}/steps", {}, "trainer")
     assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict")
-    again = home.ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer")
+    again = seeded.ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer")
     assert (again.status_code, "was charged before" in again.json()["detail"]) == (409, True)
-    told = home.ledger.post(f"/v1/runs/{made['run']}/steps", {"mode": "report", "event": LOUD}, "trainer")
-    assert told.json()["decision"] == "reported"
-    assert verify(home.ledger.database).problems == ()
+    answer = seeded.ledger.post(f"/v1/runs/{made['run']}/steps", {"mode": "report", "event": LOUD}, "trainer")
+    assert answer.json()["decision"] == "reported"
+    assert verify(seeded.ledger.database).problems == ()
 
 
-def test_a_sweep_is_a_run_with_a_limit_to_policies(home: House) -> None:
+def test_a_sweep_is_a_run_with_a_limit_to_policies(seeded: SeededLedger) -> None:
     policy = {"policy": {"require_limit": True, "require_plan": True}, "reason": "Runs are bounded."}
-    sent = home.ledger.headers("admin") | {"If-Match": "*"}
-    assert home.ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
-    assert declared(home.ledger, AT_ONCE)["trials"] > 0
+    sent = seeded.ledger.headers("admin") | {"If-Match": "*"}
+    assert seeded.ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
+    assert declared(seeded.ledger, AT_ONCE)["trials"] > 0
 
 
-def test_no_experiment_lies_directly_beneath_a_population(home: House) -> None:
-    refused = home.ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors"}, "trainer")
+def test_no_experiment_lies_directly_under_a_population(seeded: SeededLedger) -> None:
+    refused = seeded.ledger.post("/v1/experiments", ONE_BY_ONE | {"budget": "donors"}, "trainer")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
     assert "under one of its budgets" in refused.json()["detail"]
 
@@ -203,16 +208,16 @@ def _waiting(ledger: Ledger) -> tuple[dict[str, Any], str]:
     return made, f"/v1/proposals/{waiting['id']}/approve"
 
 
-def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House) -> None:
+def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(seeded: SeededLedger) -> None:
     """And nobody knows before how many trials it has: they could withdraw it until the number is convenient."""
-    ledger = home.ledger
+    ledger = seeded.ledger
     made, approve = _waiting(ledger)
     assert (made["status"], made["epsilon"], made["trials"]) == ("pending", 0.0, None)
     charge = f"/v1/experiments/{made['id']}/charge"
-    before = home.rows()
+    before = seeded.rows()
     early = ledger.post(charge, None, "trainer")
     assert (early.status_code, early.json()["code"]) == (409, "run_state_conflict")
-    assert home.rows() == before
+    assert seeded.rows() == before
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
     charged = ledger.post(charge, None, "trainer", Idempotency_Key="c").json()
     assert charged["trials"] >= 1
@@ -220,18 +225,18 @@ def test_a_sweep_above_the_threshold_is_charged_when_it_is_approved(home: House)
     assert ledger.post(charge, None, "trainer", Idempotency_Key="c").json() == charged
     for again in (ledger.post(charge, None, "trainer"), ledger.post(charge, None, "admin", Idempotency_Key="c")):
         assert again.status_code in {409, 422}
-    one_by_one = ledger.post(f"/v1/experiments/{home.experiment}/charge", None, "trainer")
+    one_by_one = ledger.post(f"/v1/experiments/{seeded.experiment}/charge", None, "trainer")
     assert (one_by_one.status_code, one_by_one.json()["code"]) == (422, "invalid_request")
     assert verify(ledger.database).problems == ()
 
 
 @pytest.mark.parametrize("body", [{}, {"event": LOUD}, {"first_step": 0}], ids=["its own", "another", "its first"])
-def test_the_run_of_an_approved_sweep_takes_nothing_but_its_charge(home: House, body: dict[str, Any]) -> None:
+def test_the_run_of_an_approved_sweep_takes_nothing_but_its_charge(seeded: SeededLedger, body: dict[str, Any]) -> None:
     """It was approved with what the sweep costs; steps could go on as far as the budget allows."""
-    ledger = home.ledger
+    ledger = seeded.ledger
     made, approve = _waiting(ledger)
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
-    before, run = home.rows(), f"/v1/runs/{made['run']}"
+    before, run = seeded.rows(), f"/v1/runs/{made['run']}"
     for path, asked in (
         (f"{run}/steps", body),
         (f"{run}/steps?dry_run=true", body),
@@ -241,18 +246,18 @@ def test_the_run_of_an_approved_sweep_takes_nothing_but_its_charge(home: House, 
         refused = ledger.post(path, asked, "trainer")
         assert (refused.status_code, refused.json()["code"]) == (409, "run_state_conflict"), refused.text
         assert "/charge" in refused.json()["detail"]
-    assert home.rows() == before
+    assert seeded.rows() == before
     assert ledger.post(f"/v1/experiments/{made['id']}/charge", None, "trainer").json()["trials"] >= 1
     assert verify(ledger.database).problems == ()
 
 
-def test_a_run_of_ones_own_selections_takes_steps(home: House) -> None:
-    run = home.ledger.run("donors/lab", name="own", event=EVENT | {"shape": None})
-    assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+def test_a_run_of_ones_own_selections_takes_steps(seeded: SeededLedger) -> None:
+    run = seeded.ledger.run("donors/lab", name="own", event=EVENT | {"shape": None})
+    assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
 
 
-def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_recorded(home: House) -> None:
-    ledger = home.ledger
+def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_recorded(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     made, approve = _waiting(ledger)
     other = ledger.run("donors/lab", name="other")
     assert ledger.post(approve, {}, "privacy_officer").status_code == 200
@@ -280,19 +285,19 @@ def test_a_sweep_that_does_not_fit_when_it_is_approved_is_refused_and_that_is_re
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_makes_no_sense_is_refused(house: House, change: dict[str, object], said: str) -> None:
-    before = house.rows()
+def test_what_makes_no_sense_is_refused(shared: SeededLedger, change: dict[str, object], said: str) -> None:
+    before = shared.rows()
     body = {name: value for name, value in (AT_ONCE | change).items() if value is not None}
-    refused = house.ledger.post("/v1/experiments", body)
+    refused = shared.ledger.post("/v1/experiments", body)
     assert refused.status_code == 422, refused.text
     assert said in refused.json()["detail"]
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def test_experiments_are_listed_within_reach_and_beneath_a_budget(home: House) -> None:
-    ledger = home.ledger
+def test_experiments_are_listed_within_reach_and_under_a_budget(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     ledger.budget("other", "mimic", limit=LIMIT)
-    here = [home.experiment, *(declared(ledger, AT_ONCE | {"name": f"s{n}"})["id"] for n in range(2))]
+    here = [seeded.experiment, *(declared(ledger, AT_ONCE | {"name": f"s{n}"})["id"] for n in range(2))]
     there = declared(ledger, ONE_BY_ONE | {"budget": "mimic/other"})["id"]
     assert [item["id"] for item in ledger.get("/v1/experiments").json()["items"]] == [there, *here[::-1]]
     assert [i["id"] for i in ledger.get("/v1/experiments?budget=mimic/other").json()["items"]] == [there]
@@ -306,14 +311,14 @@ def test_experiments_are_listed_within_reach_and_beneath_a_budget(home: House) -
     assert ledger.http.get(f"/v1/experiments/{there}", headers=headers).status_code == 200
 
 
-def test_who_may_not_charge_declares_no_sweep_that_is_charged(home: House) -> None:
-    refused = home.ledger.post("/v1/experiments", AT_ONCE, "budget_admin")
+def test_who_may_not_charge_declares_no_sweep_that_is_charged(seeded: SeededLedger) -> None:
+    refused = seeded.ledger.post("/v1/experiments", AT_ONCE, "budget_admin")
     assert (refused.status_code, refused.json()["code"]) == (403, "insufficient_scope")
-    assert home.ledger.post("/v1/experiments", ONE_BY_ONE, "budget_admin").status_code == 201
+    assert seeded.ledger.post("/v1/experiments", ONE_BY_ONE, "budget_admin").status_code == 201
 
 
-def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
-    ledger = home.ledger
+def test_a_statement_says_what_the_whole_sweep_has_cost(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     one_by_one, at_once = declared(ledger, ONE_BY_ONE), declared(ledger, AT_ONCE)
     chosen = [ledger.run("donors/lab/widths", name=name, event=LOUD) for name in ("narrow", "wide")]
     for run in chosen:
@@ -326,11 +331,11 @@ def test_a_statement_says_what_the_whole_sweep_has_cost(home: House) -> None:
         assert (sweep["epsilon"], sweep["epsilon_limit"]) == (found["epsilon"], found["epsilon_limit"])
         assert made["path"] in ledger.get(f"/v1/runs/{run}/statement.html").text
     assert sweep["epsilon"] > 0
-    assert ledger.get(f"/v1/runs/{home.run}/statement").json()["payload"]["experiments"] == []
+    assert ledger.get(f"/v1/runs/{seeded.run}/statement").json()["payload"]["experiments"] == []
 
 
-def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(home: House) -> None:
-    ledger = home.ledger
+def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     made, approve = _waiting(ledger)
     path = f"/v1/runs/{made['run']}/statement"
     assert "not charged" in ledger.get(path).json()["payload"]["experiments"][0]["choice"]
@@ -352,9 +357,11 @@ def test_a_statement_claims_no_sweep_that_was_not_charged_as_it_was_declared(hom
     ],
     ids=["charged otherwise", "forgotten", "renamed"],
 )
-def test_an_experiment_that_was_tampered_with_is_found(home: House, change: Callable[[Connection], object]) -> None:
-    assert verify(home.ledger.database).problems == ()
-    with tampering(home.ledger.database) as tx:
+def test_an_experiment_that_was_tampered_with_is_found(
+    seeded: SeededLedger, change: Callable[[Connection], object]
+) -> None:
+    assert verify(seeded.ledger.database).problems == ()
+    with tampering(seeded.ledger.database) as tx:
         change(tx)
-    found = verify(home.ledger.database).problems
-    assert any(home.experiment in problem for problem in found), found
+    found = verify(seeded.ledger.database).problems
+    assert any(seeded.experiment in problem for problem in found), found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.accounting import poisson_rdp, rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -42,12 +42,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 @pytest.fixture
-def computed_under_lock(home: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def computed_under_lock(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each curve that is computed: whether other writers had to wait for it."""
     seen: list[bool] = []
 
     def watched(q: float, s: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen.append(home.ledger.database._writer.locked())
+        seen.append(seeded.ledger.database._writer.locked())
         return sampled_gaussian_rdp(q, s, orders)
 
     rdp.cached_event_curve.cache_clear()
@@ -57,60 +57,64 @@ def computed_under_lock(home: House, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-def test_no_new_curve_is_computed_while_others_wait(home: House, computed_under_lock: list[bool], what: str) -> None:
+def test_no_new_curve_is_computed_while_others_wait(
+    seeded: SeededLedger, computed_under_lock: list[bool], what: str
+) -> None:
     path, body, status = REQUESTS[what]
-    assert home.ledger.post(path.format(**home.ids()), body).status_code == status
+    assert seeded.ledger.post(path.format(**seeded.ids()), body).status_code == status
     assert computed_under_lock
     assert not any(computed_under_lock)
 
 
 @pytest.fixture
-def beneath_plans(home: House) -> str:
-    """A run beneath four budgets, each with a plan of its own."""
+def beneath_plans(seeded: SeededLedger) -> str:
+    """A run under four budgets, each with a plan of its own."""
     parent = "mimic"
     for level in range(4):
         planned = [{"event": _sampled(9 + level + i / 1000)} for i in range(5)]
-        home.ledger.budget(f"level-{level}", parent, planned=planned)
+        seeded.ledger.budget(f"level-{level}", parent, planned=planned)
         parent += f"/level-{level}"
-    return home.ledger.run(parent, event=_sampled(20.0))
+    return seeded.ledger.run(parent, event=_sampled(20.0))
 
 
 @pytest.mark.parametrize("action", ["steps", "pause"])
 def test_plans_of_ancestors_are_not_priced_again(
-    beneath_plans: str, home: House, computed_under_lock: list[bool], action: str
+    beneath_plans: str, seeded: SeededLedger, computed_under_lock: list[bool], action: str
 ) -> None:
-    reply = home.ledger.post(f"/v1/runs/{beneath_plans}/{action}", {} if action == "steps" else None)
+    reply = seeded.ledger.post(f"/v1/runs/{beneath_plans}/{action}", {} if action == "steps" else None)
     assert reply.status_code == 200
     assert computed_under_lock == [False]  # the run's own event, and nothing else
 
 
-def test_a_refusal_beneath_many_accounts_searches_noise_without_the_lock(
-    beneath_plans: str, home: House, computed_under_lock: list[bool]
+def test_a_refusal_under_many_accounts_searches_noise_without_the_lock(
+    beneath_plans: str, seeded: SeededLedger, computed_under_lock: list[bool]
 ) -> None:
     body = {"event": _sampled(0.5), "count": 1000}
-    refused = home.ledger.post(f"/v1/runs/{beneath_plans}/steps", body)
+    refused = seeded.ledger.post(f"/v1/runs/{beneath_plans}/steps", body)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert refused.json()["noise_multiplier_that_fits"] > 0.5
     assert len(computed_under_lock) > 5
     assert not any(computed_under_lock)
 
 
-def test_dear_curves_of_steps_are_computed_by_another_process(home: House, computed_under_lock: list[bool]) -> None:
+def test_dear_curves_of_steps_are_computed_by_another_process(
+    seeded: SeededLedger, computed_under_lock: list[bool]
+) -> None:
     schedule = {"type": "decay", "mode": "time", "decay_rate": 1e-5, "steps": 100, "event": _sampled(21.0)}
     for count, status in ((1, 200), (10**6, 403)):
         body = {"event": schedule, "count": count}
-        reply = home.ledger.post(f"/v1/runs/{home.ids()['run_id']}/steps", body)
+        reply = seeded.ledger.post(f"/v1/runs/{seeded.ids()['run_id']}/steps", body)
         assert reply.status_code == status, reply.text
     assert not computed_under_lock
 
 
 @pytest.mark.sqlite
-def test_a_step_that_is_too_much_work_is_refused(home: House, computed_under_lock: list[bool]) -> None:
+def test_a_step_that_is_too_much_work_is_refused(seeded: SeededLedger, computed_under_lock: list[bool]) -> None:
     parts = [_sampled(1 + index / 1000) for index in range(1000)]
     too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}
     body = {"events": [{"event": {"type": "composed", "events": parts}}, {"event": too_much}]}
     for path in ("steps", "reservations"):
         asked = body if path == "steps" else {"plan": body["events"]}
-        reply = home.ledger.post(f"/v1/runs/{home.ids()['run_id']}/{path}", asked)
+        reply = seeded.ledger.post(f"/v1/runs/{seeded.ids()['run_id']}/{path}", asked)
         assert (reply.status_code, reply.json()["code"]) == (422, "computation_limit_exceeded")
     assert not computed_under_lock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
@@ -18,27 +18,27 @@ GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 class Crowded:
     """A run whose decisions were about very many events."""
 
-    house: House
+    shared: SeededLedger
     run: str
     bodies: list[list[dict[str, Any]]]
 
     def read(self, query: str = "") -> dict[str, Any]:
         """Its history."""
-        history: dict[str, Any] = self.house.ledger.get(f"/v1/runs/{self.run}/history{query}").json()
+        history: dict[str, Any] = self.shared.ledger.get(f"/v1/runs/{self.run}/history{query}").json()
         return history
 
 
-def _history(home: House, query: str = "") -> dict[str, Any]:
-    history: dict[str, Any] = home.ledger.get(f"/v1/runs/{home.run}/history{query}").json()
+def _history(seeded: SeededLedger, query: str = "") -> dict[str, Any]:
+    history: dict[str, Any] = seeded.ledger.get(f"/v1/runs/{seeded.run}/history{query}").json()
     return history
 
 
-def _take(home: House, body: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = home.ledger.post(f"/v1/runs/{home.run}/steps", body, "trainer").json()
+def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", body, "trainer").json()
     return answer
 
 
-def test_a_history_holds_every_decision_as_it_was_given(home: House) -> None:
+def test_a_history_holds_every_decision_as_it_was_given(seeded: SeededLedger) -> None:
     bodies: list[dict[str, Any]] = [
         {"count": 3},
         {"count": 10**6},
@@ -47,10 +47,10 @@ def test_a_history_holds_every_decision_as_it_was_given(home: House) -> None:
         {"events": [{"event": GAUSSIAN, "count": 10**9}, {"event": SAMPLED}]},
         {},
     ]
-    answers = [_take(home, body) for body in bodies]
-    history = _history(home)
-    assert (history["run"], history["decisions"], len(history["points"])) == (home.run, 7, 7)
-    path = [home.population, home.budget, home.run]
+    answers = [_take(seeded, body) for body in bodies]
+    history = _history(seeded)
+    assert (history["run"], history["decisions"], len(history["points"])) == (seeded.run, 7, 7)
+    path = [seeded.population, seeded.budget, seeded.run]
     epsilon = history["points"][0]["epsilon"]
     for position, (point, answer) in enumerate(zip(history["points"][1:], answers, strict=True), 1):
         same = ("decision", "first_step", "count", "delta", "epsilon_limit", "binding_account")
@@ -71,33 +71,33 @@ def test_a_history_holds_every_decision_as_it_was_given(home: House) -> None:
     )
 
 
-def test_what_is_no_decision_is_not_in_the_history(home: House) -> None:
-    before = _history(home)
-    _take(home, {"first_step": 0})
-    _take(home, {"first_step": 9})
-    _take(home, {"count": 0})
-    home.ledger.post(f"/v1/runs/{home.run}/steps?dry_run=true", {}, "trainer")
-    home.ledger.post(f"/v1/runs/{home.run}/pause", None, "trainer")
-    _take(home, {})
-    assert _history(home) == before
+def test_what_is_no_decision_is_not_in_the_history(seeded: SeededLedger) -> None:
+    before = _history(seeded)
+    _take(seeded, {"first_step": 0})
+    _take(seeded, {"first_step": 9})
+    _take(seeded, {"count": 0})
+    seeded.ledger.post(f"/v1/runs/{seeded.run}/steps?dry_run=true", {}, "trainer")
+    seeded.ledger.post(f"/v1/runs/{seeded.run}/pause", None, "trainer")
+    _take(seeded, {})
+    assert _history(seeded) == before
 
 
-def test_a_run_that_asked_nothing_has_an_empty_history(home: House) -> None:
-    run = home.ledger.run()
-    empty = home.ledger.get(f"/v1/runs/{run}/history").json()
+def test_a_run_that_asked_nothing_has_an_empty_history(seeded: SeededLedger) -> None:
+    run = seeded.ledger.run()
+    empty = seeded.ledger.get(f"/v1/runs/{run}/history").json()
     assert empty == {"run": run, "points": [], "decisions": 0, "next": None}
 
 
 @pytest.fixture(scope="module")
-def long(house: House) -> House:
-    """A house whose run decided sixty times, some of it refused."""
+def long(shared: SeededLedger) -> SeededLedger:
+    """A seeded ledger whose run decided sixty times, some of it refused."""
     for number in range(1, 60):
-        _take(house, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
-    return house
+        _take(shared, {"event": GAUSSIAN} if number % 7 else {"count": 10**6})
+    return shared
 
 
 @pytest.mark.parametrize("most", [2, 3, 7, 20, 59, 60, 61, 500, 2000])
-def test_a_thinned_history_keeps_its_ends_and_its_order(long: House, most: int) -> None:
+def test_a_thinned_history_keeps_its_ends_and_its_order(long: SeededLedger, most: int) -> None:
     whole = _history(long)["points"]
     assert [point["position"] for point in whole] == list(range(60))
     thinned = _history(long, f"?max_points={most}")
@@ -111,7 +111,7 @@ def test_a_thinned_history_keeps_its_ends_and_its_order(long: House, most: int) 
 
 
 @pytest.mark.parametrize("most", [2, 3, 60, 500])
-def test_a_cursor_shows_only_what_came_later(long: House, most: int) -> None:
+def test_a_cursor_shows_only_what_came_later(long: SeededLedger, most: int) -> None:
     whole = _history(long)["points"]
     first = _history(long, "?max_points=2")
     assert first["points"] == [whole[0], whole[59]]
@@ -119,32 +119,32 @@ def test_a_cursor_shows_only_what_came_later(long: House, most: int) -> None:
     assert (after["points"], after["next"], after["decisions"]) == ([], first["next"], 60)
 
 
-def test_polling_shows_each_decision_once(home: House) -> None:
+def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     seen: list[int] = []
     cursor = ""
     for burst in (0, 1, 3, 0, 10, 1):
         for number in range(burst):
-            _take(home, {"event": GAUSSIAN} if number % 3 else {"count": 10**6})
-        page = _history(home, f"?after={cursor}")
+            _take(seeded, {"event": GAUSSIAN} if number % 3 else {"count": 10**6})
+        page = _history(seeded, f"?after={cursor}")
         seen.extend(point["position"] for point in page["points"])
         cursor = page["next"] or ""
     assert seen == list(range(16))
 
 
-def test_every_later_page_keeps_its_ends_too(home: House) -> None:
-    cursor = _history(home)["next"]
+def test_every_later_page_keeps_its_ends_too(seeded: SeededLedger) -> None:
+    cursor = _history(seeded)["next"]
     for _ in range(9):
-        _take(home, {"event": GAUSSIAN})
-    page = _history(home, f"?max_points=3&after={cursor}")
+        _take(seeded, {"event": GAUSSIAN})
+    page = _history(seeded, f"?max_points=3&after={cursor}")
     assert [point["position"] for point in page["points"]] == [1, 5, 9]
 
 
 @pytest.mark.sqlite
-def test_a_history_is_of_five_hundred_unless_it_is_said(home: House) -> None:
+def test_a_history_is_of_five_hundred_unless_it_is_said(seeded: SeededLedger) -> None:
     cheap = {"event": {"type": "gaussian", "noise_multiplier": 9000.0}}
     for _ in range(500):
-        assert _take(home, cheap)["decision"] == "admitted"
-    page = _history(home)
+        assert _take(seeded, cheap)["decision"] == "admitted"
+    page = _history(seeded)
     places = [point["position"] for point in page["points"]]
     assert (page["decisions"], len(places), places[0], places[-1]) == (501, 500, 0, 500)
 
@@ -159,14 +159,14 @@ def _shown(point: dict[str, Any]) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def crowded(house: House) -> Crowded:
+def crowded(shared: SeededLedger) -> Crowded:
     """A run that took a thousand events at a time, one, and three, and was refused a thousand."""
-    run = house.ledger.run()
+    run = shared.ledger.run()
     bodies = [_many(1000), _many(1, 2000), _many(3, 3000), *[_many(1000, number) for number in range(9)]]
     bodies.append([*_many(999), {"event": GAUSSIAN, "count": 10**9}])
     for body in bodies:
-        house.ledger.post(f"/v1/runs/{run}/steps", {"events": body}, "trainer")
-    return Crowded(house, run, bodies)
+        shared.ledger.post(f"/v1/runs/{run}/steps", {"events": body}, "trainer")
+    return Crowded(shared, run, bodies)
 
 
 @pytest.mark.sqlite
@@ -215,13 +215,15 @@ def test_an_answer_holds_no_more_events_than_there_is_room_for(
 
 
 @pytest.mark.sqlite
-def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(home: House) -> None:
+def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(seeded: SeededLedger) -> None:
     large = {"type": "composed", "events": [_many(1, number)[0]["event"] for number in range(900)]}
-    run = str(home.ledger.post("/v1/runs", {"name": "large", "budget": "mimic/icu-team", "event": large}).json()["id"])
+    run = str(
+        seeded.ledger.post("/v1/runs", {"name": "large", "budget": "mimic/icu-team", "event": large}).json()["id"]
+    )
     for _ in range(120):
-        assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    reply = home.ledger.get(f"/v1/runs/{run}/history")
+        assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    reply = seeded.ledger.get(f"/v1/runs/{run}/history")
     assert len(reply.content) < 1 << 20
     assert [(point["events"], point["events_truncated"]) for point in reply.json()["points"]] == [([], True)] * 120
-    for point in home.ledger.get(f"/v1/runs/{run}/history?max_points=60").json()["points"]:
+    for point in seeded.ledger.get(f"/v1/runs/{run}/history?max_points=60").json()["points"]:
         assert (point["events"], point["events_truncated"]) == ([{"event": large, "count": 1}], False)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 from tests.persistence.dump import changed
 
@@ -24,43 +24,43 @@ BODIES: dict[str, dict[str, Any]] = {
 each_create = pytest.mark.parametrize("path", BODIES)
 
 
-def _accounts(home: House) -> int:
-    return len(home.rows()["accounts"])
+def _accounts(seeded: SeededLedger) -> int:
+    return len(seeded.rows()["accounts"])
 
 
 @each_create
-def test_the_same_key_and_body_get_the_first_answer(home: House, path: str) -> None:
-    first = home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+def test_the_same_key_and_body_get_the_first_answer(seeded: SeededLedger, path: str) -> None:
+    first = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
     assert first.status_code == 201
     assert "idempotent-replayed" not in first.headers
-    before = home.rows()
-    again = home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+    before = seeded.rows()
+    again = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
     assert (again.status_code, again.content) == (201, first.content)
     assert again.headers["idempotent-replayed"] == "true"
     assert again.headers["content-type"] == first.headers["content-type"] == "application/json"
-    assert home.rows() == before
+    assert seeded.rows() == before
 
 
 @each_create
-def test_the_same_body_spelled_differently_is_the_same_request(home: House, path: str) -> None:
-    first = home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+def test_the_same_body_spelled_differently_is_the_same_request(seeded: SeededLedger, path: str) -> None:
+    first = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
     body = dict(reversed(BODIES[path].items())) | {"filter": "adaptive", "planned": []}
     if "limit" in body:
         body["limit"] = {"delta": 0.00001, "epsilon": 1}
-    again = home.ledger.post(path, body, Idempotency_Key="k-1")
+    again = seeded.ledger.post(path, body, Idempotency_Key="k-1")
     assert again.content == first.content
 
 
 @each_create
-def test_the_first_answer_is_given_whatever_happened_since(home: House, path: str) -> None:
-    first = home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+def test_the_first_answer_is_given_whatever_happened_since(seeded: SeededLedger, path: str) -> None:
+    first = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
     if path == "/v1/runs":
         run = first.json()["id"]
-        assert home.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-        assert home.ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
+        assert seeded.ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+        assert seeded.ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
     else:
-        home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer")
-    assert home.ledger.post(path, BODIES[path], Idempotency_Key="k-1").content == first.content
+        seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer")
+    assert seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1").content == first.content
 
 
 @each_create
@@ -69,18 +69,18 @@ def test_the_first_answer_is_given_whatever_happened_since(home: House, path: st
     [{"name": "other"}, {"filter": "declared"}, {"limit": {"epsilon": 1.0000001, "delta": 1e-5}}],
     ids=["name", "filter", "limit"],
 )
-def test_the_same_key_with_another_body_is_refused(home: House, path: str, other: dict[str, Any]) -> None:
-    home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
-    before = home.rows()
-    reply = home.ledger.post(path, BODIES[path] | other, Idempotency_Key="k-1")
+def test_the_same_key_with_another_body_is_refused(seeded: SeededLedger, path: str, other: dict[str, Any]) -> None:
+    seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+    before = seeded.rows()
+    reply = seeded.ledger.post(path, BODIES[path] | other, Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")
-    assert home.rows() == before
+    assert seeded.rows() == before
 
 
 @each_create
-def test_another_key_is_another_request(home: House, path: str) -> None:
-    home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
-    reply = home.ledger.post(path, BODIES[path], Idempotency_Key="K-1")
+def test_another_key_is_another_request(seeded: SeededLedger, path: str) -> None:
+    seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+    reply = seeded.ledger.post(path, BODIES[path], Idempotency_Key="K-1")
     if path == "/v1/runs":
         assert reply.status_code == 201
     else:
@@ -90,104 +90,104 @@ def test_another_key_is_another_request(home: House, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "other"), [(path, other) for path in BODIES for other in (*BODIES, "steps") if other != path]
 )
-def test_a_key_belongs_to_one_request_of_one_kind(home: House, path: str, other: str) -> None:
-    steps = f"/v1/runs/{home.run}/steps"
-    assert home.ledger.post(path, BODIES[path], Idempotency_Key="k-1").status_code == 201
-    before = home.rows()
-    reply = home.ledger.post(steps if other == "steps" else other, BODIES.get(other, {}), Idempotency_Key="k-1")
+def test_a_key_belongs_to_one_request_of_one_kind(seeded: SeededLedger, path: str, other: str) -> None:
+    steps = f"/v1/runs/{seeded.run}/steps"
+    assert seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1").status_code == 201
+    before = seeded.rows()
+    reply = seeded.ledger.post(steps if other == "steps" else other, BODIES.get(other, {}), Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")
-    assert home.rows() == before
+    assert seeded.rows() == before
 
 
 @each_create
-def test_a_key_of_steps_creates_nothing(home: House, path: str) -> None:
-    assert home.ledger.post(f"/v1/runs/{home.run}/steps", {}, Idempotency_Key="k-1").status_code == 200
-    before = home.rows()
-    reply = home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+def test_a_key_of_steps_creates_nothing(seeded: SeededLedger, path: str) -> None:
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, Idempotency_Key="k-1").status_code == 200
+    before = seeded.rows()
+    reply = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")
-    assert home.rows() == before
+    assert seeded.rows() == before
 
 
-def test_a_request_that_failed_does_not_use_up_its_key(home: House) -> None:
+def test_a_request_that_failed_does_not_use_up_its_key(seeded: SeededLedger) -> None:
     budget = {"name": "team", "parent": "later", "limit": LIMIT}
-    before = home.rows()
-    assert home.ledger.post("/v1/budgets", budget, Idempotency_Key="k-1").status_code == 404
-    assert home.rows() == before
-    home.ledger.population("later")
-    made = home.ledger.post("/v1/budgets", budget, Idempotency_Key="k-1")
+    before = seeded.rows()
+    assert seeded.ledger.post("/v1/budgets", budget, Idempotency_Key="k-1").status_code == 404
+    assert seeded.rows() == before
+    seeded.ledger.population("later")
+    made = seeded.ledger.post("/v1/budgets", budget, Idempotency_Key="k-1")
     assert made.status_code == 201
     assert "idempotent-replayed" not in made.headers
 
 
-def test_a_role_that_may_not_create_does_not_get_the_first_answer_either(home: House) -> None:
-    home.ledger.post("/v1/populations", BODIES["/v1/populations"], Idempotency_Key="k-1")
-    reply = home.ledger.post("/v1/populations", BODIES["/v1/populations"], "trainer", Idempotency_Key="k-1")
+def test_a_role_that_may_not_create_does_not_get_the_first_answer_either(seeded: SeededLedger) -> None:
+    seeded.ledger.post("/v1/populations", BODIES["/v1/populations"], Idempotency_Key="k-1")
+    reply = seeded.ledger.post("/v1/populations", BODIES["/v1/populations"], "trainer", Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
 
 
-def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(home: House) -> None:
-    home.ledger.budget("other")
+def test_a_caller_that_does_not_reach_it_does_not_get_the_first_answer_either(seeded: SeededLedger) -> None:
+    seeded.ledger.budget("other")
     body = BODIES["/v1/runs"]
-    assert home.ledger.post("/v1/runs", body, Idempotency_Key="k-1").status_code == 201
-    bound = home.ledger.post("/v1/api-keys", {"role": "trainer", "scope": "mimic/other"}).json()["key"]
+    assert seeded.ledger.post("/v1/runs", body, Idempotency_Key="k-1").status_code == 201
+    bound = seeded.ledger.post("/v1/api-keys", {"role": "trainer", "scope": "mimic/other"}).json()["key"]
     sent = {"Authorization": f"Bearer {bound}", "Idempotency-Key": "k-1"}
-    reply = home.ledger.http.post("/v1/runs", json=body, headers=sent)
+    reply = seeded.ledger.http.post("/v1/runs", json=body, headers=sent)
     assert (reply.status_code, reply.json()["code"]) == (422, "idempotency_key_reused")
 
 
 @each_create
 @pytest.mark.every_case
-def test_sixteen_at_once_with_one_key_make_one_thing(home: House, path: str) -> None:
-    before = home.rows()
+def test_sixteen_at_once_with_one_key_make_one_thing(seeded: SeededLedger, path: str) -> None:
+    before = seeded.rows()
 
     def ask(_: int) -> httpx2.Response:
-        return home.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
+        return seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
 
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(ask, range(16)))
     assert {reply.status_code for reply in replies} == {201}
     assert len({reply.content for reply in replies}) == 1
     assert sum("idempotent-replayed" in reply.headers for reply in replies) == 15
-    after = home.rows()
+    after = seeded.rows()
     assert len(after["accounts"]) == len(before["accounts"]) + 1
     assert len(after["idempotent_responses"]) == 1
     assert "decisions" not in changed(before, after)
 
 
-def test_sixteen_at_once_without_a_key_take_a_name_once(home: House) -> None:
+def test_sixteen_at_once_without_a_key_take_a_name_once(seeded: SeededLedger) -> None:
     def ask(_: int) -> httpx2.Response:
-        return home.ledger.post("/v1/budgets", BODIES["/v1/budgets"])
+        return seeded.ledger.post("/v1/budgets", BODIES["/v1/budgets"])
 
-    count = _accounts(home)
+    count = _accounts(seeded)
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(ask, range(16)))
     assert sorted(reply.status_code for reply in replies) == [201] + [409] * 15
-    assert _accounts(home) == count + 1
+    assert _accounts(seeded) == count + 1
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "\u00e9", "a\tb", "a\x7f"])
 @pytest.mark.parametrize("path", [*BODIES, "steps"])
-def test_a_malformed_key_is_refused(house: House, path: str, key: str) -> None:
-    before = house.rows()
-    target = f"/v1/runs/{house.run}/steps" if path == "steps" else path
-    headers = {name.encode(): value.encode("latin-1") for name, value in house.ledger.headers().items()}
+def test_a_malformed_key_is_refused(shared: SeededLedger, path: str, key: str) -> None:
+    before = shared.rows()
+    target = f"/v1/runs/{shared.run}/steps" if path == "steps" else path
+    headers = {name.encode(): value.encode("latin-1") for name, value in shared.ledger.headers().items()}
     headers[b"Idempotency-Key"] = key.encode("latin-1")
-    reply = house.ledger.http.post(target, json=BODIES.get(path, {}), headers=headers)
+    reply = shared.ledger.http.post(target, json=BODIES.get(path, {}), headers=headers)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255, "~!@#$%^&*()", '"quoted"', "a,b", "0"])
-def test_any_visible_ascii_is_a_key(house: House, key: str) -> None:
+def test_any_visible_ascii_is_a_key(shared: SeededLedger, key: str) -> None:
     body = BODIES["/v1/runs"]
-    first = house.ledger.post("/v1/runs", body, Idempotency_Key=key)
+    first = shared.ledger.post("/v1/runs", body, Idempotency_Key=key)
     assert first.status_code == 201
-    assert house.ledger.post("/v1/runs", body, Idempotency_Key=key).content == first.content
+    assert shared.ledger.post("/v1/runs", body, Idempotency_Key=key).content == first.content
 
 
-def test_an_event_at_its_defaults_is_the_same_request(home: House) -> None:
+def test_an_event_at_its_defaults_is_the_same_request(seeded: SeededLedger) -> None:
     body = BODIES["/v1/runs"]
-    first = home.ledger.post("/v1/runs", body, Idempotency_Key="k-1")
+    first = seeded.ledger.post("/v1/runs", body, Idempotency_Key="k-1")
     spelled = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 1.1, "clipped": "example"}}
-    again = home.ledger.post("/v1/runs", body | {"event": spelled}, Idempotency_Key="k-1")
+    again = seeded.ledger.post("/v1/runs", body | {"event": spelled}, Idempotency_Key="k-1")
     assert (again.status_code, again.content) == (201, first.content)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -28,11 +28,11 @@ def _walk(ledger: Ledger, path: str, limit: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def full(house: House) -> dict[str, list[str]]:
-    """The ids of what the house holds, in the order of their making; lists show the newest first."""
-    ledger = house.ledger
-    sweep = ledger.get(f"/v1/experiments/{house.experiment}").json()["account"]
-    ids = {"populations": [house.population], "budgets": [house.budget, sweep], "runs": [house.run]}
+def full(shared: SeededLedger) -> dict[str, list[str]]:
+    """The ids of what the seeded ledger holds, in the order of their making; lists show the newest first."""
+    ledger = shared.ledger
+    sweep = ledger.get(f"/v1/experiments/{shared.experiment}").json()["account"]
+    ids = {"populations": [shared.population], "budgets": [shared.budget, sweep], "runs": [shared.run]}
     for number in range(5):
         ids["populations"].append(str(ledger.population(f"p{number}")["id"]))
         ids["budgets"].append(str(ledger.budget(f"b{number}", "mimic" if number % 2 else "p0")["id"]))
@@ -44,64 +44,70 @@ def full(house: House) -> dict[str, list[str]]:
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
-def test_cursors_walk_through_everything_exactly_once(house: House, full: dict[str, list[str]], kind: str) -> None:
+def test_cursors_walk_through_everything_exactly_once(
+    shared: SeededLedger, full: dict[str, list[str]], kind: str
+) -> None:
     for limit in (1, 2, 3, 5, 6, 7, 200):
-        assert [item["id"] for item in _walk(house.ledger, f"/v1/{kind}", limit)] == full[kind][::-1], limit
+        assert [item["id"] for item in _walk(shared.ledger, f"/v1/{kind}", limit)] == full[kind][::-1], limit
 
 
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
-def test_a_list_shows_each_thing_as_it_is_read_alone(house: House, full: dict[str, list[str]], kind: str) -> None:
-    items = house.ledger.get(f"/v1/{kind}").json()["items"]
-    assert items == [house.ledger.get(f"/v1/{kind}/{each}").json() for each in reversed(full[kind])]
+def test_a_list_shows_each_thing_as_it_is_read_alone(
+    shared: SeededLedger, full: dict[str, list[str]], kind: str
+) -> None:
+    items = shared.ledger.get(f"/v1/{kind}").json()["items"]
+    assert items == [shared.ledger.get(f"/v1/{kind}/{each}").json() for each in reversed(full[kind])]
 
 
 @pytest.mark.parametrize("by", ["id", "path"])
-def test_budgets_are_listed_by_their_parent(house: House, full: dict[str, list[str]], by: str) -> None:
+def test_budgets_are_listed_by_their_parent(shared: SeededLedger, full: dict[str, list[str]], by: str) -> None:
     parents = {"mimic": full["populations"][0], "p0": full["populations"][1]}
-    everything = house.ledger.get("/v1/budgets").json()["items"]
+    everything = shared.ledger.get("/v1/budgets").json()["items"]
     for (path, parent_id), limit in product(parents.items(), (1, 2, 200)):
-        shown = _walk(house.ledger, f"/v1/budgets?parent={parent_id if by == 'id' else path}", limit)
+        shown = _walk(shared.ledger, f"/v1/budgets?parent={parent_id if by == 'id' else path}", limit)
         assert shown == [budget for budget in everything if budget["parent"] == parent_id]
         assert shown
 
 
-def test_a_parent_without_budgets_has_none(house: House, full: dict[str, list[str]]) -> None:
-    assert house.ledger.get(f"/v1/budgets?parent={full['budgets'][-1]}").json() == {"items": [], "next": None}
+def test_a_parent_without_budgets_has_none(shared: SeededLedger, full: dict[str, list[str]]) -> None:
+    assert shared.ledger.get(f"/v1/budgets?parent={full['budgets'][-1]}").json() == {"items": [], "next": None}
 
 
 @pytest.mark.parametrize(("path", "count"), [("mimic/icu-team", 1), ("p0/b0", 1), ("mimic", 0), ("icu-team", 0)])
-def test_a_budget_is_found_by_its_path(house: House, full: dict[str, list[str]], path: str, count: int) -> None:
-    items = house.ledger.get(f"/v1/budgets?path={path}").json()["items"]
+def test_a_budget_is_found_by_its_path(shared: SeededLedger, full: dict[str, list[str]], path: str, count: int) -> None:
+    items = shared.ledger.get(f"/v1/budgets?path={path}").json()["items"]
     assert len(full["budgets"]) > len(items) == count
     assert {item["path"] for item in items} <= {path}
 
 
 @pytest.mark.every_case
 @pytest.mark.parametrize("budget", [None, "mimic/icu-team", "p0/b0"])
-def test_runs_are_listed_by_budget_and_status(house: House, full: dict[str, list[str]], budget: str | None) -> None:
-    everything = house.ledger.get("/v1/runs").json()["items"]
+def test_runs_are_listed_by_budget_and_status(
+    shared: SeededLedger, full: dict[str, list[str]], budget: str | None
+) -> None:
+    everything = shared.ledger.get("/v1/runs").json()["items"]
     assert len(everything) == len(full["runs"])
     for status, limit in product((None, "active", "paused", "completed", "aborted"), (1, 2, 200)):
         filters = {"budget": budget, "status": status}
         query = "&".join(f"{name}={value}" for name, value in filters.items() if value is not None)
         wanted = [run for run in everything if budget in {None, run["budget_path"]} and status in {None, run["status"]}]
-        assert _walk(house.ledger, f"/v1/runs?{query}" if query else "/v1/runs", limit) == wanted, (status, limit)
+        assert _walk(shared.ledger, f"/v1/runs?{query}" if query else "/v1/runs", limit) == wanted, (status, limit)
 
 
-def test_runs_beneath_a_deeper_budget_are_not_in_the_list_of_the_one_above(home: House) -> None:
-    home.ledger.budget("deeper", "mimic/icu-team")
-    deeper = home.ledger.run("mimic/icu-team/deeper")
-    above = [run["id"] for run in home.ledger.get("/v1/runs?budget=mimic/icu-team").json()["items"]]
-    assert (above, deeper in above) == ([home.run], False)
+def test_runs_under_a_deeper_budget_are_not_in_the_list_of_the_one_above(seeded: SeededLedger) -> None:
+    seeded.ledger.budget("deeper", "mimic/icu-team")
+    deeper = seeded.ledger.run("mimic/icu-team/deeper")
+    above = [run["id"] for run in seeded.ledger.get("/v1/runs?budget=mimic/icu-team").json()["items"]]
+    assert (above, deeper in above) == ([seeded.run], False)
 
 
-def test_what_is_made_during_a_walk_moves_no_page(home: House) -> None:
-    ids = [home.run, *(home.ledger.run() for _ in range(3))]
-    page = home.ledger.get("/v1/runs?limit=2").json()
-    later = home.ledger.run()
-    rest = home.ledger.get(f"/v1/runs?limit=200&after={page['next']}").json()
+def test_what_is_made_during_a_walk_moves_no_page(seeded: SeededLedger) -> None:
+    ids = [seeded.run, *(seeded.ledger.run() for _ in range(3))]
+    page = seeded.ledger.get("/v1/runs?limit=2").json()
+    later = seeded.ledger.run()
+    rest = seeded.ledger.get(f"/v1/runs?limit=200&after={page['next']}").json()
     assert [run["id"] for run in (*page["items"], *rest["items"])] == ids[::-1]
-    assert home.ledger.get("/v1/runs?limit=1").json()["items"][0]["id"] == later
+    assert seeded.ledger.get("/v1/runs?limit=1").json()["items"][0]["id"] == later
 
 
 @pytest.mark.sqlite
@@ -116,9 +122,9 @@ def test_a_list_is_of_fifty_unless_it_is_said(ledger: Ledger) -> None:
     assert ledger.get("/v1/runs?after=").json() == page
 
 
-def test_the_same_cursor_shows_the_same_page(house: House, full: dict[str, list[str]]) -> None:
-    cursor = house.ledger.get("/v1/runs?limit=2").json()["next"]
-    pages = {house.ledger.get(f"/v1/runs?limit=2&after={cursor}").content for _ in range(3)}
+def test_the_same_cursor_shows_the_same_page(shared: SeededLedger, full: dict[str, list[str]]) -> None:
+    cursor = shared.ledger.get("/v1/runs?limit=2").json()["next"]
+    pages = {shared.ledger.get(f"/v1/runs?limit=2&after={cursor}").content for _ in range(3)}
     assert (len(pages), len(full["runs"])) == (1, 6)
 
 

@@ -16,7 +16,7 @@ KEY = f"key_0123456789abcdef.{secrets.token_urlsafe(32)}"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def answer(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Every line of a server that logs requests as JSON."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {"FORMAT": "json", "LEVEL": "info", "REQUESTS": "true"}.items():
@@ -34,8 +34,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[started:]]
 
 
-def test_each_request_has_a_line_by_its_id(told: list[dict[str, Any]]) -> None:
-    lines = {line["request_id"]: line for line in told if line["logger"] == "app.requests"}
+def test_each_request_has_a_line_by_its_id(answer: list[dict[str, Any]]) -> None:
+    lines = {line["request_id"]: line for line in answer if line["logger"] == "app.requests"}
     asked = [
         (lines[name]["method"], lines[name]["route"], lines[name]["status"]) for name in sorted(lines) if "-" in name
     ]
@@ -47,8 +47,8 @@ def test_each_request_has_a_line_by_its_id(told: list[dict[str, Any]]) -> None:
     assert all(line["duration_seconds"] > 0 and line["level"] == "info" for line in lines.values())
 
 
-def test_the_servers_own_lines_are_json_too(told: list[dict[str, Any]]) -> None:
-    own = [line for line in told if line["logger"].startswith("uvicorn")]
+def test_the_servers_own_lines_are_json_too(answer: list[dict[str, Any]]) -> None:
+    own = [line for line in answer if line["logger"].startswith("uvicorn")]
     assert {"Application startup complete.", "Shutting down"} <= {line["message"] for line in own}
     assert all(line["timestamp"].endswith("+00:00") and line["process_id"] > 1 for line in own)
 

@@ -12,9 +12,9 @@ from app.api import route
 from app.api.plans import BYTES_PER_MICROSECOND, PLANS, answer_plan
 from app.api.routers.planning import MOST_READ_HERE, routes
 from app.ledger.errors import InvalidInputError
-from tests.api.conftest import House
+from tests.api.answer_validation import without_request_id
+from tests.api.conftest import SeededLedger
 from tests.api.test_planning_bad_input import GOOD
-from tests.api.witness import without_request_id
 
 BAD: dict[str, Any] = {
     "no JSON": b'{"delta" 1}',
@@ -32,9 +32,9 @@ BAD: dict[str, Any] = {
 }
 
 
-def _sent(house: House, what: str, content: bytes) -> httpx2.Response:
-    headers = house.ledger.headers("viewer") | {"Content-Type": "application/json"}
-    return house.ledger.http.post(f"/v1/accounting/{what}", content=content, headers=headers)
+def _sent(shared: SeededLedger, what: str, content: bytes) -> httpx2.Response:
+    headers = shared.ledger.headers("viewer") | {"Content-Type": "application/json"}
+    return shared.ledger.http.post(f"/v1/accounting/{what}", content=content, headers=headers)
 
 
 def _long(content: bytes) -> bytes:
@@ -43,12 +43,12 @@ def _long(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("what", GOOD)
 def test_a_long_plan_is_answered_as_a_short_one_by_another_process(
-    house: House, what: str, monkeypatch: pytest.MonkeyPatch
+    shared: SeededLedger, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = json.dumps(GOOD[what]).encode()
-    short = _sent(house, what, content)
+    short = _sent(shared, what, content)
     monkeypatch.setattr(route, "strict_loads", None)  # whatever this process reads fails
-    long = _sent(house, what, _long(content))
+    long = _sent(shared, what, _long(content))
     assert (long.status_code, long.headers["Content-Type"], long.json()) == (
         200,
         short.headers["Content-Type"],
@@ -57,8 +57,8 @@ def test_a_long_plan_is_answered_as_a_short_one_by_another_process(
 
 
 @pytest.mark.parametrize("wrong", BAD)
-def test_what_is_wrong_with_a_long_plan_is_told_as_of_a_short_one(house: House, wrong: str) -> None:
-    short, long = (_sent(house, "epsilon", content) for content in (BAD[wrong], _long(BAD[wrong])))
+def test_what_is_wrong_with_a_long_plan_is_told_as_of_a_short_one(shared: SeededLedger, wrong: str) -> None:
+    short, long = (_sent(shared, "epsilon", content) for content in (BAD[wrong], _long(BAD[wrong])))
     assert 400 <= short.status_code < 500
     assert (long.status_code, long.headers["Content-Type"]) == (short.status_code, short.headers["Content-Type"])
     assert without_request_id(long) == without_request_id(short)

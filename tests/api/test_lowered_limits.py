@@ -42,8 +42,8 @@ def plan(trainer: Trainer, of: str) -> dict[str, Any]:
 
 def changes(trainer: Trainer) -> list[dict[str, Any]]:
     """What the chain keeps of changed limits, after each."""
-    acts = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
-    return [act["after"] for act in acts if act["action"].endswith("limit_changed")]
+    audit_events = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
+    return [act["after"] for act in audit_events if act["action"].endswith("limit_changed")]
 
 
 def _hired(ledger: Ledger) -> Trainer:
@@ -141,8 +141,8 @@ def test_a_renewal_keeps_no_plan_of_which_nothing_is_left(trainer: Trainer) -> N
     assert trainer.end(held, "renew").status_code == 200
     left = MANY - plan(trainer, held)["steps_revoked"]
     assert trainer.steps(count=left).json()["reservation"] == held
-    told = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")
-    assert (told["steps_authorized"], told["steps_revoked"]) == (left, MANY - left)
+    answer = is_refused(trainer.end(held, "renew"), 409, "reservation_state_conflict")
+    assert (answer["steps_authorized"], answer["steps_revoked"]) == (left, MANY - left)
 
 
 def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> None:
@@ -150,8 +150,8 @@ def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> No
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
     kept = MANY - plan(trainer, held)["steps_revoked"]
-    told = trainer.end(held, "commit", MANY - 20).json()
-    assert (told["steps_executed"], told["steps_authorized"]) == (MANY - 20, MANY - 20)
+    answer = trainer.end(held, "commit", MANY - 20).json()
+    assert (answer["steps_executed"], answer["steps_authorized"]) == (MANY - 20, MANY - 20)
     decided = [(point["decision"], point["count"]) for point in trainer.history()]
     assert decided == [("admitted", kept), ("reported", MANY - 20 - kept)]
     assert [account.spent for account in trainer.path()] == [trainer.price((LOUD, MANY - 20))] * 3
@@ -236,8 +236,8 @@ def test_a_request_for_more_than_is_left_is_told_how_much_that_is(trainer: Train
     lower(trainer, 1, 0.5)
     left = MANY - plan(trainer, held)["steps_revoked"]
     before = trainer.rows()
-    told = is_refused(trainer.steps(count=left + 1, dry_run=True), 403, "budget_exceeded")
-    assert (told["max_count_that_fits"], told["dry_run"]) == (left, True)
+    answer = is_refused(trainer.steps(count=left + 1, dry_run=True), 403, "budget_exceeded")
+    assert (answer["max_count_that_fits"], answer["dry_run"]) == (left, True)
     assert trainer.rows() == before
     assert is_refused(trainer.steps(count=left + 1), 403, "budget_exceeded")["max_count_that_fits"] == left
     cut = trainer.steps(count=left + 1, on_exceed="truncate").json()
@@ -253,10 +253,10 @@ def test_a_plan_that_follows_on_one_that_gave_way_gets_what_fits(trainer: Traine
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
     preceding = {"reservation": held, "steps_executed": 7}
-    told = is_refused(trainer.reserve((LOUD, MANY), preceding=preceding), 403, "budget_exceeded")
-    assert told["limit_change"]["epsilon_before"] == 1.0
+    answer = is_refused(trainer.reserve((LOUD, MANY), preceding=preceding), 403, "budget_exceeded")
+    assert answer["limit_change"]["epsilon_before"] == 1.0
     assert plan(trainer, held)["status"] == "active"
-    made = trainer.reserve((LOUD, told["max_count_that_fits"]), preceding=preceding)
+    made = trainer.reserve((LOUD, answer["max_count_that_fits"]), preceding=preceding)
     assert made.status_code == 201, made.text
     assert within_limits(trainer.path())
     assert trainer.sound()

@@ -16,7 +16,7 @@ from app.service import placements
 from app.service.monitoring import database_collector
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
-from tests.api.conftest import House, furnish
+from tests.api.conftest import SeededLedger, furnish
 from tests.api.trainer import HUGE
 from tests.ledgers import Ledger, open_ledger
 from tests.service.tampering import TEAM, shift_curve, tampering
@@ -59,14 +59,14 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def watched(tmp_path: Path, fresh: None) -> Iterator[House]:
+def watched(tmp_path: Path, fresh: None) -> Iterator[SeededLedger]:
     del fresh
     with open_ledger(tmp_path, metrics_token=TOKEN) as ledger:
         yield furnish(ledger)
 
 
-def test_without_a_token_anybody_reads_and_nobody_is_named(house: House) -> None:
-    reply = _scrape(house.ledger)
+def test_without_a_token_anybody_reads_and_nobody_is_named(shared: SeededLedger) -> None:
+    reply = _scrape(shared.ledger)
     assert reply.status_code == 200
     assert reply.headers["content-type"].startswith("text/plain; version=")
     assert "epsilon_ledger_decisions_total" in reply.text
@@ -76,17 +76,17 @@ def test_without_a_token_anybody_reads_and_nobody_is_named(house: House) -> None
 
 
 @pytest.mark.parametrize("sent", [None, "Bearer other-for-prometheus", f"Basic {TOKEN}", TOKEN])
-def test_with_a_token_nobody_reads_without_it(watched: House, sent: str | None) -> None:
+def test_with_a_token_nobody_reads_without_it(watched: SeededLedger, sent: str | None) -> None:
     reply = _scrape(watched.ledger, **({"Authorization": sent} if sent else {}))
     assert (reply.status_code, reply.json()["code"]) == (401, "unauthenticated")
     assert "mimic" not in reply.text
 
 
-def test_an_api_key_does_not_open_metrics(watched: House) -> None:
+def test_an_api_key_does_not_open_metrics(watched: SeededLedger) -> None:
     assert watched.ledger.get("/metrics", "admin").status_code == 401
 
 
-def test_with_the_token_the_fullest_accounts_are_named(watched: House) -> None:
+def test_with_the_token_the_fullest_accounts_are_named(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
     named = {labels: value for (name, labels), value in found.items() if name.endswith("account_epsilon_ratio")}
     (owner,) = {dict(labels)["organisation"] for labels in named}
@@ -104,16 +104,16 @@ def test_with_the_token_the_fullest_accounts_are_named(watched: House) -> None:
 def test_only_so_many_accounts_are_named_and_the_fullest_are(tmp_path: Path, fresh: None) -> None:
     del fresh
     with open_ledger(tmp_path, metrics_token=TOKEN, metrics_top_accounts=1) as ledger:
-        house = furnish(ledger)
+        shared = furnish(ledger)
         ledger.budget("idle")
         found = _read(ledger)
         named = [dict(labels)["account"] for name, labels in found if name.endswith("account_utilisation_ratio")]
         assert sorted(named) == ["mimic", "mimic/icu-team"]
         assert _value(found, "accounts", placement="default", kind="budget") == 3
-        assert house.run not in str(found)
+        assert shared.run not in str(found)
 
 
-def test_decisions_are_counted_by_what_became_of_them(watched: House) -> None:
+def test_decisions_are_counted_by_what_became_of_them(watched: SeededLedger) -> None:
     ledger, steps = watched.ledger, f"/v1/runs/{watched.run}/steps"
     before = _read(ledger)
     ask = {"first_step": 1, "count": 3}
@@ -141,7 +141,7 @@ def test_decisions_are_counted_by_what_became_of_them(watched: House) -> None:
     assert more("commit_batch_size_count") == more("commit_duration_seconds_count") >= 5
 
 
-def test_no_request_makes_a_new_label_up(watched: House) -> None:
+def test_no_request_makes_a_new_label_up(watched: SeededLedger) -> None:
     before = {key for key in _read(watched.ledger) if "mimic" not in str(key)}
     for number in range(9):
         watched.ledger.http.request(f"BREW{number}", f"/v1/runs/secret{number}/teapot")
@@ -152,21 +152,21 @@ def test_no_request_makes_a_new_label_up(watched: House) -> None:
     assert len(made) <= 2
 
 
-def test_what_waits_for_webhooks_is_told(watched: House) -> None:
+def test_what_waits_for_webhooks_is_told(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
     assert _value(found, "webhook_deliveries_pending", placement="default") >= 1
     assert _value(found, "webhook_oldest_pending_delivery_age_seconds", placement="default") > 0
     assert _value(found, "webhooks_disabled", placement="default") == 0
 
 
-def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: House) -> None:
+def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: SeededLedger) -> None:
     assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 0
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql("UPDATE decisions SET entry_hash = zeroblob(32)")
     assert _value(_read(watched.ledger), "run_chain_mismatches", placement="default") == 1
 
 
-def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: House) -> None:
+def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: SeededLedger) -> None:
     first = _read(watched.ledger)
     assert _value(first, "oldest_unsigned_entry_age_seconds", placement="default") > 0
     assert watched.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
@@ -179,7 +179,7 @@ def test_a_checkpoint_of_another_history_is_noticed_without_verify(watched: Hous
     assert _value(_read(watched.ledger), "checkpoint_mismatches", placement="default") == 1
 
 
-def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
+def test_an_account_that_is_stopped_is_counted(watched: SeededLedger) -> None:
     with tampering(watched.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
     assert watched.ledger.post("/v1/verifications", None, "auditor").status_code == 201
@@ -193,24 +193,26 @@ def test_an_account_that_is_stopped_is_counted(watched: House) -> None:
         "DELETE FROM balances WHERE account_id LIKE 'bud_%'",
     ],
 )
-def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: House, damage: str) -> None:
+def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedger, damage: str) -> None:
     with tampering(watched.ledger.database) as tx:
         tx.exec_driver_sql(damage)
     named = [dict(labels)["account"] for name, labels in _read(watched.ledger) if name.endswith("_epsilon_ratio")]
     assert named == ["mimic"]
 
 
-def test_what_was_looked_at_is_told_again_for_a_while(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    _scrape(house.ledger)
+def test_what_was_looked_at_is_told_again_for_a_while(shared: SeededLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    _scrape(shared.ledger)
 
     def read(*_: object) -> None:
         raise AssertionError("looked again")
 
     monkeypatch.setattr(database_collector._PlacementCollector, "read_stats", read)
-    assert _scrape(house.ledger).status_code == 200
+    assert _scrape(shared.ledger).status_code == 200
 
 
-def test_a_database_that_is_gone_is_told_and_the_rest_as_well(watched: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_gone_is_told_and_the_rest_as_well(
+    watched: SeededLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(placements, "rehearse", lambda _: Fault.SILENT)
     found = _read(watched.ledger)
     assert found["epsilon_ledger_ready", frozenset({("placement", "default")})] == 0
@@ -219,14 +221,14 @@ def test_a_database_that_is_gone_is_told_and_the_rest_as_well(watched: House, mo
 
 
 def test_a_worker_that_was_killed_while_it_began_hides_no_other(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: SeededLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SHARED_FOLDER, str(tmp_path))
     other: Any = MmapedDict(str(tmp_path / "counter_2.db"))  # type: ignore[no-untyped-call]
     other.write_value(mmap_key("steps", "steps_total", [], [], "Steps."), 3.0, 0.0)
     other.close()
     (tmp_path / "counter_1.db").touch()
-    reply = _scrape(house.ledger)
+    reply = _scrape(shared.ledger)
     assert reply.status_code == 200, reply.text
     assert samples_of(reply.text)["steps_total", frozenset()] == 3
 
@@ -239,7 +241,7 @@ def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "answer"),
     [
         ({"metrics_token": "short"}, "at least 16"),
         ({"metrics_token": "with a blank in between"}, "pattern"),
@@ -248,6 +250,6 @@ def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
         ({"metrics_token_file": "/nowhere", "metrics_token": TOKEN}, "set either EPSILON_LEDGER_METRICS_TOKEN or"),
     ],
 )
-def test_a_token_that_cannot_be_meant_is_refused(given: dict[str, str], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_a_token_that_cannot_be_meant_is_refused(given: dict[str, str], answer: str) -> None:
+    with pytest.raises(ValidationError, match=answer):
         Settings(**given)  # type: ignore[arg-type]

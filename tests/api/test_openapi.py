@@ -9,6 +9,7 @@ from openapi_spec_validator import validate
 
 from app.api.openapi import MAX_SHARED_CODES, openapi_text
 from app.api.problems import STATUSES
+from tests.api.answer_validation import PROBLEM_JSON
 from tests.api.operations import (
     APP,
     DOCUMENT,
@@ -21,7 +22,6 @@ from tests.api.operations import (
     errors,
     resolved,
 )
-from tests.api.witness import PROBLEM_JSON
 from tests.conftest import Ledger
 from tests.each import for_each
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.service.verification import verify
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
 
@@ -14,18 +14,18 @@ def _stated(delta: float, epsilon: float = 0.01) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [1, 10, 10**9])
-def test_deltas_beyond_all_bounds_are_refused_with_numbers(home: House, count: int) -> None:
+def test_deltas_beyond_all_bounds_are_refused_with_numbers(seeded: SeededLedger, count: int) -> None:
     body = {"event": _stated(0.3), "count": count}
-    reply = home.ledger.post(f"/v1/runs/{home.run}/steps", body, "trainer", Idempotency_Key="k-1")
-    told = reply.json()
-    assert (reply.status_code, told["code"]) == (403, "budget_exceeded")
-    assert 0.3 <= told["delta_requested"] <= 1
-    assert told["delta_left"] < 1e-6
-    assert told["epsilon_requested"] == "Infinity"
-    assert "of delta for themselves" in told["detail"]
-    again = home.ledger.post(f"/v1/runs/{home.run}/steps", body, "trainer", Idempotency_Key="k-1")
-    assert again.json() | {"request_id": None} == told | {"request_id": None}
-    assert verify(home.ledger.database).sound
+    reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", body, "trainer", Idempotency_Key="k-1")
+    answer = reply.json()
+    assert (reply.status_code, answer["code"]) == (403, "budget_exceeded")
+    assert 0.3 <= answer["delta_requested"] <= 1
+    assert answer["delta_left"] < 1e-6
+    assert answer["epsilon_requested"] == "Infinity"
+    assert "of delta for themselves" in answer["detail"]
+    again = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", body, "trainer", Idempotency_Key="k-1")
+    assert again.json() | {"request_id": None} == answer | {"request_id": None}
+    assert verify(seeded.ledger.database).sound
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "declared"])

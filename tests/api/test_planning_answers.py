@@ -11,7 +11,7 @@ from app.ledger.filters import FilterKind
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_trajectory
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import DOCUMENT
 from tests.conftest import SAMPLED
 
@@ -22,11 +22,11 @@ TARGET = {"event": SAMPLED, "epsilon": 2.0, "delta": 1e-5}
 STEP = event_from_dict(SAMPLED)
 
 
-def ask(house: House, what: str, body: dict[str, Any], role: str = "viewer") -> dict[str, Any]:
-    before = house.rows()
-    reply = house.ledger.post(f"/v1/accounting/{what}", body, role)
+def ask(shared: SeededLedger, what: str, body: dict[str, Any], role: str = "viewer") -> dict[str, Any]:
+    before = shared.rows()
+    reply = shared.ledger.post(f"/v1/accounting/{what}", body, role)
     assert reply.status_code == 200, reply.text
-    assert house.rows() == before
+    assert shared.rows() == before
     answer: dict[str, Any] = reply.json()
     return answer
 
@@ -35,10 +35,10 @@ def goal(kind: FilterKind = FilterKind.DECLARED, other_events: tuple[StepEvent, 
     return CalibrationGoal(2.0, 1e-5, kind, other_events, PlanAssumptions())
 
 
-def test_the_epsilon_of_a_plan_comes_with_other_accountants(house: House) -> None:
-    sampled = ask(house, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
+def test_the_epsilon_of_a_plan_comes_with_other_accountants(shared: SeededLedger) -> None:
+    sampled = ask(shared, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
     assert [item["name"] for item in sampled["accountants"]] == ["rdp", "adaptive", "rdp_classic"]
-    answer = ask(house, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
+    answer = ask(shared, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
     assert list(found) == ["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
     assert found["rdp"]["epsilon"] == answer["epsilon"]
@@ -48,120 +48,120 @@ def test_the_epsilon_of_a_plan_comes_with_other_accountants(house: House) -> Non
     assert all(item["note"] and item["epsilon"] > 0 for item in answer["accountants"])
 
 
-def test_an_accountant_that_proves_nothing_answers_infinity(house: House) -> None:
+def test_an_accountant_that_proves_nothing_answers_infinity(shared: SeededLedger) -> None:
     loud = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9}
-    answer = ask(house, "epsilon", {"events": [loud], "delta": 1e-5})
+    answer = ask(shared, "epsilon", {"events": [loud], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
     assert found["rdp"]["epsilon"] == "Infinity"
     assert found["zcdp"]["epsilon"] > 1e14
 
 
-def test_the_delta_of_a_plan(house: House) -> None:
+def test_the_delta_of_a_plan(shared: SeededLedger) -> None:
     for epsilon in (0, 0.5, 4.0, 10_000):
-        answer = ask(house, "delta", {"events": PLAN, "epsilon": epsilon})
+        answer = ask(shared, "delta", {"events": PLAN, "epsilon": epsilon})
         expected = plan_delta(STEPS, epsilon, PlanAssumptions())
         assert (answer["delta"], answer["optimal_order"]) == (expected.delta, expected.optimal_order)
         assert answer["epsilon"] == epsilon
-    back = ask(house, "epsilon", {"events": PLAN, "delta": 1e-5})
-    assert ask(house, "delta", {"events": PLAN, "epsilon": back["epsilon"]})["delta"] == pytest.approx(1e-5, rel=1e-9)
+    back = ask(shared, "epsilon", {"events": PLAN, "delta": 1e-5})
+    assert ask(shared, "delta", {"events": PLAN, "epsilon": back["epsilon"]})["delta"] == pytest.approx(1e-5, rel=1e-9)
 
 
-def test_the_delta_of_a_gaussian_comes_with_the_exact_one(house: House) -> None:
-    answer = ask(house, "delta", {"events": [{"event": GAUSSIAN, "count": 10}], "epsilon": 4.0})
+def test_the_delta_of_a_gaussian_comes_with_the_exact_one(shared: SeededLedger) -> None:
+    answer = ask(shared, "delta", {"events": [{"event": GAUSSIAN, "count": 10}], "epsilon": 4.0})
     found = {item["name"]: item["delta"] for item in answer["accountants"]}
     assert 0 < found["analytic_gaussian"] < found["rdp"] == answer["delta"] < found["zcdp"]
 
 
-def test_a_trajectory_is_the_epsilon_at_each_of_its_steps(house: House) -> None:
-    answer = ask(house, "trajectory", {"events": PLAN, "delta": 1e-5, "max_points": 7})
+def test_a_trajectory_is_the_epsilon_at_each_of_its_steps(shared: SeededLedger) -> None:
+    answer = ask(shared, "trajectory", {"events": PLAN, "delta": 1e-5, "max_points": 7})
     expected = plan_trajectory(STEPS, 1e-5, 7, PlanAssumptions())
     assert [(point["step"], point["epsilon"]) for point in answer["points"]] == [
         (point.step, point.epsilon) for point in expected.points
     ]
     assert answer["steps"] == answer["points"][-1]["step"] == 902
-    whole = ask(house, "epsilon", {"events": PLAN, "delta": 1e-5})
+    whole = ask(shared, "epsilon", {"events": PLAN, "delta": 1e-5})
     assert answer["points"][-1]["epsilon"] == whole["epsilon"]
-    assert len(ask(house, "trajectory", {"events": PLAN, "delta": 1e-5})["points"]) == 200
+    assert len(ask(shared, "trajectory", {"events": PLAN, "delta": 1e-5})["points"]) == 200
 
 
-def test_a_trajectory_beyond_every_bound_is_infinite(house: House) -> None:
+def test_a_trajectory_beyond_every_bound_is_infinite(shared: SeededLedger) -> None:
     loud = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9}
-    answer = ask(house, "trajectory", {"events": [{"event": GAUSSIAN}, loud], "delta": 1e-5, "max_points": 2})
+    answer = ask(shared, "trajectory", {"events": [{"event": GAUSSIAN}, loud], "delta": 1e-5, "max_points": 2})
     assert [point["epsilon"] == "Infinity" for point in answer["points"]] == [False, True]
     assert answer["warnings"]
 
 
-def test_the_noise_for_a_target(house: House) -> None:
+def test_the_noise_for_a_target(shared: SeededLedger) -> None:
     for kind in FilterKind:
-        answer = ask(house, "noise-multiplier", TARGET | {"count": 10_000, "filter": str(kind)})
+        answer = ask(shared, "noise-multiplier", TARGET | {"count": 10_000, "filter": str(kind)})
         expected = smallest_noise(STEP, 10_000, goal(kind))
         assert answer["noise_multiplier"] == expected.value == answer["event"]["event"]["noise_multiplier"]
         assert (answer["reachable"], answer["warnings"]) == (True, [])
         plan = {"events": [{"event": answer["event"], "count": 10_000}], "delta": 1e-5}
-        assert ask(house, "epsilon", plan)["epsilon"] == answer["epsilon"] <= 2.0
+        assert ask(shared, "epsilon", plan)["epsilon"] == answer["epsilon"] <= 2.0
 
 
-def test_the_noise_beside_what_else_is_planned(house: House) -> None:
-    alone = ask(house, "noise-multiplier", TARGET | {"count": 1000})
-    beside = ask(house, "noise-multiplier", TARGET | {"count": 1000, "other_events": PLAN[1:]})
+def test_the_noise_beside_what_else_is_planned(shared: SeededLedger) -> None:
+    alone = ask(shared, "noise-multiplier", TARGET | {"count": 1000})
+    beside = ask(shared, "noise-multiplier", TARGET | {"count": 1000, "other_events": PLAN[1:]})
     assert beside["noise_multiplier"] > alone["noise_multiplier"]
     plan = {"events": [*PLAN[1:], {"event": beside["event"], "count": 1000}], "delta": 1e-5}
-    assert ask(house, "epsilon", plan)["epsilon"] == beside["epsilon"]
+    assert ask(shared, "epsilon", plan)["epsilon"] == beside["epsilon"]
 
 
-def test_the_steps_for_a_target(house: House) -> None:
+def test_the_steps_for_a_target(shared: SeededLedger) -> None:
     for kind in FilterKind:
-        answer = ask(house, "steps", TARGET | {"filter": str(kind), "steps_per_epoch": 100})
+        answer = ask(shared, "steps", TARGET | {"filter": str(kind), "steps_per_epoch": 100})
         expected = most_steps(STEP, goal(kind), 100)
         assert (answer["steps"], answer["epochs"]) == (expected.steps, expected.epochs)
         assert answer["epsilon_after_epochs"] <= answer["epsilon"] <= 2.0
     fits = {"events": [{"event": SAMPLED, "count": 1404}], "delta": 1e-5}
     one_more = {"events": [{"event": SAMPLED, "count": 1405}], "delta": 1e-5}
-    assert ask(house, "epsilon", fits)["epsilon"] <= 2.0 < ask(house, "epsilon", one_more)["epsilon"]
-    assert ask(house, "steps", TARGET)["steps"] == 1404
-    assert ask(house, "steps", TARGET)["epochs"] is None
+    assert ask(shared, "epsilon", fits)["epsilon"] <= 2.0 < ask(shared, "epsilon", one_more)["epsilon"]
+    assert ask(shared, "steps", TARGET)["steps"] == 1404
+    assert ask(shared, "steps", TARGET)["epochs"] is None
 
 
-def test_the_sampling_for_a_target(house: House) -> None:
+def test_the_sampling_for_a_target(shared: SeededLedger) -> None:
     for kind in FilterKind:
-        answer = ask(house, "sampling-probability", TARGET | {"count": 10_000, "filter": str(kind)})
+        answer = ask(shared, "sampling-probability", TARGET | {"count": 10_000, "filter": str(kind)})
         expected = largest_sampling(STEP, 10_000, goal(kind))
         assert answer["sampling_probability"] == expected.value == answer["event"]["sampling_probability"]
         assert answer["epsilon"] <= 2.0
 
 
-def test_what_cannot_be_reached_is_null_with_a_reason(house: House) -> None:
+def test_what_cannot_be_reached_is_null_with_a_reason(shared: SeededLedger) -> None:
     loud = [{"event": {"type": "gaussian", "noise_multiplier": 0.5}}]
     for what, name in (("noise-multiplier", "noise_multiplier"), ("sampling-probability", "sampling_probability")):
-        answer = ask(house, what, TARGET | {"count": 10, "other_events": loud})
+        answer = ask(shared, what, TARGET | {"count": 10, "other_events": loud})
         assert (answer[name], answer["event"], answer["epsilon"], answer["reachable"]) == (None, None, None, False)
         assert "alone exceed" in answer["warnings"][0]
-    steps = ask(house, "steps", TARGET | {"other_events": loud})
+    steps = ask(shared, "steps", TARGET | {"other_events": loud})
     assert (steps["steps"], steps["epsilon"]) == (0, None)
-    none = ask(house, "steps", {"event": GAUSSIAN, "epsilon": 0.01, "delta": 1e-5, "steps_per_epoch": 5})
+    none = ask(shared, "steps", {"event": GAUSSIAN, "epsilon": 0.01, "delta": 1e-5, "steps_per_epoch": 5})
     assert (none["steps"], none["epochs"], none["epsilon"]) == (0, 0, 0)
     assert "Not even one step" in none["warnings"][0]
 
 
-def test_laplace_noise_for_a_softmax_release(house: House) -> None:
-    answer = ask(house, "laplace", {"bound": 1e-5, "probability": 0.9, "l1_sensitivity": 2})
+def test_laplace_noise_for_a_softmax_release(shared: SeededLedger) -> None:
+    answer = ask(shared, "laplace", {"bound": 1e-5, "probability": 0.9, "l1_sensitivity": 2})
     assert answer["epsilon"] == pytest.approx(460_517.0186, rel=1e-9)
     assert answer["scale"] == pytest.approx(4.342944819e-6, rel=1e-9)
     assert answer["epsilon_rdp"] is None
     assert "vacuous" in answer["warnings"][0]
-    back = ask(house, "laplace", {"scale": answer["scale"], "l1_sensitivity": 2})
+    back = ask(shared, "laplace", {"scale": answer["scale"], "l1_sensitivity": 2})
     assert back["bound"] == pytest.approx(1e-5, rel=1e-12)
 
 
-def test_many_laplace_releases_by_sum_and_by_renyi(house: House) -> None:
-    answer = ask(house, "laplace", {"scale": 20, "l1_sensitivity": 1, "releases": 1000, "delta": 1e-5})
+def test_many_laplace_releases_by_sum_and_by_renyi(shared: SeededLedger) -> None:
+    answer = ask(shared, "laplace", {"scale": 20, "l1_sensitivity": 1, "releases": 1000, "delta": 1e-5})
     assert answer["epsilon_basic"] == pytest.approx(50.0)
     assert answer["epsilon_rdp"] < 10
     event = {"event": {"type": "laplace", "noise_multiplier": answer["noise_multiplier"]}, "count": 1000}
-    assert ask(house, "epsilon", {"events": [event], "delta": 1e-5})["epsilon"] == answer["epsilon_rdp"]
+    assert ask(shared, "epsilon", {"events": [event], "delta": 1e-5})["epsilon"] == answer["epsilon_rdp"]
 
 
-def test_warnings_are_part_of_every_answer(house: House) -> None:
+def test_warnings_are_part_of_every_answer(shared: SeededLedger) -> None:
     odd = {"population_size": 1000, "batches": "shuffled"}
     plan = {"events": PLAN, "delta": 0.01} | odd
     for what, body in (
@@ -172,23 +172,23 @@ def test_warnings_are_part_of_every_answer(house: House) -> None:
         ("steps", TARGET | odd | {"delta": 0.01}),
         ("delta", {"events": PLAN, "epsilon": 0.1} | odd),
     ):
-        found = "\n".join(ask(house, what, body)["warnings"])
+        found = "\n".join(ask(shared, what, body)["warnings"])
         assert "one whole record" in found, what
         assert "shuffled" in found, what
 
 
-def test_batches_in_turn_are_no_batches_drawn_anew(house: House) -> None:
+def test_batches_in_turn_are_no_batches_drawn_anew(shared: SeededLedger) -> None:
     batch = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sample_size": 10, "event": GAUSSIAN}
     plan = {"events": [{"event": batch}], "delta": 1e-5, "neighboring_relation": "replace_one"}
-    assert ask(house, "epsilon", plan | {"batches": "fixed"})["warnings"] == []
-    (found,) = ask(house, "epsilon", plan | {"batches": "shuffled"})["warnings"]
+    assert ask(shared, "epsilon", plan | {"batches": "fixed"})["warnings"] == []
+    (found,) = ask(shared, "epsilon", plan | {"batches": "shuffled"})["warnings"]
     assert "drawn anew at every step" in found
 
 
-def test_the_relation_is_that_of_the_question(house: House) -> None:
+def test_the_relation_is_that_of_the_question(shared: SeededLedger) -> None:
     target = {"event": GAUSSIAN, "count": 1, "epsilon": 1.0, "delta": 1e-5}
-    once = ask(house, "noise-multiplier", target)["noise_multiplier"]
-    twice = ask(house, "noise-multiplier", target | {"neighboring_relation": "replace_one"})["noise_multiplier"]
+    once = ask(shared, "noise-multiplier", target)["noise_multiplier"]
+    twice = ask(shared, "noise-multiplier", target | {"neighboring_relation": "replace_one"})["noise_multiplier"]
     assert twice == pytest.approx(2 * once, rel=1e-5)
 
 
@@ -204,10 +204,10 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("schema", EXAMPLES)
-def test_the_documents_examples_are_what_the_service_answers(house: House, schema: str) -> None:
+def test_the_documents_examples_are_what_the_service_answers(shared: SeededLedger, schema: str) -> None:
     what, expected = EXAMPLES[schema]
     (question,) = DOCUMENT["components"]["schemas"][schema]["examples"]
-    _same(ask(house, what, question), expected)
+    _same(ask(shared, what, question), expected)
 
 
 def _same(found: object, expected: object) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.test_bad_fields import DELTAS, EPSILONS, NO_COUNTS, NO_EVENTS, NO_LISTS, NO_NUMBERS, NO_TEXTS
 from tests.conftest import SAMPLED
 
@@ -56,9 +56,9 @@ FIELDS: dict[str, dict[str, list[str]]] = {
 EACH_FIELD = [(what, field) for what, fields in FIELDS.items() for field in fields]
 
 
-def send(house: House, what: str, text: str) -> httpx2.Response:
-    headers = house.ledger.headers("viewer") | {"Content-Type": "application/json"}
-    return house.ledger.http.post(f"/v1/accounting/{what}", content=text.encode(), headers=headers)
+def send(shared: SeededLedger, what: str, text: str) -> httpx2.Response:
+    headers = shared.ledger.headers("viewer") | {"Content-Type": "application/json"}
+    return shared.ledger.http.post(f"/v1/accounting/{what}", content=text.encode(), headers=headers)
 
 
 def refused(reply: httpx2.Response, status: int, code: str) -> str:
@@ -68,40 +68,42 @@ def refused(reply: httpx2.Response, status: int, code: str) -> str:
 
 
 @pytest.mark.parametrize("what", GOOD)
-def test_the_question_itself_is_good(house: House, what: str) -> None:
-    assert send(house, what, json.dumps(GOOD[what])).status_code == 200
+def test_the_question_itself_is_good(shared: SeededLedger, what: str) -> None:
+    assert send(shared, what, json.dumps(GOOD[what])).status_code == 200
 
 
 @pytest.mark.parametrize(("what", "field"), EACH_FIELD)
-def test_a_field_that_is_not_what_it_should_be_is_an_invalid_request(house: House, what: str, field: str) -> None:
+def test_a_field_that_is_not_what_it_should_be_is_an_invalid_request(
+    shared: SeededLedger, what: str, field: str
+) -> None:
     for value in FIELDS[what][field]:
         text = json.dumps(GOOD[what] | {field: "@"}).replace('"@"', value)
-        refused(send(house, what, text), 422, "invalid_request")
+        refused(send(shared, what, text), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("what", GOOD)
-def test_an_unknown_field_is_an_invalid_request(house: House, what: str) -> None:
+def test_an_unknown_field_is_an_invalid_request(shared: SeededLedger, what: str) -> None:
     for field in ("x", "sigma", "Delta", "org", "mode"):
-        refused(send(house, what, json.dumps(GOOD[what] | {field: 1})), 422, "invalid_request")
+        refused(send(shared, what, json.dumps(GOOD[what] | {field: 1})), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("what", GOOD)
-def test_what_must_be_there_is_asked_for_by_name(house: House, what: str) -> None:
+def test_what_must_be_there_is_asked_for_by_name(shared: SeededLedger, what: str) -> None:
     may_be_left_out = {"max_points", "steps_per_epoch", "releases", "probability"}
     if what == "laplace":
         may_be_left_out |= {"delta"}
     for field in GOOD[what]:
         rest = {name: value for name, value in GOOD[what].items() if name != field}
-        reply = send(house, what, json.dumps(rest))
+        reply = send(shared, what, json.dumps(rest))
         if field in may_be_left_out:
             assert reply.status_code == 200, field
         else:
             assert field in refused(reply, 422, "invalid_request")
 
 
-def test_laplace_noise_has_a_scale_or_a_bound_and_not_both(house: House) -> None:
+def test_laplace_noise_has_a_scale_or_a_bound_and_not_both(shared: SeededLedger) -> None:
     for body in ({"l1_sensitivity": 1}, {"l1_sensitivity": 1, "scale": 1, "bound": 1}):
-        assert "`scale` or `bound`" in refused(send(house, "laplace", json.dumps(body)), 422, "invalid_request")
+        assert "`scale` or `bound`" in refused(send(shared, "laplace", json.dumps(body)), 422, "invalid_request")
 
 
 WITH_EVENTS = [what for what in GOOD if what != "laplace"]
@@ -112,51 +114,51 @@ def with_event(what: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", WITH_EVENTS)
-def test_an_unknown_event_is_unsupported(house: House, what: str) -> None:
-    refused(send(house, what, json.dumps(with_event(what, {"type": "bogus"}))), 422, "unsupported_event")
+def test_an_unknown_event_is_unsupported(shared: SeededLedger, what: str) -> None:
+    refused(send(shared, what, json.dumps(with_event(what, {"type": "bogus"}))), 422, "unsupported_event")
 
 
 @pytest.mark.parametrize("what", WITH_EVENTS)
-def test_an_event_without_a_bound_under_the_relation_is_unsupported(house: House, what: str) -> None:
+def test_an_event_without_a_bound_under_the_relation_is_unsupported(shared: SeededLedger, what: str) -> None:
     body = GOOD[what] | {"neighboring_relation": "replace_one"}
-    assert "replace_one" in refused(send(house, what, json.dumps(body)), 422, "unsupported_event")
+    assert "replace_one" in refused(send(shared, what, json.dumps(body)), 422, "unsupported_event")
 
 
 @pytest.mark.parametrize("what", ["noise-multiplier", "sampling-probability"])
-def test_an_event_without_the_parameter_asked_for_is_unsupported(house: House, what: str) -> None:
+def test_an_event_without_the_parameter_asked_for_is_unsupported(shared: SeededLedger, what: str) -> None:
     body = with_event(what, {"type": "exponential", "epsilon": 0.1})
-    assert "no single" in refused(send(house, what, json.dumps(body)), 422, "unsupported_event")
+    assert "no single" in refused(send(shared, what, json.dumps(body)), 422, "unsupported_event")
 
 
-def test_an_event_that_does_not_fit_besides_is_named(house: House) -> None:
+def test_an_event_that_does_not_fit_besides_is_named(shared: SeededLedger) -> None:
     body = TARGET | {"count": 1, "other_events": [{"event": {"type": "bogus"}}]}
-    refused(send(house, "noise-multiplier", json.dumps(body)), 422, "unsupported_event")
+    refused(send(shared, "noise-multiplier", json.dumps(body)), 422, "unsupported_event")
     body = TARGET | {"count": 1, "other_events": [{"event": GAUSSIAN, "count": 0}]}
-    assert "other_events.0.count" in refused(send(house, "noise-multiplier", json.dumps(body)), 422, "invalid_request")
+    assert "other_events.0.count" in refused(send(shared, "noise-multiplier", json.dumps(body)), 422, "invalid_request")
 
 
 @pytest.mark.parametrize("what", WITH_EVENTS)
-def test_a_thousand_events_are_answered_and_one_more_is_too_many(house: House, what: str) -> None:
+def test_a_thousand_events_are_answered_and_one_more_is_too_many(shared: SeededLedger, what: str) -> None:
     for events, status in ((1000, 200), (1001, 413)):
         some = [{"event": GAUSSIAN}] * events
         body = GOOD[what] | ({"other_events": some} if "event" in GOOD[what] else {"events": some})
-        assert send(house, what, json.dumps(body)).status_code == status
+        assert send(shared, what, json.dumps(body)).status_code == status
 
 
 @pytest.mark.parametrize("what", WITH_EVENTS)
-def test_more_work_than_a_request_may_make_is_refused_at_once(house: House, what: str) -> None:
+def test_more_work_than_a_request_may_make_is_refused_at_once(shared: SeededLedger, what: str) -> None:
     decay = {"type": "decay", "mode": "time", "decay_rate": 1e-4, "steps": 1000, "event": SAMPLED}
     some = [{"event": decay | {"first_step": index}} for index in range(10)]
     body = GOOD[what] | ({"other_events": some} if "event" in GOOD[what] else {"events": some})
-    refused(send(house, what, json.dumps(body)), 422, "computation_limit_exceeded")
+    refused(send(shared, what, json.dumps(body)), 422, "computation_limit_exceeded")
 
 
-def test_many_selections_are_too_much_work_for_one_request(house: House) -> None:
+def test_many_selections_are_too_much_work_for_one_request(shared: SeededLedger) -> None:
     events: list[dict[str, object]] = [{"type": "gaussian", "noise_multiplier": 5.0 + index} for index in range(100)]
     for _ in range(13):
         events = [{"type": "repeat_and_select", "mean": 2.0, "shape": None, "event": event} for event in events]
     body = {"events": [{"event": event} for event in events], "delta": 1e-5}
-    reply = house.ledger.post("/v1/accounting/epsilon", body)
+    reply = shared.ledger.post("/v1/accounting/epsilon", body)
     assert (reply.status_code, reply.json()["code"]) == (422, "computation_limit_exceeded")
 
 
@@ -172,9 +174,9 @@ def test_many_selections_are_too_much_work_for_one_request(house: House) -> None
     ids=["a survey without noise", "a release of everything"],
 )
 def test_what_protects_nobody_is_answered(
-    house: House, path: str, more: dict[str, object], event: dict[str, object], count: int
+    shared: SeededLedger, path: str, more: dict[str, object], event: dict[str, object], count: int
 ) -> None:
     body = {"events": [{"event": event, "count": count}], "neighboring_relation": "replace_one"} | more
-    reply = house.ledger.post(f"/v1/accounting/{path}", body)
+    reply = shared.ledger.post(f"/v1/accounting/{path}", body)
     assert reply.status_code == 200, reply.text
     assert reply.json()["warnings"]

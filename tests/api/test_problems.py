@@ -21,7 +21,7 @@ from app.persistence.repositories import api_keys
 from app.persistence.schema import upgrade
 from app.persistence.tables import accounts
 from app.settings import Settings
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import GUARDED, valid_body
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -62,23 +62,23 @@ def test_the_reference_has_a_section_for_each_code_under_its_status() -> None:
     assert listed == {code: status for code, (status, _) in STATUSES.items()}
 
 
-def test_a_problem_names_its_type_and_its_request(home: House) -> None:
-    reply = home.ledger.http.get("/v1/runs/nowhere", headers=home.ledger.headers() | {"X-Request-Id": "mine-1"})
+def test_a_problem_names_its_type_and_its_request(seeded: SeededLedger) -> None:
+    reply = seeded.ledger.http.get("/v1/runs/nowhere", headers=seeded.ledger.headers() | {"X-Request-Id": "mine-1"})
     assert reply.json()["type"] == "urn:problem-type:epsilon-ledger:not_found"
     assert reply.json()["request_id"] == reply.headers["x-request-id"] == "mine-1"
-    refused = home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10**6})
+    refused = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10**6})
     assert refused.json()["request_id"] == refused.headers["x-request-id"]
 
 
 @contextmanager
-def _failing(home: House, fails: Callable[[str], bool]) -> Iterator[None]:
+def _failing(seeded: SeededLedger, fails: Callable[[str], bool]) -> Iterator[None]:
     """A database that fails at the statements that are named."""
 
     def fail(_: Connection, __: object, statement: str, *___: object) -> None:
         if fails(statement):
             raise OperationalError(statement, {}, Exception("disk I/O error"))
 
-    target = home.ledger.database.engine
+    target = seeded.ledger.database.engine
     event.listen(target, "before_cursor_execute", fail)
     try:
         yield
@@ -98,14 +98,14 @@ def _is_unavailable(reply: Any, what: str = "") -> None:  # noqa: ANN401 - a rep
 WITH_DATABASE = [each for each in GUARDED if "accounting" not in each.path and each.id != "getSigningKey"]
 
 
-def test_a_database_that_does_not_answer_is_503_and_changes_nothing(house: House) -> None:
-    before = house.rows()
-    with _failing(house, lambda _: True):
+def test_a_database_that_does_not_answer_is_503_and_changes_nothing(shared: SeededLedger) -> None:
+    before = shared.rows()
+    with _failing(shared, lambda _: True):
         for operation in WITH_DATABASE:
-            path, body = operation.at(**house.ids()), valid_body(operation)
-            reply = house.ledger.http.request(operation.method, path, json=body, headers=house.ledger.headers())
+            path, body = operation.at(**shared.ids()), valid_body(operation)
+            reply = shared.ledger.http.request(operation.method, path, json=body, headers=shared.ledger.headers())
             _is_unavailable(reply, operation.id)
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
 WRITES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -125,53 +125,55 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_database_that_fails_at_any_statement_keeps_nothing(home: House, what: str) -> None:
+def test_a_database_that_fails_at_any_statement_keeps_nothing(seeded: SeededLedger, what: str) -> None:
     path, body = WRITES[what]
-    before = home.rows()
+    before = seeded.rows()
     for failing in range(1, 60):
         statements = iter(range(1, 1000))
-        with _failing(home, lambda _, s=statements, f=failing: next(s) == f):  # type: ignore[misc]
-            reply = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
+        with _failing(seeded, lambda _, s=statements, f=failing: next(s) == f):  # type: ignore[misc]
+            reply = seeded.ledger.post(path.format(**seeded.ids()), body, Idempotency_Key="k-1")
         if reply.status_code != 503:
             break
         _is_unavailable(reply)
-        assert home.rows() == before, f"statement {failing}"
+        assert seeded.rows() == before, f"statement {failing}"
     assert failing > 5
     assert reply.status_code in {200, 201, 403}
     assert "idempotent-replayed" not in reply.headers
-    assert home.rows() != before
+    assert seeded.rows() != before
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_commit_that_fails_keeps_nothing(home: House, what: str) -> None:
+def test_a_commit_that_fails_keeps_nothing(seeded: SeededLedger, what: str) -> None:
     path, body = WRITES[what]
-    before = home.rows()
+    before = seeded.rows()
 
     def fail(_: Connection) -> None:
         raise OperationalError("COMMIT", {}, Exception("database or disk is full"))
 
-    event.listen(home.ledger.database.engine, "commit", fail)
-    reply = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
-    event.remove(home.ledger.database.engine, "commit", fail)
+    event.listen(seeded.ledger.database.engine, "commit", fail)
+    reply = seeded.ledger.post(path.format(**seeded.ids()), body, Idempotency_Key="k-1")
+    event.remove(seeded.ledger.database.engine, "commit", fail)
     _is_unavailable(reply)
-    assert home.rows() == before
-    again = home.ledger.post(path.format(**home.ids()), body, Idempotency_Key="k-1")
+    assert seeded.rows() == before
+    again = seeded.ledger.post(path.format(**seeded.ids()), body, Idempotency_Key="k-1")
     assert again.status_code in {200, 201, 403}
     assert "idempotent-replayed" not in again.headers
 
 
-def test_a_writer_that_does_not_finish_makes_others_repeat(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_does_not_finish_makes_others_repeat(
+    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(postgresql, "LOCK_TIMEOUT_SECONDS", 0.05)
-    home.ledger.database.dispose()  # sessions with the short time-out are opened
-    before = home.rows()
-    with home.ledger.database.write(ALL_TENANTS) as tx:
+    seeded.ledger.database.dispose()  # sessions with the short time-out are opened
+    before = seeded.rows()
+    with seeded.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(select(accounts).with_for_update())
-        _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer"))
-        _is_unavailable(home.ledger.post(f"/v1/runs/{home.run}/pause", {}, "trainer"))
-        assert home.ledger.get(f"/v1/runs/{home.run}").status_code == 200
-    assert home.rows() == before
-    assert home.ledger.post(f"/v1/runs/{home.run}/steps", {}, "trainer").status_code == 200
+        _is_unavailable(seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer"))
+        _is_unavailable(seeded.ledger.post(f"/v1/runs/{seeded.run}/pause", {}, "trainer"))
+        assert seeded.ledger.get(f"/v1/runs/{seeded.run}").status_code == 200
+    assert seeded.rows() == before
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer").status_code == 200
 
 
 def test_a_database_without_its_tables_is_alive_but_not_ready(tmp_path: Path) -> None:
@@ -194,18 +196,18 @@ def test_a_database_that_cannot_be_opened_is_503(tmp_path: Path) -> None:
 
 
 def test_a_mistake_of_the_service_is_a_problem_without_its_details(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a secret of the implementation")
 
     monkeypatch.setattr(api_keys, "find", broken)
-    reply = home.ledger.http.get("/healthz")
+    reply = seeded.ledger.http.get("/healthz")
     assert reply.status_code == 200
-    reply = home.ledger.http.get("/v1/runs/a/b", headers=home.ledger.headers())
+    reply = seeded.ledger.http.get("/v1/runs/a/b", headers=seeded.ledger.headers())
     assert reply.status_code == 404
-    monkeypatch.setattr(home.ledger.http, "event_hooks", {"request": [], "response": []})
-    reply = home.ledger.get("/v1/runs")
+    monkeypatch.setattr(seeded.ledger.http, "event_hooks", {"request": [], "response": []})
+    reply = seeded.ledger.get("/v1/runs")
     assert (reply.status_code, reply.json()["code"]) == (500, "internal_error")
     assert reply.headers["content-type"] == "application/problem+json"
     assert "secret" not in reply.text

@@ -7,7 +7,7 @@ import pytest
 
 from app.service.auth import credential_cache
 from tests.api.conftest import furnish
-from tests.api.ways import watched
+from tests.api.step_routes import watched
 from tests.conftest import Ledger, open_ledger
 from tests.persistence.dump import dump
 
@@ -24,8 +24,8 @@ def _check(reply: httpx2.Response) -> None:
 
 def test_a_key_that_asks_too_often_is_held_up_on_both_ways(tmp_path: Path) -> None:
     with open_ledger(tmp_path, rate_limit_per_second=HARDLY, rate_limit_burst=20) as ledger:
-        home = furnish(ledger)
-        steps = f"/v1/runs/{home.run}/steps"
+        seeded = furnish(ledger)
+        steps = f"/v1/runs/{seeded.run}/steps"
         with watched() as asked:
             statuses = [ledger.post(steps, {}, "trainer").status_code for _ in range(20)]
             # Three were taken by the furnishing.

@@ -10,29 +10,29 @@ import pytest
 from app.persistence.rehearsal import Fault
 from app.service.background import TaskRegistry
 from tests import postgres
-from tests.api.conftest import House, furnish
+from tests.api.conftest import SeededLedger, furnish
 from tests.conftest import need_postgresql, new_database
 from tests.ledgers import open_ledger
-from tests.service.lifting import lift
+from tests.service.quarantine_lifts import lift
 from tests.service.tampering import TEAM, shift_curve, tampering
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[House]:
+def alone(tmp_path: Path) -> Iterator[SeededLedger]:
     with open_ledger(tmp_path) as ledger:
         yield furnish(ledger)
 
 
-def _ready(house: House) -> dict[str, Any]:
-    state: Any = house.ledger.http.app.state  # type: ignore[attr-defined]
+def _ready(shared: SeededLedger) -> dict[str, Any]:
+    state: Any = shared.ledger.http.app.state  # type: ignore[attr-defined]
     state.integrity.check(state.placements.named("default"))
-    reply = house.ledger.http.get("/readyz")
+    reply = shared.ledger.http.get("/readyz")
     assert reply.status_code == 200, reply.text
-    told: dict[str, Any] = reply.json()
-    return told
+    answer: dict[str, Any] = reply.json()
+    return answer
 
 
-def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House) -> None:
+def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: SeededLedger) -> None:
     assert _ready(alone) == {"status": "ok"}
     with tampering(alone.ledger.database) as tx:
         shift_curve(tx, TEAM, -1)
@@ -56,7 +56,7 @@ def test_accounts_that_are_stopped_are_told_and_the_rest_is_served(alone: House)
         "UPDATE runs SET decision_count = decision_count + 1",
     ],
 )
-def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: House, damage: str) -> None:
+def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: SeededLedger, damage: str) -> None:
     with tampering(alone.ledger.database) as tx:
         tx.exec_driver_sql(damage)
     assert _ready(alone)["integrity_warnings"] == {
@@ -64,7 +64,7 @@ def test_a_chain_that_does_not_end_with_its_last_decision_is_told(alone: House, 
     }
 
 
-def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> None:
+def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: SeededLedger) -> None:
     assert alone.ledger.post("/v1/checkpoints", None, "auditor").status_code == 201
     assert _ready(alone) == {"status": "ok"}
     with tampering(alone.ledger.database) as tx:
@@ -73,7 +73,7 @@ def test_a_history_that_is_not_the_one_that_was_signed_is_told(alone: House) -> 
     assert _ready(alone)["integrity_warnings"] == {"default": why}
 
 
-def test_work_beside_the_requests_that_ended_is_told(alone: House) -> None:
+def test_work_beside_the_requests_that_ended_is_told(alone: SeededLedger) -> None:
     state: Any = alone.ledger.http.app.state  # type: ignore[attr-defined]
     background: TaskRegistry = state.background
     assert {name.partition(":")[0] for name in background.names} >= {"keys", "maintenance", "deliveries", "integrity"}
@@ -103,15 +103,15 @@ def test_a_database_of_an_older_version_is_not_ready(tmp_path: Path) -> None:
 def test_a_ledger_whose_table_has_another_owner_is_not_ready_until_it_has_its_own_again(tmp_path: Path) -> None:
     need_postgresql()
     with new_database("postgresql", tmp_path) as url, open_ledger(tmp_path, url) as ledger:
-        house = furnish(ledger)
+        shared = furnish(ledger)
         name = url.rpartition("/")[2]
         postgres.shared().execute("ALTER TABLE decisions OWNER TO ledger", name)
-        assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 503
+        assert ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer").status_code == 503
         assert ledger.http.get("/readyz").json()["detail"] == Fault.FORBIDDEN
         assert 'epsilon_ledger_ready{placement="default"} 0.0' in ledger.http.get("/metrics").text
         postgres.shared().execute(f"ALTER TABLE decisions OWNER TO {postgres.SERVICE}", name)
-        assert _ready(house) == {"status": "ok"}
-        assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 200
+        assert _ready(shared) == {"status": "ok"}
+        assert ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer").status_code == 200
 
 
 @pytest.mark.postgresql
@@ -120,6 +120,6 @@ def test_a_role_without_row_security_takes_steps(tmp_path: Path) -> None:
     with new_database("postgresql", tmp_path) as url:
         postgres.shared().execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET row_security = off")
         with open_ledger(tmp_path, url) as ledger:
-            house = furnish(ledger)
-            assert _ready(house) == {"status": "ok"}
-            assert ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer").status_code == 200
+            shared = furnish(ledger)
+            assert _ready(shared) == {"status": "ok"}
+            assert ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer").status_code == 200

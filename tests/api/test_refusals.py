@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.curves import GRID_VERSION, orders
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 
@@ -46,35 +46,40 @@ def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) ->
     return answer
 
 
-def test_a_refusal_has_every_number_and_they_fit_together(home: House) -> None:
-    before, read = home.rows(), home.ledger.get(f"/v1/runs/{home.run}").content
-    reply = home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")
+def test_a_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
+    before, read = seeded.rows(), seeded.ledger.get(f"/v1/runs/{seeded.run}").content
+    reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")
     assert (reply.status_code, reply.headers["content-type"]) == (403, "application/problem+json")
-    told = reply.json()
-    assert set(told) == PROBLEM | REFUSED
-    assert (told["type"], told["status"]) == ("urn:problem-type:epsilon-ledger:budget_exceeded", 403)
-    assert (told["decision"], told["run"], told["first_step"], told["count"]) == ("refused", home.run, 1, 10_000)
-    assert (told["binding_account"], told["binding_account_path"]) == (home.budget, "mimic/icu-team")
-    assert 0 < told["epsilon"] <= told["epsilon_limit"] == 1.0 <= told["epsilon_requested"]
-    assert (told["delta"], told["dry_run"]) == (1e-5, False)
-    rdp = told["rdp"]
+    response = reply.json()
+    assert set(response) == PROBLEM | REFUSED
+    assert (response["type"], response["status"]) == ("urn:problem-type:epsilon-ledger:budget_exceeded", 403)
+    assert (response["decision"], response["run"], response["first_step"], response["count"]) == (
+        "refused",
+        seeded.run,
+        1,
+        10_000,
+    )
+    assert (response["binding_account"], response["binding_account_path"]) == (seeded.budget, "mimic/icu-team")
+    assert 0 < response["epsilon"] <= response["epsilon_limit"] == 1.0 <= response["epsilon_requested"]
+    assert (response["delta"], response["dry_run"]) == (1e-5, False)
+    rdp = response["rdp"]
     assert set(rdp) == {"order", "spent", "held", "requested", "limit"}
     assert rdp["order"] in orders(GRID_VERSION)
     assert 0 < rdp["spent"] <= rdp["limit"] < rdp["spent"] + rdp["held"] + rdp["requested"]
     assert rdp["held"] == 0
-    assert 0 < told["max_count_that_fits"] < 10_000
-    assert told["noise_multiplier_that_fits"] > 1.1
-    assert "mimic/icu-team" in told["detail"]
-    assert changed(before, home.rows()) == {"decisions", "decision_events", "runs"}
-    assert home.ledger.get(f"/v1/runs/{home.run}").content == read
+    assert 0 < response["max_count_that_fits"] < 10_000
+    assert response["noise_multiplier_that_fits"] > 1.1
+    assert "mimic/icu-team" in response["detail"]
+    assert changed(before, seeded.rows()) == {"decisions", "decision_events", "runs"}
+    assert seeded.ledger.get(f"/v1/runs/{seeded.run}").content == read
 
 
-def test_an_infinite_request_is_told_as_infinite(home: House) -> None:
-    told = _ask(home.ledger, home.run, {"event": _gaussian(1e-3), "count": 10**9})
-    assert told["epsilon_requested"] == "Infinity"
-    assert "infinite" in told["detail"]
-    assert told["rdp"]["requested"] == "Infinity" or told["rdp"]["requested"] > told["rdp"]["limit"]
-    assert told["max_count_that_fits"] == 0
+def test_an_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
+    response = _ask(seeded.ledger, seeded.run, {"event": _gaussian(1e-3), "count": 10**9})
+    assert response["epsilon_requested"] == "Infinity"
+    assert "infinite" in response["detail"]
+    assert response["rdp"]["requested"] == "Infinity" or response["rdp"]["requested"] > response["rdp"]["limit"]
+    assert response["max_count_that_fits"] == 0
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "declared"])
@@ -84,10 +89,10 @@ def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, 
     for charged in (0, 7):
         if charged:
             assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
-        told = _ask(ledger, ids["run"], {"count": 10**9})
-        fitting = told["max_count_that_fits"]
-        assert told["binding_account"] == ids[level]
-        assert told["epsilon_limit"] == SMALL["epsilon"]
+        response = _ask(ledger, ids["run"], {"count": 10**9})
+        fitting = response["max_count_that_fits"]
+        assert response["binding_account"] == ids[level]
+        assert response["epsilon_limit"] == SMALL["epsilon"]
         assert fitting == ledger.get(f"/v1/runs/{ids['run']}").json()["steps_remaining"] > 0
         assert _ask(ledger, ids["run"], {"count": fitting})["decision"] == "admitted"
         more = _ask(ledger, ids["run"], {"count": fitting + 1})
@@ -124,12 +129,12 @@ def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, k
     ids = _tree(ledger, "division", kind)
     events = MIXTURES[mixture]
     for _ in range(2):
-        told = _ask(ledger, ids["run"], {"events": events})
-        fitting = told["max_count_that_fits"]
-        assert told["decision"] == "refused"
-        assert fitting < told["count"] == sum(item.get("count", 1) for item in events)
+        response = _ask(ledger, ids["run"], {"events": events})
+        fitting = response["max_count_that_fits"]
+        assert response["decision"] == "refused"
+        assert fitting < response["count"] == sum(item.get("count", 1) for item in events)
         if len(events) > 1:
-            assert told["noise_multiplier_that_fits"] is None
+            assert response["noise_multiplier_that_fits"] is None
         if fitting:
             assert _ask(ledger, ids["run"], {"events": _first(events, fitting)})["decision"] == "admitted"
         more = _ask(ledger, ids["run"], {"events": _first(events, fitting + 1)})
@@ -169,14 +174,14 @@ def test_the_noise_that_fits_is_admitted_and_less_of_it_is_not(
     if charged:
         assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
     body = REQUESTS[request_name]
-    told = _ask(ledger, ids["run"], body)
-    enough = told["noise_multiplier_that_fits"]
-    assert f"{enough:g}" in told["detail"]
+    response = _ask(ledger, ids["run"], body)
+    enough = response["noise_multiplier_that_fits"]
+    assert f"{enough:g}" in response["detail"]
     assert float(f"{enough:.3e}") == enough
 
     def answer(noise: float) -> str:
         event = _noisy(body, noise)
-        return str(_ask(ledger, ids["run"], {"event": event, "count": told["count"]})["decision"])
+        return str(_ask(ledger, ids["run"], {"event": event, "count": response["count"]})["decision"])
 
     assert answer(enough) == "admitted"
     assert answer(_quieter(enough)) == "refused"
@@ -191,17 +196,17 @@ def _noisy(body: dict[str, Any], noise: float) -> dict[str, Any]:
     return event | {"event": _gaussian(noise)}
 
 
-def test_no_noise_is_named_where_none_is_enough(home: House) -> None:
+def test_no_noise_is_named_where_none_is_enough(seeded: SeededLedger) -> None:
     event = _gaussian(100.0)
-    left = _ask(home.ledger, home.run, {"event": event, "count": 10**9})["max_count_that_fits"]
-    assert _ask(home.ledger, home.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
+    left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_count_that_fits"]
+    assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
     event = _gaussian(1e4)
-    left = _ask(home.ledger, home.run, {"event": event, "count": 10**9})["max_count_that_fits"]
+    left = _ask(seeded.ledger, seeded.run, {"event": event, "count": 10**9})["max_count_that_fits"]
     if left:
-        assert _ask(home.ledger, home.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
-    told = _ask(home.ledger, home.run, {"event": _gaussian(2.0), "count": 10**9})
-    assert (told["max_count_that_fits"], told["noise_multiplier_that_fits"]) == (0, None)
-    assert "noise multiplier" not in told["detail"]
+        assert _ask(seeded.ledger, seeded.run, {"event": event, "count": left}, dry=False)["steps_remaining"] == 0
+    response = _ask(seeded.ledger, seeded.run, {"event": _gaussian(2.0), "count": 10**9})
+    assert (response["max_count_that_fits"], response["noise_multiplier_that_fits"]) == (0, None)
+    assert "noise multiplier" not in response["detail"]
 
 
 def test_the_account_that_leaves_the_fewest_steps_is_named(ledger: Ledger) -> None:
@@ -209,7 +214,7 @@ def test_the_account_that_leaves_the_fewest_steps_is_named(ledger: Ledger) -> No
     other = ledger.run("people/division/team")
     everything = ledger.get(f"/v1/runs/{other}").json()["steps_remaining"]
     assert _ask(ledger, other, {"count": everything}, dry=False)["steps_remaining"] == 0
-    told = _ask(ledger, ids["run"], {}, dry=False)
-    assert (told["binding_account"], told["binding_account_path"]) == (ids["budget"], "people/division/team")
-    assert told["epsilon"] > 0
+    response = _ask(ledger, ids["run"], {}, dry=False)
+    assert (response["binding_account"], response["binding_account_path"]) == (ids["budget"], "people/division/team")
+    assert response["epsilon"] > 0
     assert ledger.get(f"/v1/runs/{ids['run']}").json()["epsilon"] == 0

@@ -19,9 +19,9 @@ FURNISHED = {"trainer": _hired}
 
 
 def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> None:
-    told = trainer.steps(mode="report", count=5, first_step=2).json()
-    assert (told["decision"], told["overdrawn"], told["next_step"]) == ("reported", False, 7)
-    assert told["steps_remaining"] == trainer.read()["steps_remaining"]
+    response = trainer.steps(mode="report", count=5, first_step=2).json()
+    assert (response["decision"], response["overdrawn"], response["next_step"]) == ("reported", False, 7)
+    assert response["steps_remaining"] == trainer.read()["steps_remaining"]
     assert trainer.read()["status"] == "active"
     assert trainer.history()[-1]["decision"] == "reported"
     assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 7))}
@@ -30,9 +30,9 @@ def test_what_fits_is_charged_as_if_it_had_been_asked_for(trainer: Trainer) -> N
 
 
 def test_what_is_too_much_is_charged_and_freezes_the_run(trainer: Trainer) -> None:
-    told = trainer.steps(mode="report", count=1000).json()
-    assert (told["decision"], told["overdrawn"], told["steps_remaining"]) == ("reported", True, 0)
-    assert told["epsilon"] > told["epsilon_limit"]
+    response = trainer.steps(mode="report", count=1000).json()
+    assert (response["decision"], response["overdrawn"], response["steps_remaining"]) == ("reported", True, 0)
+    assert response["epsilon"] > response["epsilon_limit"]
     assert {spent for spent, _ in trainer.balance()} == {trainer.price((LOUD, 1002))}
     assert trainer.read()["status"] == "overdrawn"
     for action in ("pause", "resume"):
@@ -60,8 +60,8 @@ def test_whoever_reads_an_account_that_is_over_its_limit_is_told_also_when_the_r
 @pytest.mark.parametrize("state", ["pause", "complete", "abort"])
 def test_no_state_drops_a_report(trainer: Trainer, state: str) -> None:
     reached = trainer.act(state).json()["status"]
-    told = trainer.steps(mode="report", count=5)
-    assert (told.status_code, told.json()["decision"]) == (200, "reported")
+    response = trainer.steps(mode="report", count=5)
+    assert (response.status_code, response.json()["decision"]) == (200, "reported")
     assert trainer.read()["status"] == reached
     assert trainer.path()[0].spent == trainer.price((LOUD, 7))
     assert trainer.steps(mode="report", count=1000).json()["overdrawn"]
@@ -89,17 +89,17 @@ def test_a_report_without_a_number_is_taken_from_an_attempt_that_was_fenced_off(
     assert trainer.act("attempts", {"first_step": 1}).json()["attempt"] == 2
     late: dict[str, Any] = {"mode": "report", "count": 3, "attempt": 1}
     is_refused(trainer.steps(**late, first_step=2), 412, "attempt_superseded")
-    told = trainer.steps(**late, key="k")
-    assert (told.status_code, told.json()["attempt"], told.json()["first_step"]) == (200, 2, 1)
-    assert trainer.steps(**late, key="k").content == told.content
+    response = trainer.steps(**late, key="k")
+    assert (response.status_code, response.json()["attempt"], response.json()["first_step"]) == (200, 2, 1)
+    assert trainer.steps(**late, key="k").content == response.content
     assert trainer.path()[0].spent == trainer.price((LOUD, 5))
     assert trainer.sound()
 
 
 def test_a_preview_of_a_report_records_nothing(trainer: Trainer) -> None:
     before = trainer.rows()
-    told = trainer.steps(mode="report", count=1000, dry_run=True).json()
-    assert (told["decision"], told["overdrawn"], told["dry_run"]) == ("reported", True, True)
+    response = trainer.steps(mode="report", count=1000, dry_run=True).json()
+    assert (response["decision"], response["overdrawn"], response["dry_run"]) == ("reported", True, True)
     assert trainer.rows() == before
 
 
@@ -110,9 +110,9 @@ def test_who_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
     other = Trainer(ledger, ledger.run("mimic/other", event=LOUD))
     assert other.steps().status_code == 200
     assert trainer.steps(mode="report", count=2000).json()["overdrawn"]
-    told = is_refused(other.steps(), 403, "budget_exceeded")
-    assert told["binding_account_path"] == "mimic"
-    assert (told["max_count_that_fits"], told["noise_multiplier_that_fits"]) == (0, None)
+    response = is_refused(other.steps(), 403, "budget_exceeded")
+    assert response["binding_account_path"] == "mimic"
+    assert (response["max_count_that_fits"], response["noise_multiplier_that_fits"]) == (0, None)
     assert is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")["binding_account_path"] == "mimic"
     is_refused(other.steps(event=QUIET, on_exceed="truncate"), 403, "budget_exceeded")
     assert other.read()["status"] == "active"
@@ -122,8 +122,8 @@ def test_who_shares_an_overdrawn_account_is_refused(trainer: Trainer) -> None:
 
 def test_a_report_takes_nothing_out_of_a_plan(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, 5))
-    told = trainer.steps(mode="report", count=3).json()
-    assert told["reservation"] is None
+    response = trainer.steps(mode="report", count=3).json()
+    assert response["reservation"] is None
     assert trainer.path()[-1].held == trainer.price((LOUD, 5))
     assert trainer.steps(mode="report", count=1000).json()["overdrawn"]
     assert trainer.end(held, "commit", 4).json()["status"] == "committed"
@@ -133,8 +133,8 @@ def test_a_report_takes_nothing_out_of_a_plan(trainer: Trainer) -> None:
 
 def test_what_is_reported_is_not_cut(trainer: Trainer) -> None:
     before = trainer.rows()
-    told = is_refused(trainer.steps(mode="report", on_exceed="truncate"), 422, "invalid_request")
-    assert "on_exceed" in told["detail"]
+    response = is_refused(trainer.steps(mode="report", on_exceed="truncate"), 422, "invalid_request")
+    assert "on_exceed" in response["detail"]
     assert trainer.rows() == before
 
 
@@ -143,9 +143,9 @@ def _infinite(answer: dict[str, Any]) -> bool:
 
 
 def test_an_infinite_loss_is_told_as_infinite(trainer: Trainer) -> None:
-    told = trainer.steps(mode="report", event=HUGE, count=10**9).json()
-    assert told["overdrawn"]
-    assert _infinite(told)
+    response = trainer.steps(mode="report", event=HUGE, count=10**9).json()
+    assert response["overdrawn"]
+    assert _infinite(response)
     assert _infinite(trainer.history()[-1])
     assert trainer.sound()
 
@@ -167,7 +167,7 @@ def test_after_an_infinite_loss_all_are_refused_with_numbers(trainer: Trainer, b
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     trainer.steps(mode="report", event=HUGE, count=10**9)
     for dry_run in (True, False):
-        told = is_refused(other.steps(**body, dry_run=dry_run), 403, "budget_exceeded")
-        assert told["max_count_that_fits"] == 0
+        response = is_refused(other.steps(**body, dry_run=dry_run), 403, "budget_exceeded")
+        assert response["max_count_that_fits"] == 0
     is_refused(other.reserve((QUIET, 1)), 403, "budget_exceeded")
     assert trainer.sound()

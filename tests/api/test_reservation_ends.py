@@ -30,8 +30,8 @@ def test_a_run_ends_with_its_trainers_word(trainer: Trainer, action: str) -> Non
     assert trainer.balance() == [(trainer.price((LOUD, 7)), trainer.price())] * 3
     after = trainer.rows()
     assert trainer.act(action, {"steps_executed": 7}).json() == trainer.act(action).json() == ended.json()
-    told = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_state_conflict")
-    assert told["steps_executed"] == 7
+    answer = is_refused(trainer.act(action, {"steps_executed": 8}), 409, "reservation_state_conflict")
+    assert answer["steps_executed"] == 7
     assert trainer.rows() == after
     assert trainer.sound()
 
@@ -41,8 +41,8 @@ def test_a_run_is_not_completed_without_a_word(trainer: Trainer) -> None:
     trainer.steps(count=3)
     before = trainer.rows()
     for body in (None, {}, {"steps_executed": None}):
-        told = is_refused(trainer.act("complete", body), 409, "reservation_state_conflict")
-        assert (told["reservation"], told["steps_authorized"]) == (held, 3)
+        answer = is_refused(trainer.act("complete", body), 409, "reservation_state_conflict")
+        assert (answer["reservation"], answer["steps_authorized"]) == (held, 3)
     assert trainer.rows() == before
 
 
@@ -220,8 +220,8 @@ def test_another_organisations_reservation_does_not_exist(trainer: Trainer) -> N
     headers = ledger.headers("admin", "clinic")
     before = trainer.rows()
     for known in (held, "res_nothing"):
-        told = is_refused(ledger.http.get(f"/v1/reservations/{known}", headers=headers), 404, "not_found")
-        assert told["detail"] == f"There is no reservation '{known}' in your organisation."
+        answer = is_refused(ledger.http.get(f"/v1/reservations/{known}", headers=headers), 404, "not_found")
+        assert answer["detail"] == f"There is no reservation '{known}' in your organisation."
         for how, body in CHANGES.items():
             reply = ledger.http.post(f"/v1/reservations/{known}/{how}", json=body, headers=headers)
             is_refused(reply, 404, "not_found")

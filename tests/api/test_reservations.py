@@ -56,11 +56,11 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
 def test_steps_of_the_plan_touch_the_runs_own_rows_only(trainer: Trainer) -> None:
     held = trainer.reserved(*PLAN)
     before, above = trainer.rows(), trainer.balance()[:-1]
-    told = [trainer.steps(event=QUIET).json(), trainer.steps(events=counted((LOUD, 4), (QUIET, 2), (LOUD, 1))).json()]
+    answer = [trainer.steps(event=QUIET).json(), trainer.steps(events=counted((LOUD, 4), (QUIET, 2), (LOUD, 1))).json()]
     after = trainer.rows()
-    assert [each["reservation"] for each in told] == [held, held]
-    assert [each["steps_remaining"] for each in told] == [2, 2]
-    assert told[-1]["binding_account"] == trainer.run
+    assert [each["reservation"] for each in answer] == [held, held]
+    assert [each["steps_remaining"] for each in answer] == [2, 2]
+    assert answer[-1]["binding_account"] == trainer.run
     assert changed(before, after) == {"accounts", "runs", "decisions", "decision_events", "reservation_items"}
     moved_rows = {row[1] for row in set(before["accounts"]) ^ set(after["accounts"])}
     assert moved_rows == {trainer.run}
@@ -96,8 +96,8 @@ def test_the_epsilon_told_under_a_plan_is_that_of_the_run(trainer: Trainer) -> N
 )
 def test_what_the_plan_does_not_cover_is_charged_to_the_accounts(trainer: Trainer, body: dict[str, Any]) -> None:
     trainer.reserved(*PLAN)
-    told = trainer.steps(**body).json()
-    assert (told["decision"], told["reservation"]) == ("admitted", None)
+    answer = trainer.steps(**body).json()
+    assert (answer["decision"], answer["reservation"]) == ("admitted", None)
     charged = [(item["event"], item["count"]) for item in trainer.history()[-1]["events"]]
     _after(trainer, trainer.price((LOUD, 2), *charged), trainer.price(*PLAN))
     assert trainer.steps(count=7).json()["reservation"] is not None
@@ -106,14 +106,14 @@ def test_what_the_plan_does_not_cover_is_charged_to_the_accounts(trainer: Traine
 def test_what_does_not_fit_is_refused_at_once_with_every_number(trainer: Trainer) -> None:
     before = trainer.rows()
     refused = trainer.reserve((LOUD, 10**6), key="k-1")
-    told = is_refused(refused, 403, "budget_exceeded")
-    assert set(told) >= MEMBERS
-    assert (told["decision"], told["count"], told["rdp"]["held"]) == ("refused", 10**6, 0)
-    rdp = told["rdp"]
+    answer = is_refused(refused, 403, "budget_exceeded")
+    assert set(answer) >= MEMBERS
+    assert (answer["decision"], answer["count"], answer["rdp"]["held"]) == ("refused", 10**6, 0)
+    rdp = answer["rdp"]
     assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"]
-    assert told["noise_multiplier_that_fits"] > 60
+    assert answer["noise_multiplier_that_fits"] > 60
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
-    fitting = told["max_count_that_fits"]
+    fitting = answer["max_count_that_fits"]
     is_refused(trainer.reserve((LOUD, fitting + 1)), 403, "budget_exceeded")
     held = trainer.reserved((LOUD, fitting))
     again = trainer.reserve((LOUD, 10**6), key="k-1")
@@ -139,8 +139,8 @@ def test_a_reservation_is_made_once_for_its_key(trainer: Trainer) -> None:
     assert (again.status_code, again.content) == (201, first.content)
     assert again.headers["idempotent-replayed"] == "true"
     is_refused(trainer.reserve(*PLAN, lease_seconds=5, key="k-1"), 422, "idempotency_key_reused")
-    told = is_refused(trainer.reserve(*PLAN), 409, "reservation_state_conflict")
-    assert told["reservation"] == first.json()["id"]
+    answer = is_refused(trainer.reserve(*PLAN), 409, "reservation_state_conflict")
+    assert answer["reservation"] == first.json()["id"]
     assert trainer.rows() == before
 
 
@@ -159,12 +159,12 @@ def test_a_plan_that_does_not_fit_leaves_no_run(trainer: Trainer) -> None:
     body = {"name": "other", "budget": "mimic/icu-team", "plan": counted((LOUD, 10**6)), "event": LOUD}
     before = trainer.rows()
     refused = trainer.post("runs", body, "k-1")
-    told = is_refused(refused, 403, "budget_exceeded")
-    assert set(told) >= MEMBERS
+    answer = is_refused(refused, 403, "budget_exceeded")
+    assert set(answer) >= MEMBERS
     assert changed(before, trainer.rows()) == {"idempotent_responses", "audit_entries"}
     assert [item["id"] for item in ledger.get("/v1/runs").json()["items"]] == [trainer.run]
     assert trainer.post("runs", body, "k-1").content == refused.content
-    fitting = counted((LOUD, told["max_count_that_fits"]))
+    fitting = counted((LOUD, answer["max_count_that_fits"]))
     is_refused(trainer.post("runs", body | {"plan": fitting}, "k-1"), 422, "idempotency_key_reused")
     assert trainer.post("runs", body | {"plan": fitting}, "k-2").status_code == 201
     assert trainer.sound()
@@ -175,13 +175,13 @@ def test_a_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer
     """Three steps were authorised: the quiet ones. Further ones are taken in the order of the plan, loud ones first."""
     held = trainer.reserved(*PLAN)
     trainer.steps(event=QUIET, count=3)
-    told = trainer.end(held, "commit", executed).json()
-    assert (told["status"], told["steps_executed"], told["steps_authorized"]) == ("committed", executed, executed)
+    answer = trainer.end(held, "commit", executed).json()
+    assert (answer["status"], answer["steps_executed"], answer["steps_authorized"]) == ("committed", executed, executed)
     assert trainer.read()["next_step"] == 2 + executed
     assert trainer.read()["reservation"] is None
     _after(trainer, trainer.price((LOUD, 2 + executed - 3), (QUIET, 3)), trainer.price())
     before = trainer.rows()
-    assert trainer.end(held, "commit", executed).json() == told
+    assert trainer.end(held, "commit", executed).json() == answer
     assert trainer.rows() == before
 
 
@@ -190,8 +190,8 @@ def test_a_commit_of_what_cannot_be_is_refused(trainer: Trainer, executed: int, 
     held = trainer.reserved(*PLAN)
     trainer.steps(event=QUIET, count=3)
     before = trainer.rows()
-    told = is_refused(trainer.end(held, "commit", executed), 422, "invalid_request")
-    assert named in told["detail"]
+    answer = is_refused(trainer.end(held, "commit", executed), 422, "invalid_request")
+    assert named in answer["detail"]
     assert trainer.rows() == before
 
 
@@ -209,14 +209,14 @@ def test_a_void_gives_everything_back_but_only_what_is_unused(trainer: Trainer) 
 def test_a_renewal_begins_the_lease_anew(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer.reserve(*PLAN, lease_seconds=600).json()
     now = moved(monkeypatch, seconds=500)
-    told = trainer.end(made["id"], "renew").json()
-    assert (told | {"expires_at": made["expires_at"]}).items() <= made.items()
-    assert told["expires_at"] > made["expires_at"]
+    answer = trainer.end(made["id"], "renew").json()
+    assert (answer | {"expires_at": made["expires_at"]}).items() <= made.items()
+    assert answer["expires_at"] > made["expires_at"]
     assert expire_reservations(trainer.ledger.database, now) == 0
     now = moved(monkeypatch, seconds=1000)
     assert trainer.steps().json()["reservation"] == made["id"]
     moved(monkeypatch, seconds=-1000)
-    assert trainer.end(made["id"], "renew").json()["expires_at"] == told["expires_at"]  # shortens none
+    assert trainer.end(made["id"], "renew").json()["expires_at"] == answer["expires_at"]  # shortens none
     assert expire_reservations(trainer.ledger.database, now) == 0
 
 
@@ -246,8 +246,8 @@ def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPat
     assert trainer.path()[-1].held == trainer.price(*PLAN)
     executed = 0 if how == "commit" else None
     for _ in range(2):
-        told = is_refused(trainer.end(held, how, executed), 409, "reservation_closed")
-        assert told["reservation_status"] == "forfeited"
+        answer = is_refused(trainer.end(held, how, executed), 409, "reservation_closed")
+        assert answer["reservation_status"] == "forfeited"
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
     _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
 
@@ -287,10 +287,10 @@ def test_what_one_run_holds_no_other_gets(trainer: Trainer) -> None:
     free = other.read()["steps_remaining"]
     held = trainer.reserved((LOUD, 30))
     assert other.read()["steps_remaining"] == free - 30
-    told = is_refused(other.steps(count=free - 29), 403, "budget_exceeded")
-    assert told["max_count_that_fits"] == free - 30
-    assert told["rdp"]["held"] > 0
-    assert "hold" in told["detail"]
+    answer = is_refused(other.steps(count=free - 29), 403, "budget_exceeded")
+    assert answer["max_count_that_fits"] == free - 30
+    assert answer["rdp"]["held"] > 0
+    assert "hold" in answer["detail"]
     assert is_refused(other.reserve((LOUD, free - 29)), 403, "budget_exceeded")["max_count_that_fits"] == free - 30
     assert other.steps(count=free - 30).status_code == 200
     assert trainer.steps(count=30).status_code == 200
@@ -299,15 +299,15 @@ def test_what_one_run_holds_no_other_gets(trainer: Trainer) -> None:
     assert trainer.sound()
 
 
-def test_a_plan_that_is_refused_is_an_act(trainer: Trainer) -> None:
+def test_a_plan_that_is_refused_is_an_audit_event(trainer: Trainer) -> None:
     """Whether it was asked for by a run, or with one: then there is no run, whose chain could keep it."""
-    told = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
+    answer = is_refused(trainer.reserve((HUGE, 3)), 403, "budget_exceeded")
     body = {"name": "never", "budget": "mimic/icu-team", "plan": [{"event": HUGE, "count": 2}]}
     is_refused(trainer.ledger.post("/v1/runs", body), 403, "budget_exceeded")
-    acts = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"]
-    plan, run = (act for act in acts if act["action"].endswith(".refused"))
+    audit_events = trainer.ledger.get("/v1/audit-events?order=oldest&limit=200", "auditor").json()["items"]
+    plan, run = (act for act in audit_events if act["action"].endswith(".refused"))
     assert (plan["action"], plan["subject"], plan["after"]["count"]) == ("reservation.refused", trainer.run, 3)
-    assert plan["after"]["binding_account"] == told["binding_account"]
+    assert plan["after"]["binding_account"] == answer["binding_account"]
     [budget] = trainer.ledger.get("/v1/budgets").json()["items"]
     assert (run["action"], run["subject"], run["after"]["count"]) == ("run.refused", budget["id"], 2)
     assert verify(trainer.ledger.database).problems == ()

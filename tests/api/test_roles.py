@@ -11,27 +11,27 @@ from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS as EVERYWHERE
 from app.persistence.repositories import organisations, raw_rows
 from app.service.governance.api_keys import create_key
-from tests.api.conftest import House
+from tests.api.answer_validation import without_request_id
+from tests.api.conftest import SeededLedger
 from tests.api.matrix import EVERYONE, MAY
 from tests.api.operations import GUARDED, Operation, valid_body, valid_headers
-from tests.api.witness import without_request_id
 from tests.conftest import SAMPLED
 
 NUMBERS: Iterator[int] = itertools.count()
 
 
-def _reservation(house: House, run: str) -> str:
+def _reservation(shared: SeededLedger, run: str) -> str:
     """An active reservation of a run."""
     plan = {"plan": [{"event": SAMPLED, "count": 1}]}
-    return str(house.ledger.post(f"/v1/runs/{run}/reservations", plan).json()["id"])
+    return str(shared.ledger.post(f"/v1/runs/{run}/reservations", plan).json()["id"])
 
 
-def _account(house: House, *, proposed: bool) -> dict[str, str]:
+def _account(shared: SeededLedger, *, proposed: bool) -> dict[str, str]:
     """A budget, and a proposal for it of somebody who is none of the askers."""
-    ids = {"account_id": str(house.ledger.budget(f"b-{next(NUMBERS)}")["id"])}
+    ids = {"account_id": str(shared.ledger.budget(f"b-{next(NUMBERS)}")["id"])}
     if proposed:
-        key = create_key(house.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC)).key
-        reply = house.ledger.http.post(
+        key = create_key(shared.ledger.database, "hospital", Role.PLANNER, datetime.now(UTC)).key
+        reply = shared.ledger.http.post(
             f"/v1/accounts/{ids['account_id']}/limit",
             json={"limit": {"epsilon": 2.0, "delta": 1e-5}, "reason": "More."},
             headers={"Authorization": f"Bearer {key}", "If-Match": "*"},
@@ -40,28 +40,28 @@ def _account(house: House, *, proposed: bool) -> dict[str, str]:
     return ids
 
 
-def _webhook(house: House) -> dict[str, str]:
+def _webhook(shared: SeededLedger) -> dict[str, str]:
     """A webhook and a delivery; the one before is disabled, as there can be twenty."""
-    for before in house.ledger.get("/v1/webhooks", "admin").json()["items"]:
-        house.ledger.post(f"/v1/webhooks/{before['id']}/disable", None)
-    webhook = house.ledger.post("/v1/webhooks", {"url": "https://alerts.example/roles"}).json()["id"]
-    delivery = house.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"]
+    for before in shared.ledger.get("/v1/webhooks", "admin").json()["items"]:
+        shared.ledger.post(f"/v1/webhooks/{before['id']}/disable", None)
+    webhook = shared.ledger.post("/v1/webhooks", {"url": "https://alerts.example/roles"}).json()["id"]
+    delivery = shared.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"]
     return {"webhook_id": webhook, "delivery_id": delivery}
 
 
-def _approved_sweep(house: House) -> str:
+def _approved_sweep(shared: SeededLedger) -> str:
     """A sweep that is approved and not charged yet, on people of its own."""
     name = f"people-{next(NUMBERS)}"
-    population = house.ledger.population(name)["id"]
-    house.ledger.budget("team", name)
+    population = shared.ledger.population(name)["id"]
+    shared.ledger.budget("team", name)
     policy = {"policy": {"approval_above_epsilon": 1e-6}, "reason": "Sweeps are looked at."}
-    sent = house.ledger.headers() | {"If-Match": "*"}
-    assert house.ledger.http.put(f"/v1/accounts/{population}/policy", json=policy, headers=sent).status_code == 200
+    sent = shared.ledger.headers() | {"If-Match": "*"}
+    assert shared.ledger.http.put(f"/v1/accounts/{population}/policy", json=policy, headers=sent).status_code == 200
     trials = {"events": [{"event": SAMPLED}], "mean": 2.0}
     body = {"name": "sweep", "budget": f"{name}/team", "charging_mode": "repeat_and_select", "trials": trials}
-    made = house.ledger.post("/v1/experiments", body).json()
-    [waiting] = house.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
-    approved = house.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer")
+    made = shared.ledger.post("/v1/experiments", body).json()
+    [waiting] = shared.ledger.get(f"/v1/proposals?account={made['run']}").json()["items"]
+    approved = shared.ledger.post(f"/v1/proposals/{waiting['id']}/approve", {}, "privacy_officer")
     assert approved.status_code == 200, approved.text
     return str(made["id"])
 
@@ -71,69 +71,69 @@ def test_the_table_names_every_operation() -> None:
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
-def test_a_role_may_do_what_the_table_says(house: House, operation: Operation) -> None:
+def test_a_role_may_do_what_the_table_says(shared: SeededLedger, operation: Operation) -> None:
     """What changes something is done by the first role that may; all of them are told to those who may not."""
-    ids = house.ids()
+    ids = shared.ids()
     if operation.method != "GET":
-        ids |= _fresh(house, operation)
+        ids |= _fresh(shared, operation)
     drawn = operation.path.endswith((".svg", ".png"))
     everyone = not drawn and (operation.method == "GET" or MAY[operation.id] == EVERYONE)
     for role in MAY[operation.id] if everyone else MAY[operation.id][:1]:
-        reply = _ask(house, operation, role, ids)
+        reply = _ask(shared, operation, role, ids)
         assert reply.status_code in {200, 201}, (role, reply.text)
 
 
-def _fresh(house: House, operation: Operation) -> dict[str, str]:
+def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
     """The ids of what an operation may end, and which the next one needs."""
     ids: dict[str, str] = {}
     if "run_id" in operation.path:
-        ids["run_id"] = house.ledger.run()
+        ids["run_id"] = shared.ledger.run()
     if "account_id" in operation.path or "proposal_id" in operation.path:
-        ids |= _account(house, proposed="proposal_id" in operation.path)
+        ids |= _account(shared, proposed="proposal_id" in operation.path)
     if operation.id == "liftQuarantine":
-        with house.ledger.database.write(EVERYWHERE) as tx:
+        with shared.ledger.database.write(EVERYWHERE) as tx:
             owner = organisations.find_organisation(tx, "hospital")
             assert owner is not None
             raw_rows.set_quarantine(tx, owner, {ids["account_id"]: "its rows were changed"}, datetime.now(UTC))
     if operation.id == "chargeExperiment":
-        ids["experiment_id"] = _approved_sweep(house)
+        ids["experiment_id"] = _approved_sweep(shared)
     if "key_id" in operation.path:
-        ids["key_id"] = str(house.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
+        ids["key_id"] = str(shared.ledger.post("/v1/api-keys", {"role": "viewer"}).json()["id"])
     if "reservation_id" in operation.path:
-        ids["reservation_id"] = _reservation(house, house.ledger.run())
+        ids["reservation_id"] = _reservation(shared, shared.ledger.run())
     if "webhook_id" in operation.path or "delivery_id" in operation.path:
-        ids |= _webhook(house)
+        ids |= _webhook(shared)
     return ids
 
 
 @pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.id)
-def test_other_roles_may_not(house: House, operation: Operation) -> None:
+def test_other_roles_may_not(shared: SeededLedger, operation: Operation) -> None:
     # Whoever proposed may withdraw it: the one here is of somebody who is none of the askers.
-    ids = house.ids() | (_account(house, proposed=True) if "proposal_id" in operation.path else {})
-    before = house.rows()
+    ids = shared.ids() | (_account(shared, proposed=True) if "proposal_id" in operation.path else {})
+    before = shared.rows()
     for role in EVERYONE:
         if role not in MAY[operation.id]:
-            reply = _ask(house, operation, role, ids)
+            reply = _ask(shared, operation, role, ids)
             assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), role
             assert reply.json()["required_roles"] == MAY[operation.id]
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def _ask(house: House, operation: Operation, role: str, ids: dict[str, str]) -> httpx2.Response:
+def _ask(shared: SeededLedger, operation: Operation, role: str, ids: dict[str, str]) -> httpx2.Response:
     body = valid_body(operation, f"{operation.id}-{next(NUMBERS)}")
-    headers = house.ledger.headers(role) | valid_headers(operation)
-    reply: httpx2.Response = house.ledger.http.request(
+    headers = shared.ledger.headers(role) | valid_headers(operation)
+    reply: httpx2.Response = shared.ledger.http.request(
         operation.method, operation.at(**ids), json=body, headers=headers
     )
     return reply
 
 
-def test_a_viewer_may_not_even_preview_steps(house: House) -> None:
-    reply = house.ledger.post(f"/v1/runs/{house.run}/steps?dry_run=true", {}, "viewer")
+def test_a_viewer_may_not_even_preview_steps(shared: SeededLedger) -> None:
+    reply = shared.ledger.post(f"/v1/runs/{shared.run}/steps?dry_run=true", {}, "viewer")
     assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope")
 
 
-def test_a_missing_role_is_told_before_what_there_is(house: House) -> None:
-    answers = [house.ledger.post(f"/v1/runs/{run}/pause", None, "viewer") for run in (house.run, "run_nothing")]
+def test_a_missing_role_is_told_before_what_there_is(shared: SeededLedger) -> None:
+    answers = [shared.ledger.post(f"/v1/runs/{run}/pause", None, "viewer") for run in (shared.run, "run_nothing")]
     assert [reply.status_code for reply in answers] == [403, 403]
     assert without_request_id(answers[0]) == without_request_id(answers[1])

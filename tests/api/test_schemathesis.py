@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import DOCUMENT, OPERATIONS, Operation
 
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
@@ -34,14 +34,14 @@ def _words(operation: Operation, mode: GenerationMode, role: str) -> tuple[str, 
     return operation.id, mode.value, role
 
 
-def _send(house: House, role: str, case: Case[Any], mode: GenerationMode) -> int:
+def _send(shared: SeededLedger, role: str, case: Case[Any], mode: GenerationMode) -> int:
     if mode is GenerationMode.POSITIVE:  # at what there is; ids that mean nothing come with the bad ones
-        case.path_parameters = {name: house.ids()[name] for name in case.path_parameters or {}}
+        case.path_parameters = {name: shared.ids()[name] for name in case.path_parameters or {}}
     made = case.as_transport_kwargs(base_url="http://testserver")
     body = made.get("data")
     sent: dict[str, Any] = {"json": made.get("json"), "content" if isinstance(body, bytes | str) else "data": body}
-    headers = {**dict(made.get("headers") or {}), **house.ledger.headers(role)}
-    reply: httpx2.Response = house.ledger.http.request(
+    headers = {**dict(made.get("headers") or {}), **shared.ledger.headers(role)}
+    reply: httpx2.Response = shared.ledger.http.request(
         made["method"], made["url"], params=made.get("params"), headers=headers, **sent
     )
     return reply.status_code
@@ -70,7 +70,7 @@ ASKED = [
     ],
 )
 def test_every_answer_is_as_the_document_says(
-    house: House, operation: Operation, mode: GenerationMode, role: str
+    shared: SeededLedger, operation: Operation, mode: GenerationMode, role: str
 ) -> None:
     @settings(
         max_examples=EXAMPLES[mode],
@@ -81,6 +81,6 @@ def test_every_answer_is_as_the_document_says(
     )
     @given(case=SCHEMA[operation.path][operation.method].as_strategy(generation_mode=mode))
     def ask(case: Case[Any]) -> None:
-        assert _send(house, role, case, mode) < 500
+        assert _send(shared, role, case, mode) < 500
 
     ask()

@@ -8,9 +8,9 @@ import pytest
 
 from app.api.middleware import PUBLIC
 from app.service.queries import runs
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.api.operations import OPERATIONS, Operation
-from tests.api.ways import watched
+from tests.api.step_routes import watched
 from tests.conftest import LiveServer, open_ledger
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -39,30 +39,30 @@ def _check(reply: httpx2.Response, *, policy: str = API_POLICY, cached: str | No
 
 @each_operation
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/json"}], ids=["a stranger", "an admin"])
-def test_every_operation(house: House, operation: Operation, headers: dict[str, str]) -> None:
-    sent = headers and headers | house.ledger.headers()
-    reply = house.ledger.http.request(operation.method, operation.at(**house.ids()), content=b"{", headers=sent)
+def test_every_operation(shared: SeededLedger, operation: Operation, headers: dict[str, str]) -> None:
+    sent = headers and headers | shared.ledger.headers()
+    reply = shared.ledger.http.request(operation.method, operation.at(**shared.ids()), content=b"{", headers=sent)
     _check(reply, cached=reply.headers["cache-control"])
     assert reply.headers["cache-control"] == ("private, no-cache" if "etag" in reply.headers else "no-store")
 
 
-def test_steps_the_short_way(house: House) -> None:
+def test_steps_the_short_way(shared: SeededLedger) -> None:
     with watched() as asked:
-        _check(house.ledger.post(f"/v1/runs/{house.run}/steps", {}, "trainer"))
-        _check(house.ledger.post(f"/v1/runs/{house.run}/steps", {"count": 1_000_000_000}, "trainer"))
+        _check(shared.ledger.post(f"/v1/runs/{shared.run}/steps", {}, "trainer"))
+        _check(shared.ledger.post(f"/v1/runs/{shared.run}/steps", {"count": 1_000_000_000}, "trainer"))
     assert len(asked) == 2
 
 
-def test_what_the_asker_has_already(house: House) -> None:
-    tag = house.ledger.get("/v1/runs").headers["etag"]
-    reply = house.ledger.get("/v1/runs", If_None_Match=tag)
+def test_what_the_asker_has_already(shared: SeededLedger) -> None:
+    tag = shared.ledger.get("/v1/runs").headers["etag"]
+    reply = shared.ledger.get("/v1/runs", If_None_Match=tag)
     assert reply.status_code == 304
     _check(reply, cached="private, no-cache")
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("PUT", "/v1/runs", 405)])
-def test_where_there_is_nothing(house: House, method: str, path: str, status: int) -> None:
-    reply = house.ledger.http.request(method, path)
+def test_where_there_is_nothing(shared: SeededLedger, method: str, path: str, status: int) -> None:
+    reply = shared.ledger.http.request(method, path)
     assert reply.status_code == status
     _check(reply)
 
@@ -78,13 +78,13 @@ def test_an_error_that_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.Monkey
     _check(reply)
 
 
-def test_the_description_may_be_kept_by_caches(house: House) -> None:
-    _check(house.ledger.http.get("/openapi.json"), cached=None)
-    assert {path for path in PUBLIC if house.ledger.http.get(path).status_code == 200} == PUBLIC
+def test_the_description_may_be_kept_by_caches(shared: SeededLedger) -> None:
+    _check(shared.ledger.http.get("/openapi.json"), cached=None)
+    assert {path for path in PUBLIC if shared.ledger.http.get(path).status_code == 200} == PUBLIC
 
 
-def test_the_page_loads_from_this_service_and_nothing_else(house: House) -> None:
-    reply = house.ledger.http.get("/docs")
+def test_the_page_loads_from_this_service_and_nothing_else(shared: SeededLedger) -> None:
+    reply = shared.ledger.http.get("/docs")
     policy = reply.headers["content-security-policy"]
     _check(reply, policy=policy, cached=None)
     rules = {name: sources for name, *sources in (rule.split() for rule in policy.split("; "))}
@@ -95,7 +95,7 @@ def test_the_page_loads_from_this_service_and_nothing_else(house: House) -> None
     assert len(loaded) == 5
     for path in loaded:
         assert path.startswith("/")
-        found = house.ledger.http.get(path)
+        found = shared.ledger.http.get(path)
         assert found.status_code == 200
         assert found.headers.get("cache-control") == (None if path in PUBLIC else FOR_EVER)
     assert re.findall(r"<script(?![^>]* src=)", reply.text) == []

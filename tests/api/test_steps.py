@@ -6,7 +6,7 @@ import pytest
 
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories.accounts import list_all
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 
@@ -19,26 +19,26 @@ ADMITTED = {
 
 
 @pytest.fixture(params=["adaptive", "declared"])
-def fresh(ledger: Ledger, request: pytest.FixtureRequest) -> House:
-    """A house in which nothing was spent."""
+def fresh(ledger: Ledger, request: pytest.FixtureRequest) -> SeededLedger:
+    """A seeded ledger in which nothing was spent."""
     population = ledger.population(filter=request.param)
     budget = ledger.budget(filter=request.param)
-    return House(ledger, str(population["id"]), str(budget["id"]), ledger.run(filter=request.param))
+    return SeededLedger(ledger, str(population["id"]), str(budget["id"]), ledger.run(filter=request.param))
 
 
-def _take(home: House, body: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
-    reply = home.ledger.post(f"/v1/runs/{home.run}/steps{query}", body, "trainer", **headers)
+def _take(seeded: SeededLedger, body: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
+    reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps{query}", body, "trainer", **headers)
     assert reply.status_code in {200, 403}, reply.text
     answer: dict[str, Any] = reply.json()
     return answer
 
 
-def _read(home: House) -> dict[str, Any]:
-    run: dict[str, Any] = home.ledger.get(f"/v1/runs/{home.run}").json()
+def _read(seeded: SeededLedger) -> dict[str, Any]:
+    run: dict[str, Any] = seeded.ledger.get(f"/v1/runs/{seeded.run}").json()
     return run
 
 
-def test_every_admission_adds_up(fresh: House) -> None:
+def test_every_admission_adds_up(fresh: SeededLedger) -> None:
     epsilon, next_step = 0.0, 0
     remaining = _read(fresh)["steps_remaining"]
     for count in (1, 1, 5, 1, 20, 1):
@@ -56,7 +56,7 @@ def test_every_admission_adds_up(fresh: House) -> None:
         assert {key: read[key] for key in same} == {key: answer[key] for key in same}
 
 
-def test_the_last_step_that_remains_is_admitted_and_none_after_it(fresh: House) -> None:
+def test_the_last_step_that_remains_is_admitted_and_none_after_it(fresh: SeededLedger) -> None:
     remaining = _read(fresh)["steps_remaining"]
     almost = _take(fresh, {"count": remaining - 1})
     assert (almost["decision"], almost["steps_remaining"]) == ("admitted", 1)
@@ -70,27 +70,27 @@ def test_the_last_step_that_remains_is_admitted_and_none_after_it(fresh: House) 
         assert 0 < account["epsilon"] <= account["limit"]["epsilon"]
 
 
-def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(home: House) -> None:
-    sibling = home.ledger.budget("sibling")
-    cousin = home.ledger.run(name="cousin")
-    aside = home.ledger.population("aside")
+def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(seeded: SeededLedger) -> None:
+    sibling = seeded.ledger.budget("sibling")
+    cousin = seeded.ledger.run(name="cousin")
+    aside = seeded.ledger.population("aside")
     paths = [f"/v1/budgets/{sibling['id']}", f"/v1/runs/{cousin}", f"/v1/populations/{aside['id']}"]
-    unmoved = [home.ledger.get(path).json() for path in paths]
-    above = [f"/v1/budgets/{home.budget}", f"/v1/populations/{home.population}", f"/v1/runs/{home.run}"]
-    before = [home.ledger.get(path).json() for path in above]
-    _take(home, {"count": 3})
+    unmoved = [seeded.ledger.get(path).json() for path in paths]
+    above = [f"/v1/budgets/{seeded.budget}", f"/v1/populations/{seeded.population}", f"/v1/runs/{seeded.run}"]
+    before = [seeded.ledger.get(path).json() for path in above]
+    _take(seeded, {"count": 3})
     for path, earlier in zip(above, before, strict=True):
-        later = home.ledger.get(path).json()
+        later = seeded.ledger.get(path).json()
         assert later["epsilon"] > earlier["epsilon"]
         assert later["epsilon_declared"] > earlier["epsilon_declared"]
         assert later["updated_at"] > earlier["updated_at"]
-    moved = home.ledger.get(paths[0]).json()
+    moved = seeded.ledger.get(paths[0]).json()
     assert moved.pop("lifetime")["epsilon"] > unmoved[0].pop("lifetime")["epsilon"]  # that of the population
     assert moved == unmoved[0]
-    assert home.ledger.get(paths[2]).json() == unmoved[2]
-    read = home.ledger.get(paths[1]).json()
+    assert seeded.ledger.get(paths[2]).json() == unmoved[2]
+    read = seeded.ledger.get(paths[1]).json()
     assert (read["epsilon"], read["next_step"]) == (0.0, 0)
-    assert read["steps_remaining"] == _read(home)["steps_remaining"]
+    assert read["steps_remaining"] == _read(seeded)["steps_remaining"]
 
 
 def test_a_declared_filter_counts_as_the_stateless_accountant_does(ledger: Ledger) -> None:
@@ -114,10 +114,10 @@ def test_a_declared_filter_counts_as_the_stateless_accountant_does(ledger: Ledge
         assert item["epsilon"] == asked["epsilon"]
 
 
-def test_the_adaptive_filter_reads_no_less_than_the_declared_one(home: House) -> None:
+def test_the_adaptive_filter_reads_no_less_than_the_declared_one(seeded: SeededLedger) -> None:
     for count in (1, 10, 50):
-        answer = _take(home, {"count": count})
-        assert answer["epsilon"] >= _read(home)["epsilon_declared"] > 0
+        answer = _take(seeded, {"count": count})
+        assert answer["epsilon"] >= _read(seeded)["epsilon_declared"] > 0
 
 
 SPELLINGS: dict[str, list[dict[str, Any]]] = {
@@ -137,22 +137,22 @@ def test_the_same_steps_cost_the_same_bytes_however_they_are_asked(ledger: Ledge
     for number, requests in enumerate(SPELLINGS.values()):
         ledger.population(f"p{number}")
         ledger.budget("team", f"p{number}")
-        home = House(ledger, "", "", ledger.run(f"p{number}/team"))
+        seeded = SeededLedger(ledger, "", "", ledger.run(f"p{number}/team"))
         for body in requests:
-            last = _take(home, body)
+            last = _take(seeded, body)
         answers.add(tuple(last[key] for key in ("next_step", "epsilon", "steps_remaining")))
     with ledger.database.read(ALL_TENANTS) as tx:
         curves = {kept.account.spent.to_bytes() for kept in list_all(tx)}
     assert (len(answers), len(curves)) == (1, 1)
 
 
-def test_a_list_is_admitted_or_refused_as_a_whole(home: House) -> None:
-    remaining = _read(home)["steps_remaining"]
-    before = home.rows()
-    refused = _take(home, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining}]})
+def test_a_list_is_admitted_or_refused_as_a_whole(seeded: SeededLedger) -> None:
+    remaining = _read(seeded)["steps_remaining"]
+    before = seeded.rows()
+    refused = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining}]})
     assert (refused["decision"], refused["max_count_that_fits"]) == ("refused", remaining)
-    assert changed(before, home.rows()) == {"decisions", "decision_events", "runs"}
-    admitted = _take(home, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining - 1}]})
+    assert changed(before, seeded.rows()) == {"decisions", "decision_events", "runs"}
+    admitted = _take(seeded, {"events": [{"event": SAMPLED}, {"event": SAMPLED, "count": remaining - 1}]})
     assert (admitted["decision"], admitted["count"], admitted["steps_remaining"]) == ("admitted", remaining, 0)
 
 
@@ -161,59 +161,59 @@ def test_a_list_is_admitted_or_refused_as_a_whole(home: House) -> None:
 )
 @pytest.mark.parametrize("key", [{}, {"Idempotency_Key": "k-1"}], ids=["no key", "a key"])
 def test_a_preview_changes_nothing_and_says_what_will_be_said(
-    home: House, body: dict[str, Any], key: dict[str, str]
+    seeded: SeededLedger, body: dict[str, Any], key: dict[str, str]
 ) -> None:
-    before = home.rows()
+    before = seeded.rows()
     key = key | {"X_Request_Id": "mine"}
-    preview = _take(home, body, "?dry_run=true", **key)
-    assert home.rows() == before
-    assert _take(home, body, "?dry_run=true", **key) == preview
+    preview = _take(seeded, body, "?dry_run=true", **key)
+    assert seeded.rows() == before
+    assert _take(seeded, body, "?dry_run=true", **key) == preview
     assert preview["dry_run"] is True
-    real = _take(home, body, "?dry_run=false", **key)
+    real = _take(seeded, body, "?dry_run=false", **key)
     assert real == preview | {"dry_run": False}
-    assert home.rows() != before
+    assert seeded.rows() != before
 
 
-def test_a_preview_of_a_fresh_run_freezes_no_weights(fresh: House) -> None:
+def test_a_preview_of_a_fresh_run_freezes_no_weights(fresh: SeededLedger) -> None:
     before = fresh.rows()
     assert _take(fresh, {"event": GAUSSIAN, "count": 2}, "?dry_run=true")["decision"] == "admitted"
     assert fresh.rows() == before
 
 
-def test_another_event_may_be_charged_than_the_default(home: House) -> None:
-    noisy = _take(home, {"event": GAUSSIAN})
-    assert noisy["steps_remaining"] != _read(home)["steps_remaining"]
-    points = home.ledger.get(f"/v1/runs/{home.run}/history").json()["points"]
+def test_another_event_may_be_charged_than_the_default(seeded: SeededLedger) -> None:
+    noisy = _take(seeded, {"event": GAUSSIAN})
+    assert noisy["steps_remaining"] != _read(seeded)["steps_remaining"]
+    points = seeded.ledger.get(f"/v1/runs/{seeded.run}/history").json()["points"]
     assert [point["events"] for point in points] == [
         [{"event": SAMPLED, "count": 1}],
         [{"event": GAUSSIAN, "count": 1}],
     ]
 
 
-def test_less_noise_and_more_sampling_cost_more(home: House) -> None:
+def test_less_noise_and_more_sampling_cost_more(seeded: SeededLedger) -> None:
     def cost(sampling: float, noise: float) -> float:
         event = {
             "type": "poisson_sampled",
             "sampling_probability": sampling,
             "event": {"type": "gaussian", "noise_multiplier": noise},
         }
-        spent: float = _take(home, {"event": event}, "?dry_run=true")["epsilon"]
+        spent: float = _take(seeded, {"event": event}, "?dry_run=true")["epsilon"]
         return spent
 
     assert cost(0.01, 3.0) < cost(0.01, 2.9) < cost(0.02, 2.9) < cost(0.02, 2.89)
 
 
-def test_a_thousand_events_in_one_request_are_fine(home: House) -> None:
+def test_a_thousand_events_in_one_request_are_fine(seeded: SeededLedger) -> None:
     cheap = {"type": "gaussian", "noise_multiplier": 5000.0}
-    answer = _take(home, {"events": [{"event": cheap}, {"event": cheap, "count": 2}] * 500})
+    answer = _take(seeded, {"events": [{"event": cheap}, {"event": cheap, "count": 2}] * 500})
     assert (answer["decision"], answer["count"]) == ("admitted", 1500)
 
 
-def test_a_run_is_held_by_its_own_limit_too(home: House) -> None:
-    own = home.ledger.get(f"/v1/runs/{home.ledger.run(limit={'epsilon': 0.9, 'delta': 1e-5})}").json()
+def test_a_run_is_held_by_its_own_limit_too(seeded: SeededLedger) -> None:
+    own = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(limit={'epsilon': 0.9, 'delta': 1e-5})}").json()
     assert own["binding_account"] == own["id"]
-    assert own["steps_remaining"] < _read(home)["steps_remaining"]
-    small = House(home.ledger, home.population, home.budget, own["id"])
+    assert own["steps_remaining"] < _read(seeded)["steps_remaining"]
+    small = SeededLedger(seeded.ledger, seeded.population, seeded.budget, own["id"])
     assert _take(small, {"count": own["steps_remaining"]})["steps_remaining"] == 0
     assert _take(small, {})["binding_account"] == own["id"]
-    assert _take(home, {})["decision"] == "admitted"
+    assert _take(seeded, {})["decision"] == "admitted"

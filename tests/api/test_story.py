@@ -132,8 +132,8 @@ def _train(group: Group, ids: dict[str, str]) -> dict[str, str]:
     runs["careless"] = group.made("admin", "/v1/runs", {"name": "careless", "budget": "donors/blood", "event": NOISE})[
         "id"
     ]
-    told = group.made("admin", f"/v1/runs/{runs['careless']}/steps", {"mode": "report", "count": 10**4})
-    assert told["overdrawn"] is True
+    answer = group.made("admin", f"/v1/runs/{runs['careless']}/steps", {"mode": "report", "count": 10**4})
+    assert answer["overdrawn"] is True
     assert group.read("auditor", f"/v1/runs/{runs['careless']}")["status"] == "overdrawn"
     assert group.ask("admin", "POST", f"/v1/runs/{runs['both']}/steps", {}).status_code == 403
     return runs
@@ -159,8 +159,8 @@ def _audit(group: Group, ids: dict[str, str], runs: dict[str, str], folder: Path
     assert document["payload"]["runs_in_all"] == 3
     [chosen] = group.read("auditor", f"/v1/runs/{runs['sweep']}/statement")["payload"]["experiments"]
     assert chosen["charging_mode"] == "repeat_and_select"
-    acts = group.read("auditor", "/v1/audit-events?order=oldest&action=budget.limit_changed")["items"]
-    [raised] = acts
+    audit_events = group.read("auditor", "/v1/audit-events?order=oldest&action=budget.limit_changed")["items"]
+    [raised] = audit_events
     assert (raised["before"]["limit"]["epsilon"], raised["after"]["limit"]["epsilon"]) == (2.0, 2.5)
     assert group.ask("auditor", "POST", f"/v1/runs/{runs['scans']}/abort", None).status_code == 403
     database = group.server.database_url

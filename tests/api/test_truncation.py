@@ -36,10 +36,10 @@ def test_the_longest_prefix_is_admitted(ledger: Ledger, name: str, kind: str) ->
     trainer, items = hired(ledger, limit={"epsilon": 0.7, "delta": 1e-5}, filter=kind), LISTS[name]
     asked = sum(count for _, count in items)
     preview = trainer.steps(events=counted(*items), on_exceed="truncate", dry_run=True).json()
-    told = trainer.steps(events=counted(*items), on_exceed="truncate").json()
-    assert told == preview | {"dry_run": False}
-    fits = told["count"]
-    assert (told["decision"], told["requested_count"], told["next_step"]) == ("admitted", asked, fits)
+    answer = trainer.steps(events=counted(*items), on_exceed="truncate").json()
+    assert answer == preview | {"dry_run": False}
+    fits = answer["count"]
+    assert (answer["decision"], answer["requested_count"], answer["next_step"]) == ("admitted", asked, fits)
     assert 0 < fits < asked
     kept = _prefix(items, fits)
     assert {spent for spent, _ in trainer.balance()} == {trainer.price(*kept)}
@@ -51,36 +51,36 @@ def test_the_longest_prefix_is_admitted(ledger: Ledger, name: str, kind: str) ->
 
 def test_a_refusal_tells_the_same_prefix(trainer: Trainer) -> None:
     events = counted((QUIET, 11), (LOUD, 10**6), (QUIET, 1))
-    told = is_refused(trainer.steps(events=events), 403, "budget_exceeded")
-    assert trainer.steps(events=events, on_exceed="truncate").json()["count"] == told["max_count_that_fits"]
+    answer = is_refused(trainer.steps(events=events), 403, "budget_exceeded")
+    assert trainer.steps(events=events, on_exceed="truncate").json()["count"] == answer["max_count_that_fits"]
 
 
 def test_what_fits_is_not_cut(trainer: Trainer) -> None:
-    told = trainer.steps(events=counted((QUIET, 3), (LOUD, 4)), on_exceed="truncate").json()
-    assert (told["count"], told["requested_count"], told["next_step"]) == (7, 7, 7)
+    answer = trainer.steps(events=counted((QUIET, 3), (LOUD, 4)), on_exceed="truncate").json()
+    assert (answer["count"], answer["requested_count"], answer["next_step"]) == (7, 7, 7)
     assert trainer.path()[0].spent == trainer.price((QUIET, 3), (LOUD, 4))
 
 
 def test_to_the_last_step_and_no_further(trainer: Trainer) -> None:
     left = trainer.steps().json()["steps_remaining"]
-    told = trainer.steps(count=left + 1, on_exceed="truncate").json()
-    assert (told["count"], told["steps_remaining"]) == (left, 0)
-    told = is_refused(trainer.steps(on_exceed="truncate"), 403, "budget_exceeded")
-    assert (told["count"], told["max_count_that_fits"]) == (1, 0)
-    assert told["noise_multiplier_that_fits"] is None or told["noise_multiplier_that_fits"] > 60
+    answer = trainer.steps(count=left + 1, on_exceed="truncate").json()
+    assert (answer["count"], answer["steps_remaining"]) == (left, 0)
+    answer = is_refused(trainer.steps(on_exceed="truncate"), 403, "budget_exceeded")
+    assert (answer["count"], answer["max_count_that_fits"]) == (1, 0)
+    assert answer["noise_multiplier_that_fits"] is None or answer["noise_multiplier_that_fits"] > 60
     assert trainer.sound()
 
 
 def test_nothing_that_fits_is_a_refusal_that_charges_nothing(trainer: Trainer) -> None:
     before = trainer.balance()
-    told = is_refused(
+    answer = is_refused(
         trainer.steps(events=counted((HUGE, 2), (LOUD, 1)), on_exceed="truncate", key="k-1"), 403, "budget_exceeded"
     )
-    assert (told["decision"], told["count"], told["max_count_that_fits"]) == ("refused", 3, 0)
+    assert (answer["decision"], answer["count"], answer["max_count_that_fits"]) == ("refused", 3, 0)
     assert trainer.balance() == before
     again = trainer.steps(events=counted((HUGE, 2), (LOUD, 1)), on_exceed="truncate", key="k-1")
     assert again.headers["idempotent-replayed"] == "true"
-    assert again.json() | {"request_id": None} == told | {"request_id": None}
+    assert again.json() | {"request_id": None} == answer | {"request_id": None}
 
 
 @pytest.mark.parametrize("key", [None, "k-1"])
@@ -102,8 +102,8 @@ def test_what_others_hold_is_left_to_them(trainer: Trainer) -> None:
     other = Trainer(trainer.ledger, trainer.ledger.run(name="other", event=LOUD))
     whole = trainer.read()["steps_remaining"]
     other.reserved((LOUD, 40))
-    told = trainer.steps(count=10**6, on_exceed="truncate").json()
-    assert told["count"] == whole - 40
+    answer = trainer.steps(count=10**6, on_exceed="truncate").json()
+    assert answer["count"] == whole - 40
     assert other.steps(count=40).status_code == 200
     assert trainer.sound()
 
@@ -112,8 +112,8 @@ def test_beside_a_plan_the_accounts_decide(trainer: Trainer) -> None:
     """A plan covers all of a request or nothing of it: it does not admit a prefix."""
     trainer.reserved((LOUD, 5))
     free = trainer.read()["steps_remaining"]
-    told = trainer.steps(count=10**6, on_exceed="truncate").json()
-    assert (told["reservation"], told["count"]) == (None, free)
+    answer = trainer.steps(count=10**6, on_exceed="truncate").json()
+    assert (answer["reservation"], answer["count"]) == (None, free)
     assert trainer.path()[-1].held == trainer.price((LOUD, 5))
     assert trainer.steps(count=5).json()["reservation"] is not None
     assert trainer.sound()

@@ -6,20 +6,20 @@ import httpx2
 import pytest
 
 from app.service.alerts.webhooks import MOST_WEBHOOKS
-from tests.api.conftest import House
+from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
 URL = "https://alerts.example/privacy?token=hidden"
 
 
-def made(ledger: Ledger, **told: object) -> dict[str, Any]:
-    reply = ledger.post("/v1/webhooks", {"url": URL} | told)
+def made(ledger: Ledger, **answer: object) -> dict[str, Any]:
+    reply = ledger.post("/v1/webhooks", {"url": URL} | answer)
     assert reply.status_code == 201, reply.text
     webhook: dict[str, Any] = reply.json()
     return webhook
 
 
-def acts(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
+def audit_events(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
     items = ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
     return [
         (item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "alert_settings."))
@@ -32,12 +32,12 @@ def put(ledger: Ledger, account: str, body: object, role: str = "admin") -> http
     return reply
 
 
-def test_a_webhook_is_read_as_it_was_made_without_its_secret(home: House) -> None:
-    webhook = made(home.ledger, account="mimic/icu-team", types=["run.overdrawn", "run.overdrawn"])
+def test_a_webhook_is_read_as_it_was_made_without_its_secret(seeded: SeededLedger) -> None:
+    webhook = made(seeded.ledger, account="mimic/icu-team", types=["run.overdrawn", "run.overdrawn"])
     assert webhook.pop("secret").startswith("whsec_")
-    assert (webhook["account"], webhook["types"], webhook["url"]) == (home.budget, ["run.overdrawn"], URL)
-    assert home.ledger.get(f"/v1/webhooks/{webhook['id']}", "admin").json() == webhook
-    assert home.ledger.get("/v1/webhooks", "admin").json()["items"][0] == webhook
+    assert (webhook["account"], webhook["types"], webhook["url"]) == (seeded.budget, ["run.overdrawn"], URL)
+    assert seeded.ledger.get(f"/v1/webhooks/{webhook['id']}", "admin").json() == webhook
+    assert seeded.ledger.get("/v1/webhooks", "admin").json()["items"][0] == webhook
 
 
 @pytest.mark.parametrize(
@@ -56,75 +56,75 @@ def test_a_webhook_is_read_as_it_was_made_without_its_secret(home: House) -> Non
         {"url": URL, "secret": "whsec_bWluZQ=="},
     ],
 )
-def test_a_webhook_that_cannot_be_is_refused(house: House, body: dict[str, object]) -> None:
-    before = house.rows()
-    reply = house.ledger.post("/v1/webhooks", body)
+def test_a_webhook_that_cannot_be_is_refused(shared: SeededLedger, body: dict[str, object]) -> None:
+    before = shared.rows()
+    reply = shared.ledger.post("/v1/webhooks", body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def test_an_account_that_is_not_there_is_404(house: House) -> None:
+def test_an_account_that_is_not_there_is_404(shared: SeededLedger) -> None:
     for account in ("bud_nowhere", "mimic/nobody"):
-        reply = house.ledger.post("/v1/webhooks", {"url": URL, "account": account})
+        reply = shared.ledger.post("/v1/webhooks", {"url": URL, "account": account})
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-def test_an_organisation_has_so_many_webhooks_and_no_more(home: House) -> None:
+def test_an_organisation_has_so_many_webhooks_and_no_more(seeded: SeededLedger) -> None:
     for _ in range(MOST_WEBHOOKS - 1):
-        made(home.ledger)
-    reply = home.ledger.post("/v1/webhooks", {"url": URL})
+        made(seeded.ledger)
+    reply = seeded.ledger.post("/v1/webhooks", {"url": URL})
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
-    assert home.ledger.post(f"/v1/webhooks/{home.webhook}/disable", None).status_code == 200
-    made(home.ledger)
+    assert seeded.ledger.post(f"/v1/webhooks/{seeded.webhook}/disable", None).status_code == 200
+    made(seeded.ledger)
 
 
-@pytest.mark.parametrize("act", ["", "/{}/rotate"])
-def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(house: House, act: str) -> None:
-    before = house.rows()
-    path = "/v1/webhooks" + act.format(house.webhook)
-    reply = house.ledger.post(path, {} if act else {"url": URL}, Idempotency_Key="k")
+@pytest.mark.parametrize("audit_event", ["", "/{}/rotate"])
+def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(shared: SeededLedger, audit_event: str) -> None:
+    before = shared.rows()
+    path = "/v1/webhooks" + audit_event.format(shared.webhook)
+    reply = shared.ledger.post(path, {} if audit_event else {"url": URL}, Idempotency_Key="k")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert "Idempotency-Key" in reply.json()["detail"]
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def test_a_webhook_is_tried_once_for_one_key(home: House) -> None:
-    path = f"/v1/webhooks/{home.webhook}/test"
-    first, again = (home.ledger.post(path, None, Idempotency_Key="k") for _ in range(2))
+def test_a_webhook_is_tried_once_for_one_key(seeded: SeededLedger) -> None:
+    path = f"/v1/webhooks/{seeded.webhook}/test"
+    first, again = (seeded.ledger.post(path, None, Idempotency_Key="k") for _ in range(2))
     assert (first.content, again.headers["Idempotent-Replayed"]) == (again.content, "true")
-    other = home.ledger.post(f"/v1/webhooks/{made(home.ledger)['id']}/test", None, Idempotency_Key="k")
+    other = seeded.ledger.post(f"/v1/webhooks/{made(seeded.ledger)['id']}/test", None, Idempotency_Key="k")
     assert other.json()["code"] == "idempotency_key_reused"
 
 
-def test_a_disabled_webhook_stays_so_and_takes_nothing(home: House) -> None:
-    path = f"/v1/webhooks/{home.webhook}"
-    first, again = (home.ledger.post(f"{path}/disable", None) for _ in range(2))
+def test_a_disabled_webhook_stays_so_and_takes_nothing(seeded: SeededLedger) -> None:
+    path = f"/v1/webhooks/{seeded.webhook}"
+    first, again = (seeded.ledger.post(f"{path}/disable", None) for _ in range(2))
     assert (first.status_code, first.content) == (200, again.content)
     assert first.json()["disabled_reason"].startswith("It was disabled by key_")
-    for act in ("rotate", "test"):
-        reply = home.ledger.post(f"{path}/{act}", None)
+    for audit_event in ("rotate", "test"):
+        reply = seeded.ledger.post(f"{path}/{audit_event}", None)
         assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
-    reply = home.ledger.post(f"/v1/deliveries/{home.delivery}/retry", None)
+    reply = seeded.ledger.post(f"/v1/deliveries/{seeded.delivery}/retry", None)
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
-    [delivery] = home.ledger.get("/v1/deliveries", "admin").json()["items"]
+    [delivery] = seeded.ledger.get("/v1/deliveries", "admin").json()["items"]
     assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
 
 
 @pytest.mark.parametrize("seconds", [-1, 7 * 86400 + 1, 1.5, "1", True, None])
-def test_an_overlap_is_of_seconds_up_to_a_week(house: House, seconds: object) -> None:
-    reply = house.ledger.post(f"/v1/webhooks/{house.webhook}/rotate", {"overlap_seconds": seconds})
+def test_an_overlap_is_of_seconds_up_to_a_week(shared: SeededLedger, seconds: object) -> None:
+    reply = shared.ledger.post(f"/v1/webhooks/{shared.webhook}/rotate", {"overlap_seconds": seconds})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
-def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
-    webhook = made(home.ledger)
-    home.ledger.post(f"/v1/webhooks/{webhook['id']}/rotate", {"overlap_seconds": 60})
-    home.ledger.post(f"/v1/webhooks/{webhook['id']}/disable", None)
-    put(home.ledger, home.budget, {"thresholds": [0.25], "forecast_days": 0})
+def test_the_chain_keeps_who_changed_what_and_no_secret(seeded: SeededLedger) -> None:
+    webhook = made(seeded.ledger)
+    seeded.ledger.post(f"/v1/webhooks/{webhook['id']}/rotate", {"overlap_seconds": 60})
+    seeded.ledger.post(f"/v1/webhooks/{webhook['id']}/disable", None)
+    put(seeded.ledger, seeded.budget, {"thresholds": [0.25], "forecast_days": 0})
     digests = {"url_sha256", "secret_sha256"}
     kept = [
         (action, after and {name: value for name, value in after.items() if name not in digests})
-        for action, after in acts(home.ledger)
+        for action, after in audit_events(seeded.ledger)
     ]
     assert [action for action, _ in sorted(kept, key=str)] == [
         *(
@@ -138,7 +138,7 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
     assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
     assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
     assert ("alert_settings.replaced", {"thresholds": [0.25], "forecast_days": 0}) in kept
-    text = home.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").text
+    text = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").text
     assert webhook["secret"] not in text
     assert "token=hidden" not in text
 
@@ -160,61 +160,61 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(home: House) -> None:
         {"thresholds": [0.5], "days": 3},
     ],
 )
-def test_settings_that_mean_nothing_are_refused(house: House, body: object) -> None:
-    before = house.rows()
-    reply = put(house.ledger, house.budget, body)
+def test_settings_that_mean_nothing_are_refused(shared: SeededLedger, body: object) -> None:
+    before = shared.rows()
+    reply = put(shared.ledger, shared.budget, body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
-    assert house.rows() == before
+    assert shared.rows() == before
 
 
-def test_settings_hold_for_the_next_charge_and_tell_what_is_reached_already(home: House) -> None:
-    account = f"/v1/alerts?account={home.budget}"
-    assert home.ledger.get(f"/v1/accounts/{home.budget}/alert-settings").json() == {
+def test_settings_hold_for_the_next_charge_and_tell_what_is_reached_already(seeded: SeededLedger) -> None:
+    account = f"/v1/alerts?account={seeded.budget}"
+    assert seeded.ledger.get(f"/v1/accounts/{seeded.budget}/alert-settings").json() == {
         "thresholds": [0.5, 0.8, 1.0],
         "forecast_days": 30,
     }
 
-    def told() -> list[float]:
-        return sorted(item["data"]["threshold"] for item in home.ledger.get(account).json()["items"])
+    def answer() -> list[float]:
+        return sorted(item["data"]["threshold"] for item in seeded.ledger.get(account).json()["items"])
 
-    epsilon = home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"]  # of 1
-    before = told()
+    epsilon = seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["epsilon"]  # of 1
+    before = answer()
     below, above = round(epsilon - 0.05, 3), round(epsilon + 0.01, 3)
-    assert put(home.ledger, home.budget, {"thresholds": [below, above]}).status_code == 200
-    assert told() == sorted({*before, below})
-    assert put(home.ledger, home.budget, {"thresholds": [below, above]}).status_code == 200
-    assert told() == sorted({*before, below})
-    while home.ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"] < above:
-        assert home.ledger.post(f"/v1/runs/{home.run}/steps", {"count": 5}).status_code == 200
-    assert told() == sorted({*before, below, above})
+    assert put(seeded.ledger, seeded.budget, {"thresholds": [below, above]}).status_code == 200
+    assert answer() == sorted({*before, below})
+    assert put(seeded.ledger, seeded.budget, {"thresholds": [below, above]}).status_code == 200
+    assert answer() == sorted({*before, below})
+    while seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["epsilon"] < above:
+        assert seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 5}).status_code == 200
+    assert answer() == sorted({*before, below, above})
 
 
-def test_lists_are_filtered_and_walked_from_the_newest(home: House) -> None:
-    webhooks = [home.webhook, made(home.ledger)["id"]]
+def test_lists_are_filtered_and_walked_from_the_newest(seeded: SeededLedger) -> None:
+    webhooks = [seeded.webhook, made(seeded.ledger)["id"]]
     for webhook in webhooks * 3:
-        assert home.ledger.post(f"/v1/webhooks/{webhook}/test", None).status_code == 201
-    found = home.ledger.get("/v1/deliveries?limit=200", "admin").json()["items"]
+        assert seeded.ledger.post(f"/v1/webhooks/{webhook}/test", None).status_code == 201
+    found = seeded.ledger.get("/v1/deliveries?limit=200", "admin").json()["items"]
     assert [item["id"] for item in found] == sorted((item["id"] for item in found), reverse=True)
     assert len(found) == 7
     walked: list[dict[str, Any]] = []
     page: dict[str, Any] = {"next": ""}
     while page["next"] is not None:
-        page = home.ledger.get(f"/v1/deliveries?limit=2&after={page['next']}", "admin").json()
+        page = seeded.ledger.get(f"/v1/deliveries?limit=2&after={page['next']}", "admin").json()
         walked += page["items"]
     assert walked == found
-    mine = home.ledger.get(f"/v1/deliveries?webhook={webhooks[1]}&status=pending", "admin").json()["items"]
+    mine = seeded.ledger.get(f"/v1/deliveries?webhook={webhooks[1]}&status=pending", "admin").json()["items"]
     assert mine == [item for item in found if item["webhook"] == webhooks[1]]
-    one = home.ledger.get(f"/v1/deliveries?alert={found[0]['alert']}", "admin").json()["items"]
+    one = seeded.ledger.get(f"/v1/deliveries?alert={found[0]['alert']}", "admin").json()["items"]
     assert one == found[:1]
-    tests = home.ledger.get("/v1/alerts?type=webhook.test").json()["items"]
+    tests = seeded.ledger.get("/v1/alerts?type=webhook.test").json()["items"]
     assert {item["id"] for item in tests} == {item["alert"] for item in found}
 
 
-def test_a_key_of_a_sub_tree_sees_what_lies_in_it(home: House) -> None:
-    ledger = home.ledger
+def test_a_key_of_a_sub_tree_sees_what_lies_in_it(seeded: SeededLedger) -> None:
+    ledger = seeded.ledger
     ledger.budget("other")
     other = ledger.run("mimic/other")
-    for run in (home.run, other):
+    for run in (seeded.run, other):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 50}).status_code == 200
     issued = ledger.post("/v1/api-keys", {"role": "privacy_officer", "scope": "mimic/icu-team"})
     assert issued.status_code == 201, issued.text
@@ -228,25 +228,25 @@ def test_a_key_of_a_sub_tree_sees_what_lies_in_it(home: House) -> None:
     seen = get("/v1/alerts").json()["items"]
     assert {item["data"]["account_path"] for item in seen} == {"mimic/icu-team"}
     assert len(seen) < len(everything)
-    for path in ("/v1/webhooks", f"/v1/webhooks/{home.webhook}", "/v1/deliveries"):
+    for path in ("/v1/webhooks", f"/v1/webhooks/{seeded.webhook}", "/v1/deliveries"):
         assert get(path).status_code == 403, path
     for what in ("alert-settings", "forecast"):
-        assert get(f"/v1/accounts/{home.budget}/{what}").status_code == 200
-        assert get(f"/v1/accounts/{home.population}/{what}").status_code == 403
+        assert get(f"/v1/accounts/{seeded.budget}/{what}").status_code == 200
+        assert get(f"/v1/accounts/{seeded.population}/{what}").status_code == 403
     body = {"thresholds": [0.5]}
-    allowed = ledger.http.put(f"/v1/accounts/{home.budget}/alert-settings", json=body, headers=headers)
-    refused = ledger.http.put(f"/v1/accounts/{home.population}/alert-settings", json=body, headers=headers)
+    allowed = ledger.http.put(f"/v1/accounts/{seeded.budget}/alert-settings", json=body, headers=headers)
+    refused = ledger.http.put(f"/v1/accounts/{seeded.population}/alert-settings", json=body, headers=headers)
     assert (allowed.status_code, refused.status_code) == (200, 403)
 
 
-def test_a_limit_that_is_lowered_tells_the_thresholds_that_it_crosses(home: House) -> None:
-    ledger, account = home.ledger, f"/v1/alerts?account={home.budget}&type=account.threshold_reached"
-    epsilon = ledger.get(f"/v1/budgets/{home.budget}").json()["epsilon"]
+def test_a_limit_that_is_lowered_tells_the_thresholds_that_it_crosses(seeded: SeededLedger) -> None:
+    ledger, account = seeded.ledger, f"/v1/alerts?account={seeded.budget}&type=account.threshold_reached"
+    epsilon = ledger.get(f"/v1/budgets/{seeded.budget}").json()["epsilon"]
     before = {item["data"]["threshold"] for item in ledger.get(account).json()["items"]}
-    assert put(ledger, home.budget, {"thresholds": [0.5, 0.95]}).status_code == 200
+    assert put(ledger, seeded.budget, {"thresholds": [0.5, 0.95]}).status_code == 200
     smaller = round(epsilon / 0.97, 3)
     body = {"limit": {"epsilon": smaller, "delta": 1e-5}, "reason": "The study is smaller."}
-    reply = ledger.post(f"/v1/accounts/{home.budget}/limit", body, If_Match="*")
+    reply = ledger.post(f"/v1/accounts/{seeded.budget}/limit", body, If_Match="*")
     assert reply.status_code == 200, reply.text
-    [told] = [item["data"] for item in ledger.get(account).json()["items"] if item["data"]["threshold"] not in before]
-    assert (before, told["threshold"], told["epsilon_limit"]) == ({0.5, 0.8}, 0.95, smaller)
+    [answer] = [item["data"] for item in ledger.get(account).json()["items"] if item["data"]["threshold"] not in before]
+    assert (before, answer["threshold"], answer["epsilon_limit"]) == ({0.5, 0.8}, 0.95, smaller)

@@ -45,12 +45,12 @@ def steps(ledger: Ledger, run: str, **body: object) -> httpx2.Response:
 
 
 def shut(reply: httpx2.Response, days: float | None, word: str) -> None:
-    told = reply.json()
-    assert (reply.status_code, told["code"]) == (403, "budget_closed"), reply.text
-    assert word in told["detail"]
-    assert told["account_path"] == "mimic/quarter"
-    assert told["account"].startswith("bud_")
-    closes = told["closes_at"] and datetime.fromisoformat(told["closes_at"])
+    answer = reply.json()
+    assert (reply.status_code, answer["code"]) == (403, "budget_closed"), reply.text
+    assert word in answer["detail"]
+    assert answer["account_path"] == "mimic/quarter"
+    assert answer["account"].startswith("bud_")
+    closes = answer["closes_at"] and datetime.fromisoformat(answer["closes_at"])
     assert closes == (None if days is None else START + timedelta(days=days))
 
 

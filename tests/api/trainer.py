@@ -106,9 +106,9 @@ class Trainer:
 
 def is_refused(reply: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     """The problem that an answer must be."""
-    told: dict[str, Any] = reply.json()
-    assert (reply.status_code, told["code"]) == (status, code), reply.text
-    return told
+    answer: dict[str, Any] = reply.json()
+    assert (reply.status_code, answer["code"]) == (status, code), reply.text
+    return answer
 
 
 def within_limits(path: list[Account]) -> bool:

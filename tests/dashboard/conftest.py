@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser import NoBrowserError, browsing
 from tests.conftest import LiveServer, open_ledger
 from tests.dashboard.oidc_flow import OidcFlow, new_flow, settings_of
-from tests.dashboard.scenery import Hospital, build
+from tests.dashboard.sample_hospital import Hospital, build
 from tests.identity_provider import IdentityProvider, identity_provider
 
 NO_BROWSER = "needs a browser"

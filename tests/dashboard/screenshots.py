@@ -11,8 +11,8 @@ from playwright.sync_api import Browser
 from tests.browser import browsing
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import serving
-from tests.dashboard.scenery import Hospital, build
-from tests.dashboard.visiting import COLOURS, Colours
+from tests.dashboard.page_actions import COLOURS, Colours
+from tests.dashboard.sample_hospital import Hospital, build
 
 WIDTHS = {"wide": 1280, "narrow": 390}
 COLOURS_KEPT = 128

@@ -10,8 +10,8 @@ from app.dashboard import api_docs, assets, login
 from app.ledger.permissions import Role
 from app.main import DASHBOARD_ROUTERS
 from tests.conftest import LiveServer
-from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import browser_client
+from tests.dashboard.page_actions import browser_client
+from tests.dashboard.sample_hospital import Hospital
 
 OPEN = (assets, api_docs, login)
 """What people see before they are signed in."""

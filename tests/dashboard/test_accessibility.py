@@ -8,8 +8,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.scenery import Hospital
-from tests.dashboard.visiting import COLOURS, Colours, faults_of
+from tests.dashboard.page_actions import COLOURS, Colours, faults_of
+from tests.dashboard.sample_hospital import Hospital
 from tests.soak import thinned
 
 OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"

@@ -12,9 +12,9 @@ from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import visit, words
-from tests.dashboard.scenery import Hospital
-from tests.signed_in import signed_in
+from tests.dashboard.html_reader import visit, words
+from tests.dashboard.sample_hospital import Hospital
+from tests.login_helpers import signed_in
 
 
 def charts(text: str) -> list[dict[str, Any]]:
@@ -34,23 +34,23 @@ def a_population(ledger: Ledger) -> tuple[str, str]:
 
 def test_the_curves_are_those_of_the_api(ledger: Ledger) -> None:
     population, _ = a_population(ledger)
-    told = ledger.get(f"/v1/accounts/{population}/history").json()
+    body = ledger.get(f"/v1/accounts/{population}/history").json()
     over_time, who = charts(visit(ledger, f"/accounts/{population}", signed_in(ledger)).text)
     series = {each["name"]: each for each in over_time["series"]}
-    assert [y for _, y in series["Spent"]["points"]] == [point["epsilon"] for point in told["points"]]
+    assert [y for _, y in series["Spent"]["points"]] == [point["epsilon"] for point in body["points"]]
     assert {y for _, y in series["Limit"]["points"]} == {8.0}
     assert {y for _, y in series["80% of the limit"]["points"]} == {6.4}
     assert who["stacked"] is True
-    assert who["series"][0]["points"][-1][1] == pytest.approx(100 * told["children"][0]["shares"][-1])
+    assert who["series"][0]["points"][-1][1] == pytest.approx(100 * body["children"][0]["shares"][-1])
 
 
 def test_a_change_of_the_limit_is_a_mark_and_a_step(ledger: Ledger) -> None:
     population, _ = a_population(ledger)
     lower = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "The board has met."}
     assert ledger.post(f"/v1/accounts/{population}/limit", lower, "privacy_officer", If_Match="*").is_success
-    told = charts(visit(ledger, f"/accounts/{population}", signed_in(ledger)).text)[0]
-    assert [mark["label"] for mark in told["marks"]] == ["limit 8 to 7"]
-    [limit] = [each for each in told["series"] if each["role"] == "limit"]
+    body = charts(visit(ledger, f"/accounts/{population}", signed_in(ledger)).text)[0]
+    assert [mark["label"] for mark in body["marks"]] == ["limit 8 to 7"]
+    [limit] = [each for each in body["series"] if each["role"] == "limit"]
     assert [y for _, y in limit["points"]] == [8.0, 7.0]
 
 
@@ -62,9 +62,9 @@ def test_a_limit_stands_there_as_it_was_set_and_is_not_rounded(ledger: Ledger) -
     assert ledger.post(f"/v1/accounts/{population}/limit", raised, "planner", If_Match="*").status_code == 201
     cookie = signed_in(ledger, "privacy_officer")
     for path in (f"/accounts/{population}", "/"):
-        told = words(visit(ledger, path, cookie))
-        assert "of 7.0000004" in told
-        assert "of 7 " not in told
+        body = words(visit(ledger, path, cookie))
+        assert "of 7.0000004" in body
+        assert "of 7 " not in body
     assert "epsilon from 7.0000004 to 10.0000004 , delta from 9.9999996e-06 to 1e-05" in words(
         visit(ledger, "/approvals", cookie)
     )
@@ -84,25 +84,25 @@ def test_what_if_answers_as_the_steps_of_a_run_would_be_answered(
     gaussian = {"type": "gaussian", "noise_multiplier": noise}
     event = {"type": "poisson_sampled", "sampling_probability": rate, "event": gaussian} if rate < 1 else gaussian
     asked = f"/accounts/{budget}?steps={steps}&noise={noise}&rate={rate}"
-    told = re.sub(r"(?<=\d) (?=\d)", "", words(visit(ledger, asked, signed_in(ledger))))
+    body = re.sub(r"(?<=\d) (?=\d)", "", words(visit(ledger, asked, signed_in(ledger))))
     run = ledger.run(name="another", event=event)
     asked_steps = {"count": steps, "event": event}
     answer = ledger.post(f"/v1/runs/{run}/steps?dry_run=true", asked_steps, "trainer")
-    assert ("It fits" in told) == answer.is_success
+    assert ("It fits" in body) == answer.is_success
     if answer.is_success:
-        assert f"At most {steps + answer.json()['steps_remaining']} such steps fit" in told
+        assert f"At most {steps + answer.json()['steps_remaining']} such steps fit" in body
     else:
         fitting, least = answer.json()["max_count_that_fits"], answer.json()["noise_multiplier_that_fits"]
-        assert (f"At most {fitting} such steps fit" if fitting else "No such step fits") in told
-        assert f"a noise multiplier of {least:g} or more" in told
-        assert "blocked by " + answer.json()["binding_account_path"] in told
+        assert (f"At most {fitting} such steps fit" if fitting else "No such step fits") in body
+        assert f"a noise multiplier of {least:g} or more" in body
+        assert "blocked by " + answer.json()["binding_account_path"] in body
 
 
 def test_the_least_noise_of_what_fits_fits_and_a_little_less_does_not(ledger: Ledger) -> None:
     _, budget = a_population(ledger)
     cookie = signed_in(ledger)
-    told = words(visit(ledger, f"/accounts/{budget}?steps=100&noise=5&rate=0.01", cookie))
-    found = re.search(r"noise multiplier of ([\d.]+) or more", told)
+    body = words(visit(ledger, f"/accounts/{budget}?steps=100&noise=5&rate=0.01", cookie))
+    found = re.search(r"noise multiplier of ([\d.]+) or more", body)
     assert found is not None
     least = float(found[1])
     assert least < 5
@@ -127,7 +127,7 @@ def test_what_if_tells_a_scope_no_numbers_of_accounts_between_it_and_the_populat
     assert rows("bound") == ["mimic/icu-team/sweep", "mimic"]
 
 
-def test_what_if_beneath_disjoint_parts_tells_of_accounts_that_are_there(ledger: Ledger) -> None:
+def test_what_if_under_disjoint_parts_tells_of_accounts_that_are_there(ledger: Ledger) -> None:
     ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})
     parts: dict[str, Any] = {
         "composition": "parallel",
@@ -163,9 +163,9 @@ def test_the_numbers_of_a_page_agree_though_somebody_charges_meanwhile(
 def test_under_replace_one_the_page_opens_and_says_of_what_nothing_is_proven(ledger: Ledger) -> None:
     population = str(ledger.population(neighboring_relation="replace_one", limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     cookie = signed_in(ledger)
-    told = words(visit(ledger, f"/accounts/{population}", cookie))
-    assert "No known bound for this run" in told
-    assert "under “replace one”" in told
+    body = words(visit(ledger, f"/accounts/{population}", cookie))
+    assert "No known bound for this run" in body
+    assert "under “replace one”" in body
     assert "It fits" in words(visit(ledger, f"/accounts/{population}?steps=10&noise=50&rate=1", cookie))
 
 
@@ -191,8 +191,8 @@ def test_what_is_held_stands_beside_what_is_spent(ledger: Ledger) -> None:
     run = ledger.run(name="holding")
     plan = {"plan": [{"event": SAMPLED, "count": 500}], "lease_seconds": 3600}
     assert ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").status_code == 201
-    told = words(visit(ledger, f"/accounts/{population}", signed_in(ledger)))
-    assert "by reservations;" in told
+    body = words(visit(ledger, f"/accounts/{population}", signed_in(ledger)))
+    assert "by reservations;" in body
 
 
 def test_a_loss_without_bound_is_told_beside_what_is_held(ledger: Ledger) -> None:
@@ -208,19 +208,19 @@ def test_a_loss_without_bound_is_told_beside_what_is_held(ledger: Ledger) -> Non
         assert re.search("∞ of 2.* over the limit", words(reply)), path
 
 
-def test_what_lies_beneath_tells_what_the_overview_tells(
+def test_what_lies_under_tells_what_the_overview_tells(
     hospital: Hospital, server: LiveServer, page: Page, sign_in: SignIn
 ) -> None:
     sign_in(page, server, "viewer")
-    told = []
+    body = []
     for path in ("/", f"/accounts/{hospital.ids['mimic']}"):
         page.goto(f"{server.url}{path}")
         teams = page.locator(".tree .account-status")
-        told.append([teams.filter(has_text=name).inner_text() for name in ("icu-team", "readmission")])
-    icu, readmission = told[1]
+        body.append([teams.filter(has_text=name).inner_text() for name in ("icu-team", "readmission")])
+    icu, readmission = body[1]
     assert "% a day" in icu
     assert "reserved" in readmission
-    overview, population = (re.sub(r"\d+ \w+ left", "", str(rows)) for rows in told)
+    overview, population = (re.sub(r"\d+ \w+ left", "", str(rows)) for rows in body)
     assert population == overview
 
 
@@ -240,8 +240,8 @@ def test_runs_are_paged(ledger: Ledger) -> None:
 def test_runs_of_one_name_are_told_apart_by_their_ids(ledger: Ledger) -> None:
     _, budget = a_population(ledger)
     alone, twins = ledger.run(name="alone"), [ledger.run(name="twin"), ledger.run(name="twin")]
-    told = words(visit(ledger, f"/accounts/{budget}", signed_in(ledger)))
-    assert [run in told for run in (alone, *twins)] == [False, True, True]
+    body = words(visit(ledger, f"/accounts/{budget}", signed_in(ledger)))
+    assert [run in body for run in (alone, *twins)] == [False, True, True]
 
 
 def test_an_account_of_others_is_not_there_and_neither_is_a_run(ledger: Ledger) -> None:

@@ -4,10 +4,10 @@ from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.conftest import Ledger
-from tests.dashboard.reading import visit, words
-from tests.service.reserving import NOW
+from tests.dashboard.html_reader import visit, words
+from tests.login_helpers import signed_in
+from tests.service.reservation_rows import NOW
 from tests.service.tampering import ALL, TEAM, shift_curve, tampering
-from tests.signed_in import signed_in
 
 
 def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: Ledger) -> None:
@@ -19,10 +19,10 @@ def test_a_quarantine_that_would_be_lifted_is_told_with_what_was_found(ledger: L
     apply_quarantines(ledger.database, verify(ledger.database), CLI_ACTOR, NOW)
     reason = {"reason": "The backup of the night is back."}
     assert ledger.post(f"/v1/accounts/{budget}/quarantine/lift", reason, "auditor").status_code == 201
-    told = words(visit(ledger, "/approvals", signed_in(ledger)))
-    assert f"The quarantine of {TEAM} and of all accounts under it would be lifted" in told
-    assert "its spent curve is not the sum of its charges" in told
-    assert "The backup of the night is back." in told
+    answer = words(visit(ledger, "/approvals", signed_in(ledger)))
+    assert f"The quarantine of {TEAM} and of all accounts under it would be lifted" in answer
+    assert "its spent curve is not the sum of its charges" in answer
+    assert "The backup of the night is back." in answer
 
 
 def test_a_population_of_disjoint_parts_is_told_with_what_was_attested(ledger: Ledger) -> None:
@@ -37,9 +37,9 @@ def test_a_population_of_disjoint_parts_is_told_with_what_was_attested(ledger: L
     terms = {"name": "lung", "privacy_unit": "patient", "neighboring_relation": "replace_one"}
     limit = {"limit": {"epsilon": 1.0, "delta": 1e-5}}
     assert ledger.post("/v1/populations", terms | limit | parts).status_code == 202
-    told = words(visit(ledger, "/approvals", signed_in(ledger)))
-    assert "A patient is treated at two sites at most. A unit is in at most 2 of them." in told
-    assert "Replaced units: stay in their parts." in told
+    answer = words(visit(ledger, "/approvals", signed_in(ledger)))
+    assert "A patient is treated at two sites at most. A unit is in at most 2 of them." in answer
+    assert "Replaced units: stay in their parts." in answer
 
 
 def test_a_quarantine_above_is_told_on_the_pages_of_all_accounts_under_it(ledger: Ledger) -> None:

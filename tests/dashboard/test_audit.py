@@ -1,4 +1,4 @@
-"""Audit: every act in words, from the newest to the first, and the chain's state of health."""
+"""Audit: every audit event in words, from the newest to the first, and the chain's state of health."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.scenery import Clock, Hospital
-from tests.dashboard.visiting import browser_client, scoped_client
+from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.dashboard.sample_hospital import Clock, Hospital
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_no_other_site_lets_a_visitor_verify(auditor: httpx2.Client) -> None:
     assert auditor.get("/audit", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
 
 
-def test_pages_go_from_the_newest_act_to_the_first(server: LiveServer, auditor: httpx2.Client) -> None:
+def test_pages_go_from_the_newest_audit_event_to_the_first(server: LiveServer, auditor: httpx2.Client) -> None:
     with server.client("admin") as api:
         for _ in range(30):
             assert api.post("/v1/api-keys", json={"role": "viewer"}).status_code == 201
@@ -140,7 +140,7 @@ def test_it_is_for_those_who_audit(server: LiveServer, role: str) -> None:
         assert 'href="/audit"' not in client.get("/").text
 
 
-def test_who_is_bound_to_an_account_reads_the_acts_beneath_it(server: LiveServer, hospital: Hospital) -> None:
+def test_who_is_bound_to_an_account_reads_the_audit_events_under_it(server: LiveServer, hospital: Hospital) -> None:
     with scoped_client(server, "auditor", hospital.ids["mimic"]) as client:
         text = client.get("/audit").text
         assert client.get("/audit?verify=true").status_code == 403
@@ -168,7 +168,7 @@ def test_every_action_has_a_sentence_and_those_put_together_are_actions() -> Non
             assert AuditAction(f"{account}.{done}")
 
 
-def test_an_act_of_another_version_is_told_all_the_same() -> None:
+def test_an_audit_event_of_another_version_is_told_all_the_same() -> None:
     entry = AuditEntry("org_1", 0, "key_1", "moon.painted", "run_1", None, '{"colour":"red"}', None, None, Clock.now())
     assert describe_event(entry, {"run_1": "a/b"}) == "did moon.painted to a/b"
     bare = AuditEntry("org_1", 0, "key_1", "limit.proposed", "prp_1", None, None, None, None, Clock.now())

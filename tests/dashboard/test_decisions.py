@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import visit
-from tests.dashboard.scenery import Hospital, at_past
-from tests.dashboard.visiting import browser_client, scoped_client
-from tests.signed_in import signed_in
+from tests.dashboard.html_reader import visit
+from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.dashboard.sample_hospital import Hospital, at_past
+from tests.login_helpers import signed_in
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_somebody_finds_out_why_a_run_was_refused(page: Page, server: LiveServer
     expect(page.get_by_role("heading", level=1)).to_contain_text("stroke-registry/outcome-models/transformer")
     with server.client("viewer") as api:
         query = "account=stroke-registry&decision=refused&limit=1"
-        (told,) = api.get(f"/v1/decisions?{query}").json()["items"]
+        (answer,) = api.get(f"/v1/decisions?{query}").json()["items"]
     main = page.locator("main")
-    for words in (told["refusal"]["detail"], told["hash"], told["request_id"], told["actor"]):
+    for words in (answer["refusal"]["detail"], answer["hash"], answer["request_id"], answer["actor"]):
         expect(main).to_contain_text(words)
-    expect(main).to_contain_text(f"{told['refusal']['noise_multiplier_that_fits']}")
+    expect(main).to_contain_text(f"{answer['refusal']['noise_multiplier_that_fits']}")
     expect(main.locator("pre")).to_contain_text('"noise_multiplier": 0.6')
     page.get_by_role("link", name="Previous").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Decision {told['position'] - 1} ")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Decision {answer['position'] - 1} ")
 
 
 def test_pages_follow_each_other_without_gap_and_without_script(
@@ -121,8 +121,8 @@ def test_what_cannot_be_found_is_told_at_its_field(
 ) -> None:
     reply = visitor.get("/decisions", params=query)
     assert reply.status_code == 200
-    (told,) = re.findall(rf'id="{field}-fault">([^<]+)<', reply.text)
-    assert words in told
+    (answer,) = re.findall(rf'id="{field}-fault">([^<]+)<', reply.text)
+    assert words in answer
     assert reply.text.count('aria-invalid="true"') == (field != "decision")
     assert "Invalid search" in reply.text
 

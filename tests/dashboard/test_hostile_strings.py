@@ -175,7 +175,7 @@ def test_in_a_token(flow: OidcFlow, text: str) -> None:
         {text: text},
         {"sub": f"marie{text}"},
     )
-    for token in [*tokens, *(flow.provider.token(**told) for told in claims)]:
+    for token in [*tokens, *(flow.provider.token(**body) for body in claims)]:
         _ask(flow, "GET", "/v1/runs", headers={"Authorization": f"Bearer {token}"})
         _ask(flow, "POST", "/sign-in", data={"key": token})
 

@@ -7,11 +7,11 @@ from playwright.sync_api import Browser, Page, expect
 from app.dashboard.formatting import spent
 from tests.conftest import Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import visit, words
-from tests.dashboard.scenery import Hospital, dp_sgd
-from tests.dashboard.visiting import browser_client, scoped_client
+from tests.dashboard.html_reader import visit, words
+from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.dashboard.sample_hospital import Hospital, dp_sgd
+from tests.login_helpers import signed_in
 from tests.service.tampering import TEAM, set_account, tampering
-from tests.signed_in import signed_in
 
 
 def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
@@ -108,7 +108,7 @@ def test_an_organisation_without_anything_is_told_how_to_begin(page: Page, serve
     expect(page.locator("main")).not_to_contain_text("icu-team")
 
 
-def test_who_is_bound_to_an_account_sees_what_lies_beneath_it(server: LiveServer, hospital: Hospital) -> None:
+def test_who_is_bound_to_an_account_sees_what_lies_under_it(server: LiveServer, hospital: Hospital) -> None:
     with scoped_client(server, "viewer", hospital.ids["mimic/readmission"]) as client:
         text = client.get("/").text
     shown = re.findall(r'title="(mimic[^"]*|imaging[^"]*|st[^"]*)"', text)
@@ -135,15 +135,15 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, uncompacted_charges="[1")
     cookie = signed_in(ledger, "admin")
-    told = words(visit(ledger, "/", cookie))
-    assert "1 over the limit, quarantined or damaged" in told
-    assert re.search("icu-team damaged row: verify the ledger unreadable", told)
-    assert re.search("imaging 0.000 of 3, 3.000 free", told)
+    answer = words(visit(ledger, "/", cookie))
+    assert "1 over the limit, quarantined or damaged" in answer
+    assert re.search("icu-team damaged row: verify the ledger unreadable", answer)
+    assert re.search("imaging 0.000 of 3, 3.000 free", answer)
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
         assert visit(ledger, path, cookie).status_code == 200, path
-    told = words(visit(ledger, f"/accounts/{population}", cookie))
-    assert re.search(r"icu-team budget \d\.\d % unreadable", told)
-    assert "verify the ledger unreadable" in told
+    answer = words(visit(ledger, f"/accounts/{population}", cookie))
+    assert re.search(r"icu-team budget \d\.\d % unreadable", answer)
+    assert "verify the ledger unreadable" in answer
     page = visit(ledger, f"/accounts/{team}", cookie)
     assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
     assert "The row of mimic/icu-team is damaged" in words(page)

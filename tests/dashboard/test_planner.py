@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page, expect
 from app.dashboard.formatting import spent
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.scenery import Hospital, dp_sgd
-from tests.dashboard.visiting import browser_client, scoped_client
+from tests.dashboard.page_actions import browser_client, scoped_client
+from tests.dashboard.sample_hospital import Hospital, dp_sgd
 
 BY_BATCH = "sampling=batch&batch=600&size=60000"
 

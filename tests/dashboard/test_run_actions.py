@@ -54,12 +54,12 @@ def _put_into(ledger: Ledger, run: str, state: str) -> None:
     elif state == "reserving":
         assert ledger.post(f"/v1/runs/{run}/reservations", PLAN, "trainer").status_code == 201
     elif state != "active":
-        act = {"paused": "pause", "completed": "complete", "aborted": "abort"}[state]
-        assert ledger.post(f"/v1/runs/{run}/{act}", None).status_code == 200
+        audit_event = {"paused": "pause", "completed": "complete", "aborted": "abort"}[state]
+        assert ledger.post(f"/v1/runs/{run}/{audit_event}", None).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("state", "acts"),
+    ("state", "audit_events"),
     [
         ("active", ["pause", "complete", "abort"]),
         ("paused", ["resume", "complete", "abort"]),
@@ -69,16 +69,16 @@ def _put_into(ledger: Ledger, run: str, state: str) -> None:
         ("aborted", []),
     ],
 )
-def test_what_is_shown_of_a_run_is_what_it_takes(ledger: Ledger, state: str, acts: list[str]) -> None:
-    for act in acts or [""]:
-        run = ledger.run(name=f"run-{act}")
+def test_what_is_shown_of_a_run_is_what_it_takes(ledger: Ledger, state: str, audit_events: list[str]) -> None:
+    for audit_event in audit_events or [""]:
+        run = ledger.run(name=f"run-{audit_event}")
         _put_into(ledger, run, state)
         text = _shown(ledger, run, Role.PRIVACY_OFFICER)
-        assert _calls(text, run) == acts
-        if act:
-            body = {"steps_executed": 3} if (state, act) == ("reserving", "complete") else None
+        assert _calls(text, run) == audit_events
+        if audit_event:
+            body = {"steps_executed": 3} if (state, audit_event) == ("reserving", "complete") else None
             assert ("steps_executed" in text) is (state == "reserving")
-            reply = ledger.post(f"/v1/runs/{run}/{act}", body, "privacy_officer")
+            reply = ledger.post(f"/v1/runs/{run}/{audit_event}", body, "privacy_officer")
             assert reply.status_code == 200, reply.text
 
 

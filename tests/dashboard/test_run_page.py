@@ -8,16 +8,16 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.reading import visit, words
-from tests.dashboard.scenery import Hospital
-from tests.signed_in import signed_in
+from tests.dashboard.html_reader import visit, words
+from tests.dashboard.sample_hospital import Hospital
+from tests.login_helpers import signed_in
 
 
 def numbers(text: str, place: int = 0) -> dict[str, Any]:
     """What a page's script draws."""
     found = re.findall(r'<script type="application/json">(.*?)</script>', text)
-    told: dict[str, Any] = json.loads(found[place])
-    return told
+    answer: dict[str, Any] = json.loads(found[place])
+    return answer
 
 
 def a_run(ledger: Ledger) -> str:
@@ -30,10 +30,10 @@ def test_the_curve_is_the_history_that_the_api_tells(ledger: Ledger) -> None:
     run = a_run(ledger)
     for _ in range(3):
         assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").status_code == 200
-    told = ledger.get(f"/v1/runs/{run}/history").json()["points"]
+    answer = ledger.get(f"/v1/runs/{run}/history").json()["points"]
     series = {each["role"]: each for each in numbers(visit(ledger, f"/runs/{run}", signed_in(ledger)).text)["series"]}
-    assert series["spent"]["points"][1:] == [[each["next_step"], each["epsilon"]] for each in told]
-    assert {y for _, y in series["limit"]["points"]} == {told[-1]["epsilon_limit"]}
+    assert series["spent"]["points"][1:] == [[each["next_step"], each["epsilon"]] for each in answer]
+    assert {y for _, y in series["limit"]["points"]} == {answer[-1]["epsilon_limit"]}
     remaining = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
     assert series["projected"]["points"][0] == series["spent"]["points"][-1]
     assert series["projected"]["points"][-1][0] == min(15 + remaining, 15 + 3 * 15)
@@ -43,11 +43,11 @@ def test_the_projection_ends_where_nothing_more_fits(ledger: Ledger) -> None:
     run = a_run(ledger)
     remaining = ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").json()["steps_remaining"]
     ledger.post(f"/v1/runs/{run}/steps", {"count": remaining // 2}, "trainer")
-    told = numbers(visit(ledger, f"/runs/{run}", signed_in(ledger)).text)
-    [projected] = [each["points"] for each in told["series"] if each["role"] == "projected"]
+    answer = numbers(visit(ledger, f"/runs/{run}", signed_in(ledger)).text)
+    [projected] = [each["points"] for each in answer["series"] if each["role"] == "projected"]
     assert projected[-1][0] == 100 + remaining
     assert projected[-1][1] <= 1.0
-    assert {"x": 100.0 + remaining, "label": "budget exhausted"} in told["marks"]
+    assert {"x": 100.0 + remaining, "label": "budget exhausted"} in answer["marks"]
 
 
 def test_each_attempt_is_a_line_that_begins_with_what_was_spent(ledger: Ledger) -> None:
@@ -55,8 +55,8 @@ def test_each_attempt_is_a_line_that_begins_with_what_was_spent(ledger: Ledger) 
     ledger.post(f"/v1/runs/{run}/steps", {"count": 10}, "trainer")
     assert ledger.post(f"/v1/runs/{run}/attempts", {"first_step": 4}, "trainer").status_code == 201
     ledger.post(f"/v1/runs/{run}/steps", {"count": 2, "attempt": 2}, "trainer")
-    told = numbers(visit(ledger, f"/runs/{run}", signed_in(ledger)).text)["series"]
-    first, second = (each for each in told if each["name"].startswith("Attempt"))
+    answer = numbers(visit(ledger, f"/runs/{run}", signed_in(ledger)).text)["series"]
+    first, second = (each for each in answer if each["name"].startswith("Attempt"))
     assert second["points"][0] == [4, first["points"][-1][1]]
     assert second["points"][-1][1] > first["points"][-1][1]
 
@@ -86,8 +86,8 @@ def test_reservations_are_told_with_their_lease(ledger: Ledger) -> None:
     run = a_run(ledger)
     plan = {"plan": [{"event": SAMPLED, "count": 100}], "lease_seconds": 3600}
     made = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer").json()
-    told = words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
-    assert f"{made['id']} active 0 of 100" in told
+    answer = words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
+    assert f"{made['id']} active 0 of 100" in answer
 
 
 def test_steps_that_a_lowered_limit_revoked_are_told(ledger: Ledger) -> None:
@@ -98,9 +98,9 @@ def test_steps_that_a_lowered_limit_revoked_are_told(ledger: Ledger) -> None:
     lowered = {"limit": {"epsilon": 0.1, "delta": 1e-5}, "reason": "Less."}
     budget = ledger.get(f"/v1/runs/{run}").json()["budget"]
     assert ledger.post(f"/v1/accounts/{budget}/limit", lowered, If_Match="*").status_code == 200
-    told = words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
-    assert "active 0 of 100 100 revoked" in told
-    assert "Revoked steps are refused" in told
+    answer = words(visit(ledger, f"/runs/{run}", signed_in(ledger)))
+    assert "active 0 of 100 100 revoked" in answer
+    assert "Revoked steps are refused" in answer
 
 
 def test_a_run_that_did_nothing_yet_shows_where_its_default_event_would_lead(ledger: Ledger) -> None:
@@ -113,14 +113,14 @@ def test_a_run_that_did_nothing_yet_shows_where_its_default_event_would_lead(led
 def test_a_run_without_a_default_event_has_words_in_the_place_of_a_chart(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
-    told = words(visit(ledger, f"/runs/{ledger.run(event=None)}", signed_in(ledger)))
-    assert "No data yet" in told
+    answer = words(visit(ledger, f"/runs/{ledger.run(event=None)}", signed_in(ledger)))
+    assert "No data yet" in answer
 
 
 def test_a_run_that_was_told_nothing_says_so(ledger: Ledger) -> None:
-    told = words(visit(ledger, f"/runs/{a_run(ledger)}", signed_in(ledger)))
-    assert "No refusals" in told
-    assert "No reservations" in told
+    answer = words(visit(ledger, f"/runs/{a_run(ledger)}", signed_in(ledger)))
+    assert "No refusals" in answer
+    assert "No reservations" in answer
 
 
 def test_a_run_of_others_is_not_there(ledger: Ledger) -> None:

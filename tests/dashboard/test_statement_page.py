@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.conftest import Ledger
-from tests.dashboard.visiting import COLOURS, faults_of
+from tests.dashboard.page_actions import COLOURS, faults_of
 
 
 @pytest.mark.parametrize("what", ["runs", "populations"])

@@ -13,7 +13,7 @@ from app.demo.training import load_patients, step_event, train_until_refused
 from epsilon_ledger import LedgerClient, Run, StepAuthorization
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
-from tests.dashboard.scenery import Hospital
+from tests.dashboard.sample_hospital import Hospital
 
 Enter = Callable[[str], Page]
 Seen = tuple[int, str]
@@ -41,7 +41,7 @@ def test_from_the_nearly_exhausted_budget_to_one_that_lasts(
 ) -> None:
     planner = enter("planner")
 
-    # Which population is nearly exhausted? The first one; and beneath it, who is it?
+    # Which population is nearly exhausted? The first one; and under it, who is it?
     first = planner.locator(".population").first
     expect(first.get_by_role("link").first).to_have_text("stroke-registry")
     nearly_exhausted = first.locator(".tree .account-status", has_text="nearly exhausted")
@@ -122,11 +122,11 @@ def test_a_curve_grows_while_the_demo_s_trainer_trains(enter: Enter, changing: L
 
         def drawn() -> tuple[int, str]:
             """The last step of the curve, and the picture of it."""
-            told = page.evaluate(
+            body = page.evaluate(
                 "JSON.parse(document.querySelector('#curve-data script').textContent)"
                 ".series.find((each) => each.role === 'spent')?.points.at(-1)[0] ?? 0"
             )
-            return int(told), str(page.evaluate("document.querySelector('#curve canvas').toDataURL()"))
+            return int(body), str(page.evaluate("document.querySelector('#curve canvas').toDataURL()"))
 
         seen, picture = _once(page, drawn, lambda now: now[0] > 0)
         later, _ = _once(page, drawn, lambda now: now[0] > seen + 5)

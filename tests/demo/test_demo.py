@@ -55,10 +55,10 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
     assert facts["noise_multiplier_that_fits"] > 4.0
     assert 0.88 <= facts["accuracy"] <= 1.0
     assert 0.95 <= facts["accuracy_without_privacy"] <= 1.0
-    told = done.stderr
-    assert f"{facts['steps_admitted']}" in told
-    assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", told)
-    assert "The refusal in full: step" in told
+    answer = done.stderr
+    assert f"{facts['steps_admitted']}" in answer
+    assert re.search(r"\d+ steps released, epsilon 0\.\d+ of 2", answer)
+    assert "The refusal in full: step" in answer
     # What it left behind can be proven again.
     (left,) = folder.iterdir()
     assert facts["database_url"].startswith(f"sqlite:///{left}")
@@ -69,7 +69,7 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
         facts["steps_admitted"],
         facts["steps_admitted"],
     )
-    assert f"All files are in {left}" in told
+    assert f"All files are in {left}" in answer
     assert sum(path.stat().st_size for path in left.iterdir()) < 10_000_000
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from app.service.signatures import signer_of
 from app.settings import PREFIX, Settings
-from tests.deploy.commanded import require_command, unknown_settings
+from tests.deploy.container_commands import require_command, unknown_settings
 from tests.deploy.manifests import KUBERNETES
 from tests.packaging.dockerfile import ROOT, only, stages
 

@@ -15,7 +15,7 @@ from app.api.routers import health
 from app.persistence.database import POOL_SIZE, Database
 from app.persistence.postgresql import STATEMENT_TIMEOUT_SECONDS
 from app.settings import PREFIX, Settings
-from tests.deploy.commanded import commands_in, require_command, unknown_settings
+from tests.deploy.container_commands import commands_in, require_command, unknown_settings
 from tests.deploy.manifests import KUBERNETES, Document, Pod, documents, of_kind, pods, rendered, selected
 from tests.docs.markdown import fences
 from tests.packaging.dockerfile import ROOT, only, stages

@@ -28,7 +28,7 @@ from app.accounting.poisson_rdp import is_amplified
 from app.accounting.rdp import curve_over
 from benchmarks import tightness
 from benchmarks.tightness_plans import Plan, plans
-from tests.accounting import test_amplification, test_fixed_batches, test_mechanisms, test_sampled_gaussian
+from tests.accounting import test_amplification, test_mechanisms, test_sampled_gaussian, test_without_replacement
 from tests.conftest import Ledger
 from tests.docs.markdown import ROOT, Fence, fences, section
 from tests.docs.test_readme import difference
@@ -165,7 +165,7 @@ def test_the_bounds_on_errors_are_those_of_the_tests() -> None:
     assert set(held) == set(TESTS)
 
 
-TESTS = (test_amplification, test_fixed_batches, test_mechanisms, test_sampled_gaussian)
+TESTS = (test_amplification, test_without_replacement, test_mechanisms, test_sampled_gaussian)
 
 
 def kept() -> dict[str, list[str]]:

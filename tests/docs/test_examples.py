@@ -31,9 +31,9 @@ def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServ
         before = ledger.get_run(run.id)
         assert before.status == "active"
 
-        told = _finish(live_server, checkpoint)
-        taken_up = re.match(rf"{run.id} is active, at step (\d+)\n", told)
-        assert taken_up, told
+        answer = _finish(live_server, checkpoint)
+        taken_up = re.match(rf"{run.id} is active, at step (\d+)\n", answer)
+        assert taken_up, answer
         # The ledger may have answered one more step after the job was dead.
         assert before.next_step <= int(taken_up[1]) <= before.next_step + 1
         after = ledger.get_run(run.id)
@@ -43,8 +43,8 @@ def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServ
         history = ledger.get_run_history(run.id, max_points=2000)
         assert [point.decision for point in history.points] == ["admitted"] * after.next_step + ["refused"]
         assert [point.first_step for point in history.points] == list(range(after.next_step + 1))
-        assert f"completed after {after.next_step} steps" in told
-        assert float(told.split(" steps; ")[1].split("%")[0]) > 50
+        assert f"completed after {after.next_step} steps" in answer
+        assert float(answer.split(" steps; ")[1].split("%")[0]) > 50
 
         # Nothing is left to do, and nothing is charged for finding that out.
         assert f"completed after {after.next_step} steps" in _finish(live_server, checkpoint)
@@ -53,9 +53,9 @@ def test_a_killed_job_takes_up_its_run_and_forgets_nothing(live_server: LiveServ
 
 def _finish(server: LiveServer, checkpoint: Path) -> str:
     with _start(server, checkpoint) as process:
-        told, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    return told
+        answer, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, answer
+    return answer
 
 
 def _start(server: LiveServer, checkpoint: Path) -> subprocess.Popen[str]:

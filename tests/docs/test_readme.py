@@ -32,10 +32,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
     pages = (FIRST, FURTHER, ALERTS, TREES)
     first, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
-    told = ran(first, tmp_path_factory.mktemp("first"))
+    body = ran(first, tmp_path_factory.mktemp("first"))
     for page in further:
-        told |= ran([*first[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
-    return told
+        body |= ran([*first[:BEGINNING], *page], tmp_path_factory.mktemp("page"))
+    return body
 
 
 def ran(blocks: list[Fence], folder: Path) -> dict[str, str]:
@@ -127,12 +127,12 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
     live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (snippet,) = (fence for fence in fences(README) if fence.language == "python")
-    with LedgerClient(live_server.url, live_server.key("admin")) as office:
+    with LedgerClient(live_server.url, live_server.key("admin")) as admin:
         limit = Limit(epsilon=0.9, delta=1e-5)
-        office.create_population(
+        admin.create_population(
             "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", size=46520, limit=limit
         )
-        office.create_budget("icu-team", parent="mimic", limit=limit)
+        admin.create_budget("icu-team", parent="mimic", limit=limit)
         monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
         monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("trainer"))
         released: list[int] = []
@@ -142,7 +142,7 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
         exec(code, job)  # noqa: S102 - our own README
         (refused,) = shown
         assert refused.run is not None
-        run = office.get_run(refused.run)
+        run = admin.get_run(refused.run)
         assert 10 < run.next_step == len(released) == refused.first_step
         assert run.status == "completed"
 

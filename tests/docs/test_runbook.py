@@ -12,7 +12,7 @@ import pytest
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
 from tests.databases import need_postgresql
-from tests.deploy.commanded import require_command
+from tests.deploy.container_commands import require_command
 from tests.deploy.manifests import KUBERNETES, documents
 from tests.deploy.test_compose import SERVICES
 from tests.docs.markdown import ROOT, Block, blocks
@@ -122,8 +122,8 @@ def verify_fails(shell: OperatorShell, *steps: Block) -> None:
     _typed(shell, "PGOPTIONS='-c epsilon_ledger.all_tenants=on' pg_dump --enable-row-security -Fc -f backup.dump")
     shell.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
 
-    told = shell.type(look)
-    assert run in told
+    answer = shell.type(look)
+    assert run in answer
     assert json.loads((shell.folder / "found.json").read_text())["unproven"] == [run]
     assert "Writes to 1 accounts are stopped." in shell.type(stop)
     with shell.admin as http:
@@ -138,10 +138,10 @@ def verify_fails(shell: OperatorShell, *steps: Block) -> None:
     assert run in shell.type(checkpoint)
     assert '"items"' in shell.type(who)
     shell.type(mend, run=run)
-    told = shell.type(again, run=run)
-    assert "every curve agrees byte for byte" in told
-    assert f"epsilon-ledger quarantine lift {run} --org org_" in told
-    [proposal] = re.findall(r"prp_\w+", told)
+    answer = shell.type(again, run=run)
+    assert "every curve agrees byte for byte" in answer
+    assert f"epsilon-ledger quarantine lift {run} --org org_" in answer
+    [proposal] = re.findall(r"prp_\w+", answer)
     with shell.admin as http:
         assert http.post(f"/v1/runs/{run}/steps", json={}).status_code == 409
     assert '"approved"' in shell.type(approve, prp=proposal)
@@ -153,9 +153,9 @@ def overdrawn(shell: OperatorShell, see: Block, statement: Block) -> None:
     run = shell.run("too much", 0, limit=0.05)
     with shell.admin as http:
         made(http.post(f"/v1/runs/{run}/steps", json={"count": 500, "mode": "report"}))
-    told = shell.type(see, run=run)
-    assert '"reported"' in told
-    assert '"overdrawn"' in told
+    answer = shell.type(see, run=run)
+    assert '"reported"' in answer
+    assert '"overdrawn"' in answer
     assert "guarantee" in shell.type(statement, run=run)
 
 
@@ -163,16 +163,16 @@ def database_down(shell: OperatorShell, see: Block) -> None:
     shell.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS false")
     shell.cluster.terminate_backends(DATABASE)
     try:
-        told = shell.type(see, whatever_happens=True)
+        answer = shell.type(see, whatever_happens=True)
     finally:
         shell.cluster.execute(f"ALTER DATABASE {DATABASE} ALLOW_CONNECTIONS true")
-    assert re.findall(r"HTTP/1\.1 (\d+)", told) == ["200", "503"]
-    assert "accepting connections" in told  # of the server: it is this database that takes none
+    assert re.findall(r"HTTP/1\.1 (\d+)", answer) == ["200", "503"]
+    assert "accepting connections" in answer  # of the server: it is this database that takes none
 
 
 def disk_full(shell: OperatorShell, space: Block, log: Block, tables: Block, again: Block) -> None:
-    told = shell.type(space)
-    assert "Filesystem" in told
+    answer = shell.type(space)
+    assert "Filesystem" in answer
     assert "failed_count" in shell.type(log)
     assert "decisions" in shell.type(tables)
     assert "every curve agrees" in shell.type(again)
@@ -221,9 +221,9 @@ def keys_page(shell: OperatorShell, line: Block, issue: Block, rotate: Block, re
         key = made(http.post("/v1/api-keys", json={"role": "trainer"}))["id"]
         assert f"{key} was revoked" in shell.type(line, key=key)
         issued = json.loads(shell.type(issue))
-        heir = json.loads(shell.type(rotate, key=issued["id"]))
+        successor = json.loads(shell.type(rotate, key=issued["id"]))
         shell.type(revoke, key=issued["id"])
-        assert made(http.get(f"/v1/api-keys/{heir['id']}"))["revoked_at"]
+        assert made(http.get(f"/v1/api-keys/{successor['id']}"))["revoked_at"]
 
 
 def limits_page(shell: OperatorShell, change: Block, approve: Block) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LiveServer
-from tests.examples.running import example, is_picture
+from tests.examples.example_runner import example, is_picture
 from tests.soak import thinned
 
 NOISES = ("constant", "decay, time", "decay, step", "decay, exp", "clipping, linear", "clipping, geometric")

@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from epsilon_ledger import LedgerClient
 from tests.conftest import LiveServer
-from tests.examples.running import example
+from tests.examples.example_runner import example
 
 RECORDS = {"A": 120, "B": 150, "C": 180}
 
@@ -56,9 +56,9 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_the_reference_says
             assert ledger.get_budget(state.budget).epsilon == each["epsilon"] <= 3.0
         assert each["refusal"].startswith(f"step {each['steps']} of {each['run']} refused")
         # The ledger's orders are finer: never above the reference, and hardly below.
-        told = reference(each["records"], each["steps"], each["delta"])
-        assert each["epsilon_reference"] == told
-        assert told * (1 - 5e-4) <= each["epsilon_declared"] <= told
+        answer = reference(each["records"], each["steps"], each["delta"])
+        assert each["epsilon_reference"] == answer
+        assert answer * (1 - 5e-4) <= each["epsilon_declared"] <= answer
     steps = [each["steps"] for each in privacy]
     assert steps == sorted(steps)
     assert steps[0] > 50

@@ -8,7 +8,7 @@ import pytest
 
 from epsilon_ledger import LedgerClient
 from tests.conftest import LiveServer
-from tests.examples.running import example, is_picture
+from tests.examples.example_runner import example, is_picture
 
 
 def test_the_rounds_cost_what_they_say_and_the_last_one_does_not_take_place(

@@ -8,7 +8,7 @@ import torch
 
 from epsilon_ledger import LedgerClient
 from tests.conftest import LiveServer
-from tests.examples.running import example
+from tests.examples.example_runner import example
 
 
 def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServer, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from app.ledger.permissions import Role
 from tests.api.operations import APP, OPERATIONS, Operation
+from tests.fuzz.known_objects import ORGANISATIONS, SCOPED, KnownObjects
 from tests.fuzz.shapes import Shapes
-from tests.fuzz.world import ORGANISATIONS, SCOPED, World
 
 WEIGHTS: Final = {
     "authorizeSteps": 60.0,
@@ -104,9 +104,9 @@ class Asked:
 class Requests:
     """Makes requests, each by the same seed and the answers so far."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._choice = world.choice
+    def __init__(self, objects: KnownObjects) -> None:
+        self._world = objects
+        self._choice = objects.choice
         self._weights = [WEIGHTS.get(operation.id, 1.0) for operation in OPERATIONS]
         self._sent: list[Asked] = []
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import httpx2
 
 from app.ledger.permissions import Role
+from tests.api.answer_validation import check_answer
 from tests.api.operations import OPERATIONS
-from tests.api.witness import check_answer
+from tests.fuzz.known_objects import ORGANISATIONS, KnownObjects
 from tests.fuzz.requests import Asked, Requests
 from tests.fuzz.soundness import problems
-from tests.fuzz.world import ORGANISATIONS, World
 from tests.servers import LiveServer
 
 AT_ONCE = 4
@@ -63,7 +63,7 @@ class Session:
         self._tell = tell
         self._server = server
         self._choice = random.Random(seed)  # noqa: S311 - repeatable
-        self._world = World(self._choice)
+        self._world = KnownObjects(self._choice)
         self._requests = Requests(self._world)
         self._cookies: dict[str, str] = {}
 
@@ -141,15 +141,15 @@ class Session:
             return
         kind = answer.headers.get("content-type", "").partition(";")[0]
         path = answer.request.url.path
-        told = answer.json() if answer.content and kind.endswith("json") else answer.text or None
+        body = answer.json() if answer.content and kind.endswith("json") else answer.text or None
         parsed = kind != "text/plain"  # what is no HTTP is answered before the service sees it
         if path.startswith("/v1/") and asked.method != "HEAD" and parsed:
             try:
-                check_answer(asked.method, path, answer.status_code, kind, told)
+                check_answer(asked.method, path, answer.status_code, kind, body)
             except AssertionError as error:
                 self._fault(asked, f"not as documented: {str(error)[:500]}")
         if answer.is_success:
-            self._world.learn(asked.organisation, told)
+            self._world.learn(asked.organisation, body)
             found = (each.id for each in OPERATIONS if each.takes(asked.method, path))
             self.tally.taken.update(found)
 

@@ -5,9 +5,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
+from tests.api.invalid_bodies import WRONG, schema_of
 from tests.api.operations import Operation, resolved
-from tests.api.wrong_bodies import WRONG, schema_of
-from tests.fuzz.world import World
+from tests.fuzz.known_objects import KnownObjects
 
 Json = Any
 MOST_NESTED: Final = 6
@@ -26,9 +26,9 @@ RATES: Final = (1e-4, 0.01, 0.3, 1.0)
 class Shapes:
     """Makes bodies for one organisation's requests."""
 
-    def __init__(self, world: World, organisation: str) -> None:
-        self._world = world
-        self._choice = world.choice
+    def __init__(self, objects: KnownObjects, organisation: str) -> None:
+        self._world = objects
+        self._choice = objects.choice
         self._organisation = organisation
 
     def body(self, operation: Operation) -> Json:

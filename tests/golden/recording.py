@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx2
 
 from tests.conftest import Ledger
-from tests.signed_in import signed_in
+from tests.login_helpers import signed_in
 
 _FLEETING: Final = re.compile(
     r"""

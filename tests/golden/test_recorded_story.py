@@ -50,12 +50,12 @@ def _told(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_story_reads_as_it_was_recorded(tmp_path: Path) -> None:
-    with _told(tmp_path) as told:
-        for name, found in told.items():
+    with _told(tmp_path) as answer:
+        for name, found in answer.items():
             assert json.loads(written(found)) == json.loads((FILES / name).read_text()), name
 
 
 if __name__ == "__main__":
-    with TemporaryDirectory() as folder, _told(Path(folder)) as told:
-        for name, found in told.items():
+    with TemporaryDirectory() as folder, _told(Path(folder)) as answer:
+        for name, found in answer.items():
             (FILES / name).write_text(written(found))

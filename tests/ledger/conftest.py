@@ -35,7 +35,7 @@ def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, ow
 
 
 def chained(*accounts: Account) -> tuple[Account, ...]:
-    """Accounts as a path: each beneath the one before it."""
+    """Accounts as a path: each under the one before it."""
     parents = [None, *(above.id for above in accounts)]
     return tuple(
         replace(account, parent_id=parent, depth=depth)

@@ -188,9 +188,9 @@ def test_noise_is_sought_only_where_a_trial_is_little_work(account: AccountMaker
 def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:
     planned = PoissonSampled(0.004, Gaussian(1.1))
     misleading = Gaussian(1000.0)
-    told = account(1.0, planned=(StepEvent(planned, 1000),))
+    answer = account(1.0, planned=(StepEvent(planned, 1000),))
     untold = account(1.0)
-    after = [admit([node], [StepEvent(misleading, 1)]) for node in (told, untold)]
+    after = [admit([node], [StepEvent(misleading, 1)]) for node in (answer, untold)]
     assert all(isinstance(outcome, Admission) for outcome in after)
     left = [repetitions_left(outcome.accounts, planned)[0] for outcome in after if isinstance(outcome, Admission)]
     assert left[0] > 2 * left[1]

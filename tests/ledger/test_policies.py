@@ -163,8 +163,10 @@ def test_the_order_in_which_policies_are_put_together_does_not_matter(a: Policy,
 
 
 @given(st.lists(POLICIES, min_size=1, max_size=3), st.booleans())
-def test_what_holds_is_the_same_in_every_order(policies: list[Policy], house: bool) -> None:  # noqa: FBT001 - drawn
-    sources = [PolicySource(ORGANISATION if house and not at else f"p{at}", each) for at, each in enumerate(policies)]
+def test_what_holds_is_the_same_in_every_order(policies: list[Policy], organisation: bool) -> None:  # noqa: FBT001 - drawn
+    sources = [
+        PolicySource(ORGANISATION if organisation and not at else f"p{at}", each) for at, each in enumerate(policies)
+    ]
     assert len({effective(tuple(order)) for order in permutations(sources)}) == 1
 
 
@@ -184,9 +186,9 @@ def test_both_policies_together_forbid_what_one_of_them_forbids_and_nothing_else
 
 
 @given(POLICIES, POLICIES, POLICIES)
-def test_a_further_policy_beneath_makes_nothing_looser(house: Policy, a: Policy, b: Policy) -> None:
-    before = effective((PolicySource(ORGANISATION, house), PolicySource("p", a)))
-    after = effective((PolicySource(ORGANISATION, house), PolicySource("p", a), PolicySource("p/b", b)))
+def test_a_further_policy_under_makes_nothing_looser(organisation: Policy, a: Policy, b: Policy) -> None:
+    before = effective((PolicySource(ORGANISATION, organisation), PolicySource("p", a)))
+    after = effective((PolicySource(ORGANISATION, organisation), PolicySource("p", a), PolicySource("p/b", b)))
     assert stricter(before, after) == after
 
 

@@ -70,19 +70,19 @@ def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
     limit = Limit(epsilon, 1e-5)
     before = account(limit, kind)
     watch = watermark_of(before, shares)
-    told: list[float] = []
+    answer: list[float] = []
     for number, (event, count) in enumerate(taken):
         after = charged(before, event, count)
         if not watch.holds(after.spent):
             later = watermark_of(after, shares)
-            told += shares[watch.passed : later.passed]
+            answer += shares[watch.passed : later.passed]
             watch = later
         fraction = after.epsilon() / limit.epsilon
-        assert told == [share for share in shares if after.epsilon() >= share * limit.epsilon], (number, fraction)
+        assert answer == [share for share in shares if after.epsilon() >= share * limit.epsilon], (number, fraction)
         before = after
         if number % every == 0:  # another process looks at it for the first time
             watch = watermark_of(before, shares)
-    assert len(set(told)) == len(told)
+    assert len(set(answer)) == len(answer)
 
 
 @given(

@@ -86,7 +86,7 @@ class Tree:
         return True
 
     def line(self, name: str) -> list[Account]:
-        """An account beneath all above it."""
+        """An account under all above it."""
         found: list[Account] = []
         at: str | None = name
         while at is not None:

@@ -15,7 +15,7 @@ CASES = (
         "app/service/charging/saving.py",
         "in work.costs.items() if work.changed else ():",
         "in ():",
-        ("tests/service/test_restored.py",),
+        ("tests/service/test_restored_databases.py",),
     ),
     Mutation(
         "what is remembered is believed",
@@ -72,7 +72,7 @@ CASES = (
         "app/service/charging/unit_of_work.py",
         "exposed(path, self._parts_of(path))",
         "exposed(path, ())",
-        ("tests/api/test_trees.py",),
+        ("tests/api/test_account_trees.py",),
     ),
     Mutation(
         "a plan outlives the window of its budget",
@@ -93,7 +93,7 @@ CASES = (
         "app/service/charging/close.py",
         "after[account.id] = recompose(account, children)",
         "after[account.id] = account.settle_hold(spent, without(account.held, reserved))",
-        ("tests/api/test_trees.py", "tests/service/test_composed_histories.py"),
+        ("tests/api/test_account_trees.py", "tests/service/test_composed_histories.py"),
     ),
     Mutation(
         "steps are not held against policies",

@@ -23,7 +23,7 @@ CASES = (
         "app/server.py",
         "            signal(each, self._leave)",
         "            signal(each, lambda *_: None)",
-        ("tests/service/test_serving.py",),
+        ("tests/service/test_server.py",),
         "told_to_stop",
     ),
     Mutation(
@@ -39,7 +39,7 @@ CASES = (
         "app/api/strict_json.py",
         "parse_constant=_constant",
         "parse_constant=float",
-        ("tests/api/test_strict.py",),
+        ("tests/api/test_strict_json.py",),
     ),
     Mutation(
         "of two equal keys of an object the last one counts",
@@ -128,7 +128,7 @@ CASES = (
         "app/tracing_setup.py",
         "span.set_attribute(name, redact_secrets(said))",
         "span.set_attribute(name, said)",
-        ("tests/api/test_traces.py",),
+        ("tests/api/test_tracing.py",),
     ),
     Mutation(
         "metrics say that a placement is ready whatever its database does",
@@ -191,14 +191,14 @@ CASES = (
         "app/service/worker_pool.py",
         "if lane not in self._at_work",
         "if True",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "an organisation's next task goes before those of others",
         "app/service/worker_pool.py",
         "                self._lanes[lane] = waiting\n",
         "                self._lanes[lane] = waiting\n                self._lanes.move_to_end(lane, last=False)\n",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "dear curves of steps are computed by the process that decides about them",
@@ -212,7 +212,7 @@ CASES = (
         "app/service/costing.py",
         "        if chosen and total + work > MAX_WORK:\n",
         "        if False:\n",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "what was refused breaks the page of the audit",
@@ -241,21 +241,21 @@ CASES = (
         "app/service/worker_pool.py",
         "                        other.prepare(calculation.function.__module__)\n",
         "                        pass\n",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "processes that calculate take time from steps",
         "app/service/worker_pool.py",
         "    os.nice(NICENESS)\n",
         "",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "an organisation lets any number of plans wait",
         "app/service/worker_pool.py",
         "            if len(waiting) >= MOST_WAITING:\n",
         "            if False:\n",
-        ("tests/service/test_calculating.py",),
+        ("tests/service/test_worker_pool.py",),
     ),
     Mutation(
         "a replica goes by its own clock",
@@ -298,7 +298,7 @@ CASES = (
         "app/service/maintenance.py",
         "expire_reservations(db, db.clock.moment().earliest)",
         "expire_reservations(db, db.clock.moment().latest)",
-        ("tests/service/test_upkeep.py",),
+        ("tests/service/test_maintenance.py",),
     ),
     Mutation(
         "a lease that may still run is forfeited by a step",

@@ -92,7 +92,7 @@ CASES = (
         "migrations/versions/0001_initial.py",
         '    op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")',
         "    pass",
-        ("tests/persistence/test_walls.py",),
+        ("tests/persistence/test_row_level_security.py",),
         "postgresql",
     ),
     Mutation(

@@ -87,26 +87,26 @@ def test_every_expression_is_promql(name: str) -> None:
 
 def test_every_metric_that_is_asked_for_is_told_by_a_server_or_by_verify(scraped: str, verified: str) -> None:
     lines = [*scraped.splitlines(), *verified.splitlines()]
-    told = {line.split("{")[0].split(" ")[0] for line in lines if line and not line.startswith("#")}
+    answer = {line.split("{")[0].split(" ")[0] for line in lines if line and not line.startswith("#")}
     wanted = {metric for expression in EXPRESSIONS.values() for metric in _metrics(expression)}
     assert len(wanted) > 25
-    assert sorted(wanted - told) == []
+    assert sorted(wanted - answer) == []
 
 
 def test_every_label_that_is_asked_for_is_told_by_a_server(scraped: str) -> None:
-    told = set(re.findall(r'[{,](\w+)="', scraped)) | {"instance", "job"}  # these are Prometheus' own
+    answer = set(re.findall(r'[{,](\w+)="', scraped)) | {"instance", "job"}  # these are Prometheus' own
     wanted = {
         label.strip()
         for expression in EXPRESSIONS.values()
         for labels in re.findall(r"\bby \(([^)]*)\)", expression)
         for label in labels.split(",")
     } - {"pid"}  # of several workers
-    assert wanted <= told
+    assert wanted <= answer
 
 
 def test_what_a_server_tells_is_as_promtool_wants_it(scraped: str, verified: str) -> None:
-    for told in (scraped, verified):
-        checked = promtool("check", "metrics", given=told)
+    for answer in (scraped, verified):
+        checked = promtool("check", "metrics", given=answer)
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
@@ -135,8 +135,8 @@ def test_every_alert_has_a_severity_and_a_sentence_and_stands_on_the_page() -> N
 
 def test_every_metric_stands_on_the_page(scraped: str, verified: str) -> None:
     page = (FILES.parents[1] / "docs" / "reference" / "metrics.md").read_text()
-    told = re.findall(r"^# TYPE (\S+)", f"{scraped}\n{verified}", re.MULTILINE)
-    assert [name for name in told if f"`{name}`" not in page] == []
+    answer = re.findall(r"^# TYPE (\S+)", f"{scraped}\n{verified}", re.MULTILINE)
+    assert [name for name in answer if f"`{name}`" not in page] == []
 
 
 def test_the_dashboard_draws_each_panel_in_a_place_of_its_own() -> None:

@@ -92,7 +92,7 @@ def judged(pins: Iterable[str], report: str) -> Audit:
     return Audit(len(looked_up), tuple(weaknesses), tuple(unknown))
 
 
-def told(lock: str, audit: Audit) -> list[str]:
+def answer(lock: str, audit: Audit) -> list[str]:
     """What a person reads about a lock."""
     found, missed = len(audit.weaknesses), len(audit.unknown)
     more = [f"and {missed - SHOWN} more"] if missed > SHOWN else []
@@ -119,7 +119,7 @@ def main(locks: Sequence[str] = LOCKS) -> None:
     passed = True
     for lock in locks:
         audit = judged(pinned((ROOT / lock).read_text()), report(ROOT / lock))
-        sys.stdout.write("\n".join([*told(lock, audit), ""]))
+        sys.stdout.write("\n".join([*answer(lock, audit), ""]))
         sys.stdout.flush()
         passed &= audit.passed
     sys.exit(0 if passed else "The audit did not pass: weaknesses are known, or not everything could be looked up.")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.packaging import audit
-from tests.packaging.audit import LOCKS, ROOT, Audit, judged, pinned, told
+from tests.packaging.audit import LOCKS, ROOT, Audit, answer, judged, pinned
 
 PINS = {"jinja2 2.4.1", "flask-cors 3.0.0"}
 SOUND = {
@@ -49,13 +49,13 @@ def test_all_looked_up_and_nothing_found_passes() -> None:
     found = judged(PINS, json.dumps(SOUND))
     assert found == Audit(2, (), ())
     assert found.passed
-    assert told("a.lock", found) == ["a.lock: 2 packages looked up, 0 weaknesses known, 0 packages NOT looked up"]
+    assert answer("a.lock", found) == ["a.lock: 2 packages looked up, 0 weaknesses known, 0 packages NOT looked up"]
 
 
 def test_a_weakness_fails_and_is_named_with_its_mend() -> None:
     found = judged(PINS, json.dumps(WEAK))
     assert not found.passed
-    assert told("a.lock", found) == [
+    assert answer("a.lock", found) == [
         "a.lock: 2 packages looked up, 2 weaknesses known, 0 packages NOT looked up",
         "  jinja2 2.4.1: PYSEC-2019-217, mended in 2.10.1",
         "  jinja2 2.4.1: PYSEC-2099-1, mended in no version",
@@ -65,7 +65,7 @@ def test_a_weakness_fails_and_is_named_with_its_mend() -> None:
 def test_a_machine_without_the_database_fails() -> None:
     found = judged(PINS, json.dumps(OFFLINE))
     assert (found.audited, found.passed) == (0, False)
-    assert told("a.lock", found)[1].startswith("  flask-cors 3.0.0: Dependency not found on PyPI")
+    assert answer("a.lock", found)[1].startswith("  flask-cors 3.0.0: Dependency not found on PyPI")
 
 
 @pytest.mark.parametrize("report", ["", "null", "[]", "{}", "Traceback (most recent call last):", "[[1]]"])
@@ -85,7 +85,7 @@ def test_an_empty_lock_fails() -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    lines = told("a.lock", judged({f"p{number} 1" for number in range(200)}, ""))
+    lines = answer("a.lock", judged({f"p{number} 1" for number in range(200)}, ""))
     assert (len(lines), lines[-1]) == (12, "  and 190 more")
 
 

@@ -145,9 +145,9 @@ def test_it_is_the_wheel_that_runs_and_not_the_checkout(installed: Installed, tm
 def test_the_demo_says_what_it_still_needs(installed: Installed, tmp_path: Path) -> None:
     asked = installed.run("epsilon-ledger", "demo", cwd=tmp_path)
     assert asked.returncode != 0
-    told = asked.stdout + asked.stderr
-    assert "scikit-learn" in told or "epsilon-ledger-client" in told
-    assert "Traceback" not in told
+    answer = asked.stdout + asked.stderr
+    assert "scikit-learn" in answer or "epsilon-ledger-client" in answer
+    assert "Traceback" not in answer
 
 
 def test_the_wheel_holds_every_module_and_every_migration(installed: Installed) -> None:

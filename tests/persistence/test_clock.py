@@ -16,7 +16,7 @@ from tests.conftest import need_postgresql, new_database
 START = datetime(2026, 11, 22, 9, 0, tzinfo=UTC).timestamp()
 
 
-class World:
+class SimulatedTime:
     """A true time, a database's clock, this machine's, and what the machine counts."""
 
     def __init__(self) -> None:
@@ -36,27 +36,27 @@ class World:
     def read(self) -> Reading:
         began = self.counted()
         self.true += self.there
-        told = self.database()
+        answer = self.database()
         self.true += self.back
-        return Reading(began, datetime.fromtimestamp(told, UTC), self.counted())
+        return Reading(began, datetime.fromtimestamp(answer, UTC), self.counted())
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return _counting(World(), monkeypatch)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    return _counting(SimulatedTime(), monkeypatch)
 
 
-def _counting(world: World, patch: pytest.MonkeyPatch) -> World:
-    patch.setattr(clocks, "counted", world.counted)
+def _counting(simulated: SimulatedTime, patch: pytest.MonkeyPatch) -> SimulatedTime:
+    patch.setattr(clocks, "counted", simulated.counted)
 
     class Own(datetime):
         @classmethod
         def now(cls, tz: object = None) -> "Own":
             del tz
-            return cls.fromtimestamp(START + world.true + world.own_ahead, UTC)
+            return cls.fromtimestamp(START + simulated.true + simulated.own_ahead, UTC)
 
     patch.setattr(clocks, "datetime", Own)
-    return world
+    return simulated
 
 
 MICROSECOND = 2e-6
@@ -72,95 +72,99 @@ def test_the_time_lies_between_the_bounds_however_slow_the_way_and_wrong_the_own
     looks: list[tuple[float, float, float, float]], counts_too_much: float, own_ahead: float
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        world = _counting(World(), patch)
-        world.counts_too_much, world.own_ahead = counts_too_much, own_ahead
-        clock = Clock(world.read)
-        for pause, world.there, world.back, later in looks:
-            world.true += pause
+        simulated = _counting(SimulatedTime(), patch)
+        simulated.counts_too_much, simulated.own_ahead = counts_too_much, own_ahead
+        clock = Clock(simulated.read)
+        for pause, simulated.there, simulated.back, later in looks:
+            simulated.true += pause
             clock.sample()
-            world.true += later
+            simulated.true += later
             moment = clock.moment()
-            assert moment.earliest.timestamp() - MICROSECOND <= world.database()
-            assert world.database() <= moment.latest.timestamp() + MICROSECOND
+            assert moment.earliest.timestamp() - MICROSECOND <= simulated.database()
+            assert simulated.database() <= moment.latest.timestamp() + MICROSECOND
 
 
-def test_readings_of_some_milliseconds_bound_it_to_some_milliseconds(world: World) -> None:
-    clock = Clock(world.read)
-    world.there = world.back = 0.0005
+def test_readings_of_some_milliseconds_bound_it_to_some_milliseconds(simulated: SimulatedTime) -> None:
+    clock = Clock(simulated.read)
+    simulated.there = simulated.back = 0.0005
     for _ in range(100):
-        world.true += 5
+        simulated.true += 5
         clock.sample()
-    world.true += 5
+    simulated.true += 5
     moment = clock.moment()
     assert moment.latest - moment.earliest < timedelta(seconds=2 * 5 * DRIFT + 0.002)
 
 
-def test_one_slow_reading_loosens_nothing(world: World) -> None:
-    clock = Clock(world.read)
+def test_one_slow_reading_loosens_nothing(simulated: SimulatedTime) -> None:
+    clock = Clock(simulated.read)
     clock.sample()
-    world.there = world.back = 2.0
+    simulated.there = simulated.back = 2.0
     clock.sample()
     moment = clock.moment()
     assert moment.latest - moment.earliest < timedelta(seconds=0.01)
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_jump_of_the_own_clock_between_two_readings_moves_nothing(world: World, jump: float) -> None:
-    clock = Clock(world.read)
+def test_a_jump_of_the_own_clock_between_two_readings_moves_nothing(simulated: SimulatedTime, jump: float) -> None:
+    clock = Clock(simulated.read)
     clock.sample()
     before = clock.now()
-    world.own_ahead = jump
+    simulated.own_ahead = jump
     assert clock.now() == before
     assert clock.own_is_ahead() == pytest.approx(jump)
 
 
-def test_a_databases_clock_that_was_set_ahead_is_followed_but_no_lease_of_before_runs_out_by_it(world: World) -> None:
-    clock = Clock(world.read)
+def test_a_databases_clock_that_was_set_ahead_is_followed_but_no_lease_of_before_runs_out_by_it(
+    simulated: SimulatedTime,
+) -> None:
+    clock = Clock(simulated.read)
     clock.sample()
-    world.set_ahead = 3600
-    world.true += 5
+    simulated.set_ahead = 3600
+    simulated.true += 5
     clock.sample()
     moment = clock.moment()
-    assert moment.latest.timestamp() == pytest.approx(world.database(), abs=0.1)
-    assert moment.earliest.timestamp() == pytest.approx(world.database() - 3600, abs=0.1)
-    world.true += LONGEST_LEASE_SECONDS
+    assert moment.latest.timestamp() == pytest.approx(simulated.database(), abs=0.1)
+    assert moment.earliest.timestamp() == pytest.approx(simulated.database() - 3600, abs=0.1)
+    simulated.true += LONGEST_LEASE_SECONDS
     clock.sample()
-    assert clock.moment().earliest.timestamp() == pytest.approx(world.database(), abs=0.1)
+    assert clock.moment().earliest.timestamp() == pytest.approx(simulated.database(), abs=0.1)
 
 
-def test_of_several_jumps_the_leases_of_the_first_hold(world: World) -> None:
-    clock = Clock(world.read)
+def test_of_several_jumps_the_leases_of_the_first_hold(simulated: SimulatedTime) -> None:
+    clock = Clock(simulated.read)
     for _ in range(3):
         clock.sample()
-        world.set_ahead += 600
-        world.true += 5
+        simulated.set_ahead += 600
+        simulated.true += 5
     clock.sample()
-    assert clock.moment().earliest.timestamp() == pytest.approx(world.database() - 1800, abs=0.1)
+    assert clock.moment().earliest.timestamp() == pytest.approx(simulated.database() - 1800, abs=0.1)
 
 
-def test_a_databases_clock_that_was_set_back_is_followed(world: World) -> None:
-    clock = Clock(world.read)
+def test_a_databases_clock_that_was_set_back_is_followed(simulated: SimulatedTime) -> None:
+    clock = Clock(simulated.read)
     clock.sample()
-    world.set_ahead = -3600
+    simulated.set_ahead = -3600
     clock.sample()
     moment = clock.moment()
-    assert moment.latest.timestamp() == pytest.approx(world.database(), abs=0.1)
+    assert moment.latest.timestamp() == pytest.approx(simulated.database(), abs=0.1)
     assert moment.earliest <= moment.latest
 
 
-def test_a_clock_that_was_never_read_is_asked_or_said_to_be_unknown(world: World) -> None:
-    clock = Clock(world.read)
+def test_a_clock_that_was_never_read_is_asked_or_said_to_be_unknown(simulated: SimulatedTime) -> None:
+    clock = Clock(simulated.read)
     assert clock.own_is_ahead() is None
     with pytest.raises(LedgerUnavailableError, match="not been read yet"):
         clock.moment(wait=False)
-    assert clock.now().timestamp() == pytest.approx(world.database())
+    assert clock.now().timestamp() == pytest.approx(simulated.database())
     assert clock.moment(wait=False).latest == clock.now()
 
 
-def test_a_file_goes_by_the_machines_clock_and_no_lease_runs_out_when_that_is_set_ahead(world: World) -> None:
+def test_a_file_goes_by_the_machines_clock_and_no_lease_runs_out_when_that_is_set_ahead(
+    simulated: SimulatedTime,
+) -> None:
     clock = Clock(None)
     assert clock.moment(wait=False).latest.timestamp() == pytest.approx(START, abs=0.001)
-    world.own_ahead = 3600
+    simulated.own_ahead = 3600
     moment = clock.moment()
     assert moment.latest.timestamp() == pytest.approx(START + 3600, abs=0.001)
     assert moment.earliest.timestamp() == pytest.approx(START, abs=0.001)

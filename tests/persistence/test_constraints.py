@@ -16,9 +16,9 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import usage_history
 from app.persistence.tables import metadata
 from tests.conftest import Ledger, open_ledger
+from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
-from tests.service.reserving import NOW, Reserver
-from tests.signed_in import cookie_for
+from tests.service.reservation_rows import NOW, Reserver
 
 NOTHING = b""
 SHA = "0" * 64
@@ -64,8 +64,8 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
 def _have_alerts(ledger: Ledger) -> None:
     """A webhook whose secret was rotated, a delivery to it, a threshold that was told before, a reading."""
     made = ledger.post("/v1/webhooks", {"url": "https://alerts.example/a", "account": "mimic/icu-team"})
-    for act in ("rotate", "test"):
-        assert ledger.post(f"/v1/webhooks/{made.json()['id']}/{act}", None).status_code == 201
+    for audit_event in ("rotate", "test"):
+        assert ledger.post(f"/v1/webhooks/{made.json()['id']}/{audit_event}", None).status_code == 201
     assert ledger.get("/v1/alerts?type=account.threshold_reached").json()["items"]
     with ledger.database.write(ALL_TENANTS) as tx:
         accounts = metadata.tables["accounts"]

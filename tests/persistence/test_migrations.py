@@ -20,7 +20,7 @@ from app.service.auth.authentication import authenticate, create_organisation
 from app.service.governance.api_keys import create_key
 from tests.conftest import command_line
 from tests.persistence.dump import dump
-from tests.persistence.shape import shape_of
+from tests.persistence.schema_snapshot import shape_of
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_revisions_are_one_line_from_the_first_to_the_newest() -> None:
 
 def test_the_command_line_migrates(tmp_path: Path, database: Database) -> None:
     file = tmp_path / "ledger.db"
-    told = [command_line("migrate", database=file) for _ in range(2)]
-    assert [(done.returncode, done.stderr) for done in told] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
+    answer = [command_line("migrate", database=file) for _ in range(2)]
+    assert [(done.returncode, done.stderr) for done in answer] == [(0, f"Created a new ledger at {file}.\n"), (0, "")]
     with database.read(ALL_TENANTS) as tx:
         assert is_current(tx)

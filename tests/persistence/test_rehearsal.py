@@ -124,7 +124,7 @@ def test_a_file_that_may_only_be_read_is_a_fault(tmp_path: Path) -> None:
 def test_a_full_disk_under_a_server_is_a_fault_until_it_has_room(tmp_path: Path) -> None:
     need_postgresql()
     with a_disk(postgres.in_memory() or tmp_path, 2**27) as disk:
-        cluster = postgres.Cluster.create(beneath=disk)
+        cluster = postgres.Cluster.create(under=disk)
         try:
             database = Database(cluster.create_database("ledger"))
             upgrade(database)

@@ -20,7 +20,7 @@ from app.persistence.schema import alembic_config, is_current, upgrade
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import dump
-from tests.persistence.shape import shape_of
+from tests.persistence.schema_snapshot import shape_of
 from tests.servers import LiveServer
 
 SAMPLE = Path(__file__).parent / "sample_migrations"

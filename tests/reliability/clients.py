@@ -132,7 +132,7 @@ class Trainer:
 
 
 def open_budget(http: httpx2.Client, name: str, epsilon: float) -> str:
-    """A population and, beneath it, a narrower budget; returns the budget's path."""
+    """A population and, under it, a narrower budget; returns the budget's path."""
     population = {
         "name": name,
         "privacy_unit": "patient",

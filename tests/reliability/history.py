@@ -89,11 +89,11 @@ class Journal:
     def admitted(self) -> int:
         """How many steps were acknowledged, each once."""
         steps = {
-            (asked.run, told["first_step"]): told["count"]
+            (asked.run, response["first_step"]): response["count"]
             for asked in self.asked
             for answer in asked.answers
             if answer.status_code == httpx2.codes.OK
-            for told in [answer.json()]
+            for response in [answer.json()]
         }
         return sum(steps.values())
 
@@ -173,23 +173,23 @@ def _answers(asked: Asked, by_key: dict[str, _Kept], by_step: dict[tuple[str, in
     if len({(answer.status_code, answer.content) for answer in asked.answers}) > 1:
         yield f"{asked.known_by}: was answered in different ways."
     for answer in asked.answers[:1]:
-        told = answer.json()
+        response = answer.json()
         if answer.status_code == httpx2.codes.OK:
-            known = by_step.get((asked.run, told["first_step"]))
+            known = by_step.get((asked.run, response["first_step"]))
             if known is None:
                 yield f"{asked.known_by}: was acknowledged, but is not in the ledger."
                 continue
             key = answer.headers.get("idempotent-replay-of", asked.key)
-            same = [told[name] == getattr(known.row, name) for name in (*READING, "next_step")]
-            if known.items != asked.items or told["count"] != known.row.step_count or not all(same):
+            same = [response[name] == getattr(known.row, name) for name in (*READING, "next_step")]
+            if known.items != asked.items or response["count"] != known.row.step_count or not all(same):
                 yield f"{asked.known_by}: the ledger holds another content."
-            if known.row.idempotency_key != key or asked.first_step not in {None, told["first_step"]}:
+            if known.row.idempotency_key != key or asked.first_step not in {None, response["first_step"]}:
                 yield f"{asked.known_by}: the ledger holds it as another request."
-        elif told["code"] == "budget_exceeded" and asked.key is not None:
+        elif response["code"] == "budget_exceeded" and asked.key is not None:
             known = by_key.get(asked.key)
             if known is None or known.row.outcome != "refused" or known.items != asked.items:
                 yield f"{asked.known_by}: was refused, but the key did not pin that."
-        elif told["code"] != "budget_exceeded":
+        elif response["code"] != "budget_exceeded":
             yield f"{asked.known_by}: was answered {answer.text}"
 
 

@@ -19,7 +19,7 @@ from tests.api.trainer import QUIET
 from tests.conftest import Ledger, need_postgresql, open_ledger
 from tests.persistence.dump import dump
 from tests.postgres_binaries import binaries
-from tests.service.filled import fill, taken_up
+from tests.service.full_ledger import fill, taken_up
 
 Backup = Callable[[Path, Path], None]
 

@@ -56,17 +56,17 @@ def _drip(connection: socket.socket, piece: bytes) -> bytes:
     while time.monotonic() < until:
         try:
             connection.sendall(piece)
-            told = connection.recv(1 << 16)
-            if not told:
+            response = connection.recv(1 << 16)
+            if not response:
                 return bytes(said)
-            said += told
+            said += response
         except TimeoutError:
             continue
         except OSError:  # it does not listen any more
             connection.settimeout(PATIENCE)
             with suppress(OSError):
-                while told := connection.recv(1 << 16):
-                    said += told
+                while response := connection.recv(1 << 16):
+                    said += response
             return bytes(said)
     pytest.fail("the connection is kept")
 
@@ -74,8 +74,8 @@ def _drip(connection: socket.socket, piece: bytes) -> bytes:
 def _read(connection: socket.socket) -> bytes:
     """All that is said until the service closes the connection."""
     said = bytearray()
-    while told := connection.recv(1 << 16):
-        said += told
+    while response := connection.recv(1 << 16):
+        said += response
     return bytes(said)
 
 
@@ -84,9 +84,9 @@ def _problem(said: bytes) -> tuple[int, str]:
     head, _, body = said.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
     assert b"content-type: application/problem+json" in head.lower()
-    told = json.loads(body)
-    assert int(head.split()[1]) == told["status"]
-    return told["status"], told["code"]
+    response = json.loads(body)
+    assert int(head.split()[1]) == response["status"]
+    return response["status"], response["code"]
 
 
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: led", b"GET /healthz HTTP/1.1\r\nX: y\r\n"])

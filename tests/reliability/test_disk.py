@@ -82,7 +82,7 @@ def test_a_full_disk_of_a_server(tmp_path: Path) -> None:
     """What fits into pages that PostgreSQL has already is still written; then every step is refused."""
     need_postgresql()
     with a_disk(postgres.in_memory() or tmp_path, SERVER_BYTES) as disk:
-        cluster = postgres.Cluster.create(beneath=disk)
+        cluster = postgres.Cluster.create(under=disk)
         try:
             url = cluster.create_database("ledger")
             database = Database(url)

@@ -39,15 +39,15 @@ def was_never_sent(journal: Journal) -> None:
 
 
 def was_acknowledged_but_is_lost(journal: Journal) -> None:
-    told = journal.asked[0].answers[0].json() | {"first_step": 6, "next_step": 8}
-    lost = replace(journal.asked[0], body={"first_step": 6, "count": 2}, answers=[httpx2.Response(200, json=told)])
+    answer = journal.asked[0].answers[0].json() | {"first_step": 6, "next_step": 8}
+    lost = replace(journal.asked[0], body={"first_step": 6, "count": 2}, answers=[httpx2.Response(200, json=answer)])
     journal.asked.append(lost)
 
 
 def was_told_other_numbers(journal: Journal) -> None:
     asked = journal.asked[1]
-    told = asked.answers[0].json()
-    asked.answers[0] = httpx2.Response(200, json=told | {"steps_remaining": told["steps_remaining"] + 1})
+    answer = asked.answers[0].json()
+    asked.answers[0] = httpx2.Response(200, json=answer | {"steps_remaining": answer["steps_remaining"] + 1})
 
 
 def asked_for_something_else(journal: Journal) -> None:

@@ -38,8 +38,8 @@ def test_one_request_counts_once_whatever_happens_to_it(service: Service, fault:
         trainer.ask({"count": 10**6}, f"{fault.name}-2")
         trainer.ask({"first_step": 5}, f"{fault.name}-3")
         assert proxy.counts[fault] >= 3
-    told = [asked.answers[0].json() for asked in service.journal.asked]
-    assert [answer.get("next_step") for answer in told] == [3, 5, None, 6]
+    body = [asked.answers[0].json() for asked in service.journal.asked]
+    assert [answer.get("next_step") for answer in body] == [3, 5, None, 6]
     service.check()
 
 

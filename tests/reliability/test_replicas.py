@@ -126,7 +126,7 @@ def test_one_of_two_gets_a_name_and_the_other_is_told(replicas: Replicas) -> Non
         assert sorted(reply.status_code for reply in replies) == [201, 409], [reply.text for reply in replies]
 
 
-def _watched(replicas: Replicas, run: str, act: Callable[[], None]) -> list[tuple[bool, httpx2.Response]]:
+def _watched(replicas: Replicas, run: str, audit_event: Callable[[], None]) -> list[tuple[bool, httpx2.Response]]:
     """Steps that one replica is asked for while the other acts, each with whether that was answered before."""
     answered, stop = threading.Event(), threading.Event()
     seen: list[tuple[bool, httpx2.Response]] = []
@@ -141,7 +141,7 @@ def _watched(replicas: Replicas, run: str, act: Callable[[], None]) -> list[tupl
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(ask)
         try:
-            act()
+            audit_event()
             answered.set()
             asking.result(timeout=60)
         finally:

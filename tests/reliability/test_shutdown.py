@@ -136,10 +136,10 @@ def test_before_it_leaves_it_says_that_it_is_not_ready(tmp_path: Path, monkeypat
             assert server.process is not None
             server.process.terminate()
             until = time.monotonic() + 30
-            while (told := new.get("/readyz")).status_code == 200:
+            while (answer := new.get("/readyz")).status_code == 200:
                 assert time.monotonic() < until
-            assert (told.status_code, told.json()["detail"]) == (503, "This process is stopping.")
-            assert told.headers["connection"] == "close"
+            assert (answer.status_code, answer.json()["detail"]) == (503, "This process is stopping.")
+            assert answer.headers["connection"] == "close"
             assert new.get("/healthz").status_code == 200
             assert http.get("/v1/runs").status_code == 200
     finally:

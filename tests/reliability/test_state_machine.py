@@ -196,18 +196,18 @@ class Beside(RuleBasedStateMachine):
 
     @rule(run_id=runs)
     def history(self, run_id: str) -> None:
-        told = self.ledger.get(f"/v1/runs/{run_id}/history?max_points=2000").json()
+        answer = self.ledger.get(f"/v1/runs/{run_id}/history?max_points=2000").json()
         known = self.model.runs[run_id].decisions
-        assert told["decisions"] == len(known)
-        for point, decision in zip(told["points"], known, strict=True):
+        assert answer["decisions"] == len(known)
+        for point, decision in zip(answer["points"], known, strict=True):
             shared = {name: decision[name] for name in ("decision", "first_step", "count")}
             assert shared == {name: point[name] for name in shared}
 
     @invariant()
     def runs_are_where_they_should_be(self) -> None:
         for run_id, run in self.model.runs.items():
-            told = self.ledger.get(f"/v1/runs/{run_id}").json()
-            assert (told["status"], told["next_step"]) == (run.status, run.next_step)
+            answer = self.ledger.get(f"/v1/runs/{run_id}").json()
+            assert (answer["status"], answer["next_step"]) == (run.status, run.next_step)
 
     def teardown(self) -> None:
         found = verify(self.ledger.database)
@@ -216,13 +216,13 @@ class Beside(RuleBasedStateMachine):
 
 def agrees(reply: httpx2.Response, expected: Expected, *, dry_run: bool) -> None:
     """The answer is the model's, in every member that the model knows."""
-    told = reply.json()
+    answer = reply.json()
     members = expected.members | ({"dry_run": dry_run} if "dry_run" in expected.members else {})
     assert reply.status_code == expected.status, reply.text
-    assert {name: told.get(name) for name in members} == members, reply.text
+    assert {name: answer.get(name) for name in members} == members, reply.text
     assert ("idempotent-replayed" in reply.headers) == expected.replayed
-    if reply.status_code == httpx2.codes.OK and not told["overdrawn"]:
-        assert told["epsilon"] <= told["epsilon_limit"]
+    if reply.status_code == httpx2.codes.OK and not answer["overdrawn"]:
+        assert answer["epsilon"] <= answer["epsilon_limit"]
 
 
 def test_the_service_answers_as_the_model_does(ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.proxy import Fault, FaultProxy, at_random
 from tests.reliability.trainers import CHECKPOINT, JOURNAL
-from tests.sdk.charged import charged_and_held, within_limits
+from tests.sdk.charges import charged_and_held, within_limits
 
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},

@@ -9,7 +9,7 @@ import pytest
 from epsilon_ledger import LedgerClient, Run
 from tests.conftest import Ledger, open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
-from tests.sdk.world import World, clock_of_all, new_world
+from tests.sdk.simulation import Simulation, clock_of_all, new_world
 
 
 @dataclass
@@ -62,7 +62,7 @@ def whole_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def world(whole_ledger: Ledger) -> Iterator[World]:
+def simulation(whole_ledger: Ledger) -> Iterator[Simulation]:
     """An organisation of the real service, with a wire that fails on demand and a clock that stands."""
     with clock_of_all() as clock:
         made = new_world(whole_ledger, clock)

@@ -16,15 +16,15 @@ from epsilon_ledger import (
     RequestInDoubtError,
     StepsAlreadyTakenError,
 )
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way, fading, in_grants
-from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, World
 
 
-def with_run(world: World, work: Callable[[AsyncRun], Awaitable[None]], **terms: Any) -> AsyncRun:  # noqa: ANN401 - passed on
+def with_run(simulation: Simulation, work: Callable[[AsyncRun], Awaitable[None]], **terms: Any) -> AsyncRun:  # noqa: ANN401 - passed on
     """Register a run, and do something with it, in a loop of its own."""
 
     async def main() -> AsyncRun:
-        async with world.async_client() as client:
+        async with simulation.async_client() as client:
             run = await client.create_run("model", **({"budget": BUDGET, "event": LOUD} | terms))
             await work(run)
             return run
@@ -33,43 +33,43 @@ def with_run(world: World, work: Callable[[AsyncRun], Awaitable[None]], **terms:
 
 
 @every_way
-def test_a_clean_exit_charges_exactly_what_was_released(world: World, ahead: dict[str, Any]) -> None:
+def test_a_clean_exit_charges_exactly_what_was_released(simulation: Simulation, ahead: dict[str, Any]) -> None:
     async def work(run: AsyncRun) -> None:
         async with run:
             for step in range(7):
-                assert (await world.authorize_async(run)).first_step == step
+                assert (await simulation.authorize_async(run)).first_step == step
             async for step in run.track(range(7, 10), progress=False):
-                world.note(run, [fading(step)])
+                simulation.note(run, [fading(step)])
             assert (await run.preview(2)).first_step == 10
-            await world.authorize_async(run, 2, event=QUIET)
-            await world.authorize_async(run)
+            await simulation.authorize_async(run, 2, event=QUIET)
+            await simulation.authorize_async(run)
             await run.report(event=HUSHED)
-            world.note(run, [HUSHED])
+            simulation.note(run, [HUSHED])
             cut = await run.authorize(10_000, event=LOUD, truncate=True)
-            world.note(run, [LOUD] * cut.count)
+            simulation.note(run, [LOUD] * cut.count)
             with pytest.raises(BudgetExceededError):
                 await run.authorize(1000, event=LOUD)
             assert (await run.refresh()).next_step == run.next_step
         assert run.status == "completed"
 
-    assert world.exact(with_run(world, work, **ahead, schedule=fading))
+    assert simulation.exact(with_run(simulation, work, **ahead, schedule=fading))
 
 
 @every_way
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.CRASHED])
-def test_whatever_fails_the_same_call_settles_it(world: World, ahead: dict[str, Any], fault: Fault) -> None:
+def test_whatever_fails_the_same_call_settles_it(simulation: Simulation, ahead: dict[str, Any], fault: Fault) -> None:
     async def work(run: AsyncRun) -> None:
         for failing in (TRIES, 1, TRIES, 2):
-            world.wire.fails(*[fault] * failing)
+            simulation.wire.fails(*[fault] * failing)
             for _ in range(4):
                 try:
-                    await world.authorize_async(run)
+                    await simulation.authorize_async(run)
                 except Exception:  # noqa: BLE001 - it is asked again, whatever it was
-                    await again(lambda: world.authorize_async(run))
+                    await again(lambda: simulation.authorize_async(run))
         await again(run.complete)
-        world.wire.deliver()
+        simulation.wire.deliver()
 
-    assert world.exact(with_run(world, work, **ahead))
+    assert simulation.exact(with_run(simulation, work, **ahead))
 
 
 async def again(ask: Callable[[], Awaitable[object]]) -> None:
@@ -118,22 +118,22 @@ async def insisting(ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 @every_way
 def test_a_call_that_is_cancelled_wherever_it_waits_is_settled_by_the_next_one(
-    world: World, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     async def work(run: AsyncRun) -> None:
         for step in range(4):
-            await insisting(lambda: world.authorize_async(run))
+            await insisting(lambda: simulation.authorize_async(run))
             if step == 1:
-                await insisting(lambda: world.authorize_async(run, event=QUIET))
+                await insisting(lambda: simulation.authorize_async(run, event=QUIET))
         await insisting(lambda: as_coroutine(run.preview))
         await insisting(lambda: as_coroutine(run.complete))
 
     for wait in range(1, 25):
-        world.wire.awaited = canceller = Canceller(wait)
-        run = with_run(world, work, **ahead, event=HUSHED, schedule=None)
+        simulation.wire.awaited = canceller = Canceller(wait)
+        run = with_run(simulation, work, **ahead, event=HUSHED, schedule=None)
         if not canceller.hit:
             break
-        assert world.exact(run)
+        assert simulation.exact(run)
     assert canceller.hit == 0, "every place was tried"
 
 
@@ -142,26 +142,26 @@ async def as_coroutine(ask: Callable[[], Awaitable[object]]) -> object:
 
 
 @every_way
-def test_tasks_share_a_run_and_some_are_cancelled(world: World, ahead: dict[str, Any]) -> None:
+def test_tasks_share_a_run_and_some_are_cancelled(simulation: Simulation, ahead: dict[str, Any]) -> None:
     numbers: list[int] = []
 
     async def train(run: AsyncRun) -> None:
-        numbers.extend([(await world.authorize_async(run)).first_step for _ in range(8)])
+        numbers.extend([(await simulation.authorize_async(run)).first_step for _ in range(8)])
 
     async def work(run: AsyncRun) -> None:
         tasks = [asyncio.create_task(train(run), name=f"trainer {number}") for number in range(6)]
         await asyncio.wait(tasks)
         assert any(task.cancelled() for task in tasks)
-        await world.authorize_async(run)
+        await simulation.authorize_async(run)
         await run.complete()
 
-    world.wire.awaited = Canceller(2, 5, 9)
-    run = with_run(world, work, **ahead)
+    simulation.wire.awaited = Canceller(2, 5, 9)
+    run = with_run(simulation, work, **ahead)
     assert len(set(numbers)) == len(numbers)
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
-def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(world: World) -> None:
+def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(simulation: Simulation) -> None:
     async def work(run: AsyncRun) -> None:
         task = asyncio.create_task(run.authorize(2), name="trainer")
         await asyncio.wait([task])
@@ -170,20 +170,22 @@ def test_while_a_cancelled_step_is_unanswered_no_other_one_can_be_asked_for(worl
             await run.authorize()
         with pytest.raises(RequestInDoubtError):
             await run.preview()
-        assert (await world.authorize_async(run, 2)).first_step == 0
+        assert (await simulation.authorize_async(run, 2)).first_step == 0
 
-    world.wire.awaited = Canceller(2)
-    assert world.exact(with_run(world, work))
+    simulation.wire.awaited = Canceller(2)
+    assert simulation.exact(with_run(simulation, work))
 
 
-def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_asked_for_again(world: World) -> None:
+def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_asked_for_again(
+    simulation: Simulation,
+) -> None:
     async def work(run: AsyncRun) -> None:
         for _ in range(3):
-            await world.authorize_async(run)
+            await simulation.authorize_async(run)
         assert run._inflight is not None
         run._inflight.cancel()
         for _ in range(6):
-            await world.authorize_async(run)
+            await simulation.authorize_async(run)
         assert run._inflight is not None
         flight = run._inflight
         waiting = asyncio.create_task(as_coroutine(run.complete))
@@ -191,12 +193,12 @@ def test_a_grant_in_the_background_that_is_cancelled_with_everything_else_is_ask
         flight.cancel()
         await waiting
 
-    assert world.exact(with_run(world, work, authorize_every=5, background=True))
+    assert simulation.exact(with_run(simulation, work, authorize_every=5, background=True))
 
 
 @in_grants
 def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_charged(
-    world: World, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
     runs: list[AsyncRun] = []
 
@@ -204,71 +206,71 @@ def test_a_trainer_that_is_cancelled_aborts_its_run_and_all_of_its_grant_is_char
         async with run:
             runs.append(run)
             while True:
-                await world.authorize_async(run)
+                await simulation.authorize_async(run)
 
     async def work(run: AsyncRun) -> None:
         task = asyncio.create_task(train(run), name="trainer")
         await asyncio.wait([task])
         assert task.cancelled()
 
-    world.wire.awaited = Canceller(5)
-    run = with_run(world, work, **ahead)
+    simulation.wire.awaited = Canceller(5)
+    run = with_run(simulation, work, **ahead)
     assert run.status == "aborted"
-    assert world.covers()
-    assert world.charged(run).total() % 5 == 0
-    assert world.sound()
+    assert simulation.covers()
+    assert simulation.charged(run).total() % 5 == 0
+    assert simulation.sound()
 
 
 @in_grants
 def test_a_run_that_is_left_as_it_is_leaves_nothing_behind_on_the_loop(
-    world: World, ahead: dict[str, Any], caplog: pytest.LogCaptureFixture
+    simulation: Simulation, ahead: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def train(run: AsyncRun) -> None:
         async with run:
             for _ in range(3):
-                await world.authorize_async(run)
+                await simulation.authorize_async(run)
             raise StepsAlreadyTakenError("by another one")
 
     async def work(run: AsyncRun) -> None:
-        world.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
+        simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
         with pytest.raises(StepsAlreadyTakenError):
             await train(run)
         assert run._inflight is None
         for _ in range(20):
             await asyncio.sleep(0)
-        world.wire.faults.clear()
+        simulation.wire.faults.clear()
 
     caplog.set_level(logging.WARNING, "asyncio")
-    run = with_run(world, work, **ahead)
+    run = with_run(simulation, work, **ahead)
     gc.collect()
     assert not caplog.records
     assert run.status == "active"
-    assert world.covers()
+    assert simulation.covers()
 
 
 def test_a_failure_in_the_background_that_nobody_waits_for_makes_no_noise(
-    world: World, caplog: pytest.LogCaptureFixture
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(run: AsyncRun) -> None:
-        await world.authorize_async(run, 3)
-        world.wire.fails(*[Fault.LOST] * TRIES)
+        await simulation.authorize_async(run, 3)
+        simulation.wire.fails(*[Fault.LOST] * TRIES)
         for _ in range(50):
             await asyncio.sleep(0)
 
     caplog.set_level(logging.WARNING, "asyncio")
-    with_run(world, work, authorize_every=5, background=True)
+    with_run(simulation, work, authorize_every=5, background=True)
     gc.collect()
     assert not caplog.records
 
 
-def test_a_run_is_taken_up_again_as_by_the_other_client(world: World) -> None:
+def test_a_run_is_taken_up_again_as_by_the_other_client(simulation: Simulation) -> None:
     async def main() -> None:
-        async with AsyncLedgerClient("http://ledger.test", world.key(), transport=world.wire) as client:
+        async with AsyncLedgerClient("http://ledger.test", simulation.key(), transport=simulation.wire) as client:
             run = await client.create_run("model", budget=BUDGET, event=LOUD, authorize_every=4)
-            await world.authorize_async(run)
+            await simulation.authorize_async(run)
             kept = run.state_dict()
             resumed = await client.resume_run(kept, authorize_every=4)
-            await world.authorize_async(resumed, 2)
+            await simulation.authorize_async(resumed, 2)
             again = await client.get_run(run.id)
             with pytest.raises(StepsAlreadyTakenError):
                 await again.authorize()
@@ -276,5 +278,5 @@ def test_a_run_is_taken_up_again_as_by_the_other_client(world: World) -> None:
             assert (await client.get_run(run.id)).status == "completed"
 
     asyncio.run(main())
-    assert world.covers()
-    assert world.sound()
+    assert simulation.covers()
+    assert simulation.sound()

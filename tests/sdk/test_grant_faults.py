@@ -15,8 +15,8 @@ from epsilon_ledger import (
     RunStateConflictError,
 )
 from tests.reliability.conftest import ROUNDS
+from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
-from tests.sdk.world import LOUD, QUIET, TRIES, Fault, World
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -34,106 +34,108 @@ def insisting(ask: Callable[[], object]) -> None:
     raise AssertionError("nothing fails so often here")
 
 
-def train(world: World, run: Run, steps: int = 9) -> None:
+def train(simulation: Simulation, run: Run, steps: int = 9) -> None:
     """Steps, with something else between them."""
     for step in range(steps):
-        insisting(lambda: world.authorize(run))
+        insisting(lambda: simulation.authorize(run))
         if step == 3:
-            insisting(lambda: world.authorize(run, 2, event=QUIET))
+            insisting(lambda: simulation.authorize(run, 2, event=QUIET))
         if step == 6:
             insisting(run.preview)
-            assert world.covers()
+            assert simulation.covers()
     insisting(run.complete)
 
 
 @every_way
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_fails_at_whichever_request(world: World, ahead: dict[str, Any], fault: Fault) -> None:
+def test_whatever_fails_at_whichever_request(simulation: Simulation, ahead: dict[str, Any], fault: Fault) -> None:
     for round_ in range(ROUNDS):
-        run = world.run(**ahead, schedule=fading)
+        run = simulation.run(**ahead, schedule=fading)
         for well in (0, 1, 2, 1 + round_ % 5):
-            world.wire.fails(fault, *[Fault.NONE] * well, *[fault] * TRIES, *[Fault.NONE] * (1 + well))
-        train(world, run)
-        assert world.exact(run)
-        world.wire.faults.clear()
-        world.wire.deliver()
-        assert world.exact(run)
+            simulation.wire.fails(fault, *[Fault.NONE] * well, *[fault] * TRIES, *[Fault.NONE] * (1 + well))
+        train(simulation, run)
+        assert simulation.exact(run)
+        simulation.wire.faults.clear()
+        simulation.wire.deliver()
+        assert simulation.exact(run)
 
 
 @in_grants
-def test_a_message_that_was_on_its_way_for_long_changes_nothing(world: World, ahead: dict[str, Any]) -> None:
+def test_a_message_that_was_on_its_way_for_long_changes_nothing(simulation: Simulation, ahead: dict[str, Any]) -> None:
     """Nobody hears of the run's end, so it goes on; then the end arrives after all."""
-    run = world.run(**ahead)
-    world.authorize(run, 2)
-    world.wire.fails(*[Fault.NONE] * (len(world.wire.late) + 1), *[Fault.LATE] * 10)
+    run = simulation.run(**ahead)
+    simulation.authorize(run, 2)
+    simulation.wire.fails(*[Fault.NONE] * (len(simulation.wire.late) + 1), *[Fault.LATE] * 10)
     with pytest.raises(LedgerUnavailableError):
         run.complete()
-    world.wire.faults.clear()
+    simulation.wire.faults.clear()
     for _ in range(4):
-        world.authorize(run)
-    world.wire.deliver()
-    assert world.covers()
+        simulation.authorize(run)
+    simulation.wire.deliver()
+    assert simulation.covers()
     assert run.refresh().status == "active"
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
-def test_a_refused_answer_after_an_unheard_one_does_not_hide_what_the_unheard_one_granted(world: World) -> None:
-    with world.run(**AHEAD["grants"]) as run:
-        world.authorize(run, 3)
-        stranger = world.client("admin").get_run(run.id)
-        world.wire.fails(Fault.UNHEARD)
-        world.wire.after = lambda _: None
+def test_a_refused_answer_after_an_unheard_one_does_not_hide_what_the_unheard_one_granted(
+    simulation: Simulation,
+) -> None:
+    with simulation.run(**AHEAD["grants"]) as run:
+        simulation.authorize(run, 3)
+        stranger = simulation.client("admin").get_run(run.id)
+        simulation.wire.fails(Fault.UNHEARD)
+        simulation.wire.after = lambda _: None
         paused: list[str] = []
 
         def pause_before_the_second_try(_: object) -> None:
-            if len(world.wire.requests) > tried and not paused:
+            if len(simulation.wire.requests) > tried and not paused:
                 paused.append(run.id)
                 stranger.pause()
 
-        tried = len(world.wire.requests) + 1
-        world.wire.before = pause_before_the_second_try
-        world.authorize(run, 3)
-        world.wire.before = lambda _: None
+        tried = len(simulation.wire.requests) + 1
+        simulation.wire.before = pause_before_the_second_try
+        simulation.authorize(run, 3)
+        simulation.wire.before = lambda _: None
         assert run.state.reservation is not None
         stranger.resume()
-        world.authorize(run, 2)
-    assert world.exact(run)
+        simulation.authorize(run, 2)
+    assert simulation.exact(run)
 
 
-def test_an_end_that_is_unheard_is_not_undone_by_a_step(world: World) -> None:
-    run = world.run(**AHEAD["grants"])
-    world.authorize(run, 2)
-    world.wire.fails(*[Fault.NONE], *[Fault.UNHEARD] * TRIES)
+def test_an_end_that_is_unheard_is_not_undone_by_a_step(simulation: Simulation) -> None:
+    run = simulation.run(**AHEAD["grants"])
+    simulation.authorize(run, 2)
+    simulation.wire.fails(*[Fault.NONE], *[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.complete()
     with pytest.raises(RunStateConflictError):
         run.authorize()
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @in_grants
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.CRASHED])
 @pytest.mark.parametrize("refused", ["a report", "a pause"])
 def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
-    world: World, ahead: dict[str, Any], refused: str, fault: Fault
+    simulation: Simulation, ahead: dict[str, Any], refused: str, fault: Fault
 ) -> None:
-    run = world.run(**ahead)
-    world.authorize(run, 2)
+    run = simulation.run(**ahead)
+    simulation.authorize(run, 2)
     if refused == "a report":
         assert run.report(10_000).overdrawn
-        world.note(run, [LOUD] * 10_000)
+        simulation.note(run, [LOUD] * 10_000)
     else:
-        world.client().get_run(run.id).pause()
-        world.authorize(run, 3)
-    world.wire.fails(fault)
+        simulation.client().get_run(run.id).pause()
+        simulation.authorize(run, 3)
+    simulation.wire.fails(fault)
     with pytest.raises(LedgerError):
         run.authorize()
-    world.wire.faults.clear()
+    simulation.wire.faults.clear()
     run.complete()
-    world.wire.deliver()
-    assert (world.charged(run), run.status) == (world.released[run.id], "completed")
+    simulation.wire.deliver()
+    assert (simulation.charged(run), run.status) == (simulation.released[run.id], "completed")
 
 
 @in_grants
@@ -141,12 +143,12 @@ def test_a_run_that_takes_no_steps_can_be_completed_whatever_was_unanswered(
     ("noise", "error"), [(1e-9, InvalidRequestError), (math.nan, ValueError), (None, InvalidRequestError)]
 )
 def test_what_is_planned_too_far_ahead_is_no_reason_to_stop(
-    world: World, ahead: dict[str, Any], noise: float | None, error: type[Exception]
+    simulation: Simulation, ahead: dict[str, Any], noise: float | None, error: type[Exception]
 ) -> None:
     planned = [LOUD, LOUD, QUIET, QUIET, {"type": "gaussian", "noise_multiplier": noise}]
-    with world.run(**ahead, schedule=lambda step: planned[step]) as run:
+    with simulation.run(**ahead, schedule=lambda step: planned[step]) as run:
         for _ in range(4):
-            world.authorize(run)
+            simulation.authorize(run)
         with pytest.raises(error):
             run.authorize()
-    assert world.exact(run)
+    assert simulation.exact(run)

@@ -16,8 +16,8 @@ import pytest
 
 from epsilon_ledger import Event, _net, _run
 from tests.reliability.conftest import ROUNDS
+from tests.sdk.simulation import LOUD, Simulation
 from tests.sdk.test_grants import every_way, in_grants
-from tests.sdk.world import LOUD, World
 
 FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
 STRIDE = max(1, 150 // ROUNDS)
@@ -67,36 +67,38 @@ def faint(step: int) -> Event:
     return {"type": "gaussian", "noise_multiplier": 5000.0 - step // 3}
 
 
-def work(world: World, ahead: dict[str, Any], at: int = 0) -> int:
+def work(simulation: Simulation, ahead: dict[str, Any], at: int = 0) -> int:
     """Train, with an interrupt before a line; returns how many lines there were."""
-    run = world.run(**ahead, event=faint(0), schedule=faint)
+    run = simulation.run(**ahead, event=faint(0), schedule=faint)
     with interrupted(at) as lines:
         for step in range(8):
-            insisting(lambda: world.authorize(run))
+            insisting(lambda: simulation.authorize(run))
             if step == 5:
-                insisting(lambda: world.authorize(run, event=faint(300)))
+                insisting(lambda: simulation.authorize(run, event=faint(300)))
                 insisting(run.preview)
         insisting(run.complete)
-    assert world.covers()
-    excess = world.charged(run) - world.released.pop(run.id)
+    assert simulation.covers()
+    excess = simulation.charged(run) - simulation.released.pop(run.id)
     assert excess.total() <= 1, f"interrupted at line {at}, {excess} was charged for nothing"
     return lines.lines
 
 
 @every_way
-def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(world: World, ahead: dict[str, Any]) -> None:
-    lines = work(world, ahead)
+def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(
+    simulation: Simulation, ahead: dict[str, Any]
+) -> None:
+    lines = work(simulation, ahead)
     for at in range(1, lines + 1, STRIDE):
-        work(world, ahead, at)
-    assert world.sound()
+        work(simulation, ahead, at)
+    assert simulation.sound()
 
 
 @every_way
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_ctrl_c_while_a_request_is_on_its_way(world: World, ahead: dict[str, Any], when: str) -> None:
+def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, ahead: dict[str, Any], when: str) -> None:
     main = threading.current_thread()
     for last in ("reservations", "steps", "commit", "complete"):
-        run = world.run(**ahead)
+        run = simulation.run(**ahead)
         hit: list[str] = []
 
         def interrupt(request: httpx.Request, last: str = last, hit: list[str] = hit) -> None:
@@ -104,21 +106,23 @@ def test_ctrl_c_while_a_request_is_on_its_way(world: World, ahead: dict[str, Any
                 hit.append(last)
                 raise KeyboardInterrupt
 
-        setattr(world.wire, when, interrupt)
+        setattr(simulation.wire, when, interrupt)
         for _ in range(7):
-            insisting(lambda run=run: world.authorize(run))  # type: ignore[misc]
+            insisting(lambda run=run: simulation.authorize(run))  # type: ignore[misc]
         insisting(run.preview)
         insisting(run.complete)
-        setattr(world.wire, when, lambda _: None)
-        assert world.exact(run)
+        setattr(simulation.wire, when, lambda _: None)
+        assert simulation.exact(run)
 
 
-def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = world.run(authorize_every=4, background=True)
+def test_ctrl_c_while_waiting_for_a_grant_in_the_background(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulation.run(authorize_every=4, background=True)
     gate = threading.Event()
-    world.wire.before = lambda _: None if threading.current_thread() is threading.main_thread() else hold(gate)
+    simulation.wire.before = lambda _: None if threading.current_thread() is threading.main_thread() else hold(gate)
     for _ in range(4):
-        world.authorize(run)
+        simulation.authorize(run)
 
     def impatient(flights: Any) -> None:  # noqa: ANN401 - passed on
         monkeypatch.setattr("epsilon_ledger._net.transport.wait", wait)
@@ -129,18 +133,18 @@ def test_ctrl_c_while_waiting_for_a_grant_in_the_background(world: World, monkey
     with pytest.raises(KeyboardInterrupt):
         run.authorize()
     gate.set()
-    world.authorize(run)
+    simulation.authorize(run)
     run.complete()
-    assert world.exact(run)
-    assert world.wire.asked.count("reservations") <= 3
+    assert simulation.exact(run)
+    assert simulation.wire.asked.count("reservations") <= 3
 
 
 def hold(gate: threading.Event) -> None:
     assert gate.wait(60)
 
 
-def test_a_thread_that_breaks_off_is_told_of_once(world: World) -> None:
-    run = world.run(authorize_every=4, background=True)
+def test_a_thread_that_breaks_off_is_told_of_once(simulation: Simulation) -> None:
+    run = simulation.run(authorize_every=4, background=True)
     broken: list[str] = []
 
     def break_off(request: httpx.Request) -> None:
@@ -148,63 +152,65 @@ def test_a_thread_that_breaks_off_is_told_of_once(world: World) -> None:
             broken.append(request.url.path)
             raise MemoryError
 
-    world.wire.before = break_off
+    simulation.wire.before = break_off
     for _ in range(4):
         if not broken:
-            world.authorize(run)
+            simulation.authorize(run)
     while run._inflight is not None:
         with pytest.raises(MemoryError):
             run.authorize()
     for _ in range(6):
-        world.authorize(run)
+        simulation.authorize(run)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @every_way
-def test_a_signal_in_the_middle_of_a_call_cannot_make_another_one(world: World, ahead: dict[str, Any]) -> None:
-    run = world.run(**ahead)
+def test_a_signal_in_the_middle_of_a_call_cannot_make_another_one(
+    simulation: Simulation, ahead: dict[str, Any]
+) -> None:
+    run = simulation.run(**ahead)
 
     def handler(*_: object) -> None:
         run.complete()
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        world.wire.after = lambda _: signal.raise_signal(signal.SIGUSR1)
+        simulation.wire.after = lambda _: signal.raise_signal(signal.SIGUSR1)
         with pytest.raises(RuntimeError, match="in the middle of a call"):
             run.authorize()
     finally:
         signal.signal(signal.SIGUSR1, before)
-        world.wire.after = lambda _: None
+        simulation.wire.after = lambda _: None
     for _ in range(6):
-        world.authorize(run)
+        simulation.authorize(run)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @in_grants
-def test_a_schedule_cannot_ask_for_steps(world: World, ahead: dict[str, Any]) -> None:
+def test_a_schedule_cannot_ask_for_steps(simulation: Simulation, ahead: dict[str, Any]) -> None:
     def asking(_: int) -> dict[str, Any]:
         run.authorize()
         raise AssertionError("it was asked for")
 
-    run = world.run(**ahead, schedule=asking)
+    run = simulation.run(**ahead, schedule=asking)
     with pytest.raises(RuntimeError, match="in the middle of a call"):
         run.authorize()
 
 
 @every_way
-def test_threads_share_a_run(world: World, ahead: dict[str, Any]) -> None:
+def test_threads_share_a_run(simulation: Simulation, ahead: dict[str, Any]) -> None:
     threads, steps = 4, 8
-    run = world.run(**ahead)
+    run = simulation.run(**ahead)
     start = threading.Barrier(threads)
 
     def take(_: int) -> list[int]:
         start.wait()
-        return [world.authorize(run, event=LOUD).first_step for _ in range(steps)]
+        return [simulation.authorize(run, event=LOUD).first_step for _ in range(steps)]
 
     with ThreadPoolExecutor(threads) as pool:
         numbers = [number for taken in pool.map(take, range(threads)) for number in taken]
     assert sorted(numbers) == list(range(threads * steps))
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)

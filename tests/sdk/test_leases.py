@@ -7,8 +7,8 @@ import pytest
 
 from app.accounting.events import canonical, event_from_dict
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationClosedError
+from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation
 from tests.sdk.test_grants import in_grants
-from tests.sdk.world import LOUD, TRIES, Fault, World
 
 LONG = 700.0
 """More than a lease."""
@@ -19,81 +19,83 @@ def steps(count: int) -> Counter[bytes]:
 
 
 @in_grants
-def test_a_slow_trainer_is_no_silent_one(world: World, ahead: dict[str, Any]) -> None:
-    with world.run(**ahead | {"authorize_every": 50}) as run:
+def test_a_slow_trainer_is_no_silent_one(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    with simulation.run(**ahead | {"authorize_every": 50}) as run:
         for _ in range(30):
-            world.authorize(run)
-            world.pass_time(run, 150.0)
-    assert world.exact(run)
+            simulation.authorize(run)
+            simulation.pass_time(run, 150.0)
+    assert simulation.exact(run)
 
 
 @in_grants
-def test_a_slow_trainer_keeps_its_last_grant(world: World, ahead: dict[str, Any]) -> None:
-    other, run = world.run(), world.run(**ahead | {"authorize_every": 20})
+def test_a_slow_trainer_keeps_its_last_grant(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    other, run = simulation.run(), simulation.run(**ahead | {"authorize_every": 20})
     most = other.state.steps_remaining
     assert most is not None
-    world.authorize(other, most - 20)
+    simulation.authorize(other, most - 20)
     with run:
         for _ in range(20):
-            world.authorize(run)
-            world.pass_time(run, 150.0)
+            simulation.authorize(run)
+            simulation.pass_time(run, 150.0)
         with pytest.raises(BudgetExceededError):
             run.authorize()
-    assert world.exact(run, other)
+    assert simulation.exact(run, other)
 
 
 @in_grants
 def test_while_the_ledger_is_away_a_slow_trainer_goes_on_until_its_lease_runs_out(
-    world: World, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
-    run = world.run(**ahead | {"authorize_every": 50})
-    world.authorize(run)
-    world.wire.fails(*[Fault.LOST] * 1000)
+    run = simulation.run(**ahead | {"authorize_every": 50})
+    simulation.authorize(run)
+    simulation.wire.fails(*[Fault.LOST] * 1000)
     for _ in range(5):
-        world.pass_time(run, 110.0)
-        world.authorize(run)
-    world.pass_time(run, 110.0)
+        simulation.pass_time(run, 110.0)
+        simulation.authorize(run)
+    simulation.pass_time(run, 110.0)
     with pytest.raises(LedgerUnavailableError):
         run.authorize()
-    world.wire.faults.clear()
-    world.authorize(run)
-    assert world.charged(run) >= steps(50)
+    simulation.wire.faults.clear()
+    simulation.authorize(run)
+    assert simulation.charged(run) >= steps(50)
     run.complete()
-    assert world.covers()
-    assert world.sound()
+    assert simulation.covers()
+    assert simulation.sound()
 
 
 @in_grants
 @pytest.mark.parametrize("then", ["authorize", "preview", "complete", "pause", "list"])
 def test_a_silent_trainer_is_charged_for_its_whole_grant_and_may_go_on(
-    world: World, ahead: dict[str, Any], then: str
+    simulation: Simulation, ahead: dict[str, Any], then: str
 ) -> None:
-    run = world.run(**ahead)
-    world.authorize(run, 2)
-    world.clock.wait(LONG)
+    run = simulation.run(**ahead)
+    simulation.authorize(run, 2)
+    simulation.clock.wait(LONG)
     if then == "authorize":
-        assert world.authorize(run).first_step == 0
+        assert simulation.authorize(run).first_step == 0
     elif then == "list":
         run.authorize(events=[{"event": LOUD, "count": 1}])
-        world.note(run, [LOUD])
+        simulation.note(run, [LOUD])
     else:
         getattr(run, then)()
     if then in {"authorize", "list", "preview"}:
-        world.authorize(run, 2)
+        simulation.authorize(run, 2)
     run.complete()
-    assert world.charged(run) == steps(5 + {"authorize": 3, "list": 3, "preview": 2}.get(then, 0))
-    assert world.covers()
-    assert world.sound()
+    assert simulation.charged(run) == steps(5 + {"authorize": 3, "list": 3, "preview": 2}.get(then, 0))
+    assert simulation.covers()
+    assert simulation.sound()
 
 
 @in_grants
-def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(world: World, ahead: dict[str, Any]) -> None:
+def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(
+    simulation: Simulation, ahead: dict[str, Any]
+) -> None:
     """Somebody gives it back, against every rule; from the moment on that the trainer hears of it, it stops."""
-    run = world.run(**ahead)
-    world.authorize(run)
-    thief = world.client().get_run(run.id, with_plan=True)
+    run = simulation.run(**ahead)
+    simulation.authorize(run)
+    thief = simulation.client().get_run(run.id, with_plan=True)
     thief.void()
-    world.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
+    simulation.wire.fails(Fault.NONE, *[Fault.LOST] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.preview()
     assert run._protocol.grants.allocate(1, None) is None
@@ -101,28 +103,28 @@ def test_a_grant_that_ended_in_another_way_is_not_handed_out_any_more(world: Wor
         thief.commit(1)
     run.authorize(4)
     run.complete()
-    assert world.charged(run) == steps(4)
+    assert simulation.charged(run) == steps(4)
 
 
 @in_grants
-def test_a_lease_that_the_ledger_sees_ending_first(world: World, ahead: dict[str, Any]) -> None:
+def test_a_lease_that_the_ledger_sees_ending_first(simulation: Simulation, ahead: dict[str, Any]) -> None:
     """Clocks differ: for the trainer the grant is good for some time yet."""
-    with world.run(**ahead) as run:
-        world.authorize(run, 2)
-        world.clock.wait(LONG)
-        world.clock.seconds = 0.0
+    with simulation.run(**ahead) as run:
+        simulation.authorize(run, 2)
+        simulation.clock.wait(LONG)
+        simulation.clock.seconds = 0.0
         for _ in range(8):
-            world.authorize(run)
-            assert world.covers()
-    assert world.exact(run)
+            simulation.authorize(run)
+            assert simulation.covers()
+    assert simulation.exact(run)
 
 
-def test_a_grant_that_arrives_when_its_lease_is_over_is_not_handed_out(world: World) -> None:
-    run = world.run(authorize_every=5)
-    world.wire.after = lambda _: world.clock.wait(LONG)
-    world.authorize(run)
-    world.wire.after = lambda _: None
-    world.authorize(run)
-    assert world.covers()
+def test_a_grant_that_arrives_when_its_lease_is_over_is_not_handed_out(simulation: Simulation) -> None:
+    run = simulation.run(authorize_every=5)
+    simulation.wire.after = lambda _: simulation.clock.wait(LONG)
+    simulation.authorize(run)
+    simulation.wire.after = lambda _: None
+    simulation.authorize(run)
+    assert simulation.covers()
     run.complete()
-    assert world.charged(run) == steps(5 + 2)
+    assert simulation.charged(run) == steps(5 + 2)

@@ -9,7 +9,7 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussi
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.monitor import PrivacyMonitor
 from tests.conftest import LiveServer
-from tests.sdk.test_live import open_budget
+from tests.sdk.test_live_server import open_budget
 
 DATA: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}
 """Twenty steps an epoch."""
@@ -81,13 +81,13 @@ def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) 
     lines: list[str] = []
     run = registered(admin)
     monitor = PrivacyMonitor(admin, run, **DATA, per_print_times=2, write=lines.append)
-    told = []
+    answer = []
     for _ in range(5):
-        told.append(monitor.step_begin())
+        answer.append(monitor.step_begin())
         monitor.step_end()
     assert lines == [
-        f"step 2, epoch 0.10: epsilon {told[1].epsilon:.4f} of 3 at delta 1e-05",
-        f"step 4, epoch 0.20: epsilon {told[3].epsilon:.4f} of 3 at delta 1e-05",
+        f"step 2, epoch 0.10: epsilon {answer[1].epsilon:.4f} of 3 at delta 1e-05",
+        f"step 4, epoch 0.20: epsilon {answer[3].epsilon:.4f} of 3 at delta 1e-05",
     ]
 
 

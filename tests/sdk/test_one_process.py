@@ -20,150 +20,154 @@ from epsilon_ledger import (
     SequenceConflictError,
     StepsAlreadyTakenError,
 )
+from tests.sdk.simulation import HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way, in_grants, take
 from tests.sdk.test_resume import reported
-from tests.sdk.world import HUSHED, LOUD, QUIET, TRIES, Fault, World
 
 
 @in_grants
 @pytest.mark.parametrize("event", [None, QUIET, HUSHED], ids=["planned", "planned later", "not planned"])
 def test_while_a_process_has_a_grant_no_other_one_asks_for_a_step(
-    world: World, ahead: dict[str, Any], event: Event | None
+    simulation: Simulation, ahead: dict[str, Any], event: Event | None
 ) -> None:
     """Not even one that is started again and again: what it asked for would be taken out of the grant."""
     planned = [LOUD, LOUD, LOUD, QUIET, QUIET]
-    run = world.run(**ahead, schedule=lambda step: planned[step])
-    take(world, run, 2)
+    run = simulation.run(**ahead, schedule=lambda step: planned[step])
+    take(simulation, run, 2)
     for _ in range(4):
-        other = world.client().get_run(run.id)
+        other = simulation.client().get_run(run.id)
         with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
             other.authorize(event=event)
         with pytest.raises(StepsAlreadyTakenError, match="release nothing"):
             other.preview()
-    take(world, run, 1)
+    take(simulation, run, 1)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @in_grants
-def test_a_process_that_was_there_before_the_grant_gets_no_step_out_of_it(world: World, ahead: dict[str, Any]) -> None:
-    run = world.run(**ahead)
-    other = world.client().get_run(run.id)
-    take(world, run, 2)
+def test_a_process_that_was_there_before_the_grant_gets_no_step_out_of_it(
+    simulation: Simulation, ahead: dict[str, Any]
+) -> None:
+    run = simulation.run(**ahead)
+    other = simulation.client().get_run(run.id)
+    take(simulation, run, 2)
     for _ in range(2):
         with pytest.raises(StepsAlreadyTakenError, match=r"release nothing|not paid for"):
             other.authorize()
-    take(world, run, 6)
+    take(simulation, run, 6)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
-def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(world: World) -> None:
-    run = world.run(authorize_every=5)
-    take(world, run, 2)
-    other = world.client().get_run(run.id)
+def test_when_the_other_process_has_given_its_grant_back_its_steps_are_free(simulation: Simulation) -> None:
+    run = simulation.run(authorize_every=5)
+    take(simulation, run, 2)
+    other = simulation.client().get_run(run.id)
     run.preview()
-    assert world.authorize(other).first_step == 2
+    assert simulation.authorize(other).first_step == 2
     other.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @in_grants
 def test_a_second_process_that_asks_ahead_is_turned_away_and_leaves_the_run_alone(
-    world: World, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
-    run = world.run(**ahead)
-    take(world, run, 2)
-    with pytest.raises(ReservationStateConflictError), world.client().get_run(run.id, **ahead) as other:
-        world.authorize(other)
+    run = simulation.run(**ahead)
+    take(simulation, run, 2)
+    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id, **ahead) as other:
+        simulation.authorize(other)
     assert run.refresh().status == "active"
-    take(world, run, 6)
+    take(simulation, run, 6)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @in_grants
 def test_whoever_leaves_a_run_that_another_process_trains_does_not_complete_it(
-    world: World, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any]
 ) -> None:
-    run = world.run(**ahead)
-    take(world, run, 2)
-    with pytest.raises(ReservationStateConflictError), world.client().get_run(run.id):
+    run = simulation.run(**ahead)
+    take(simulation, run, 2)
+    with pytest.raises(ReservationStateConflictError), simulation.client().get_run(run.id):
         pass
-    take(world, run, 6)
+    take(simulation, run, 6)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
-def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(world: World) -> None:
-    first = world.run()
-    take(world, first, 2)
-    second = world.client().get_run(first.id)
-    reported(world, first)
+def test_reports_of_two_processes_are_both_recorded_or_one_of_them_is_told(simulation: Simulation) -> None:
+    first = simulation.run()
+    take(simulation, first, 2)
+    second = simulation.client().get_run(first.id)
+    reported(simulation, first)
     with pytest.raises(StepsAlreadyTakenError):
-        reported(world, second)
+        reported(simulation, second)
     with pytest.raises(SequenceConflictError):
         second.report(2, event=QUIET)
     second.refresh()
-    reported(world, second)
-    assert world.exact(first)
+    reported(simulation, second)
+    assert simulation.exact(first)
 
 
-def test_a_report_that_is_unheard_is_recorded_once(world: World) -> None:
-    run = world.run()
-    world.wire.fails(*[Fault.UNHEARD] * TRIES)
+def test_a_report_that_is_unheard_is_recorded_once(simulation: Simulation) -> None:
+    run = simulation.run()
+    simulation.wire.fails(*[Fault.UNHEARD] * TRIES)
     with pytest.raises(LedgerUnavailableError):
         run.report(2, event=QUIET)
     with pytest.raises(LedgerError):
         run.authorize()
     run.report(2, event=QUIET)
-    world.note(run, [QUIET] * 2)
-    reported(world, run)
-    take(world, run, 2)
-    assert world.exact(run)
+    simulation.note(run, [QUIET] * 2)
+    reported(simulation, run)
+    take(simulation, run, 2)
+    assert simulation.exact(run)
 
 
-def test_a_plan_that_an_earlier_process_made_is_gone_on_with(world: World) -> None:
-    run = world.run()
+def test_a_plan_that_an_earlier_process_made_is_gone_on_with(simulation: Simulation) -> None:
+    run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=10)])
-    take(world, run, 3)
+    take(simulation, run, 3)
     with pytest.raises(StepsAlreadyTakenError):
-        world.client().get_run(run.id).authorize()
-    going_on = world.client().get_run(run.id, with_plan=True)
+        simulation.client().get_run(run.id).authorize()
+    going_on = simulation.client().get_run(run.id, with_plan=True)
     going_on.renew()
-    take(world, going_on, 2)
+    take(simulation, going_on, 2)
     with pytest.raises(ReservationStateConflictError):
         going_on.complete()
     going_on.complete(5)
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
-def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(world: World) -> None:
-    run = world.run()
+def test_a_plan_and_steps_that_are_asked_for_ahead_do_not_go_together(simulation: Simulation) -> None:
+    run = simulation.run()
     run.reserve([EventCount(event=LOUD, count=4)])
     with pytest.raises(ValueError, match="authorize_every"):
-        world.client().get_run(run.id, with_plan=True, authorize_every=5)
+        simulation.client().get_run(run.id, with_plan=True, authorize_every=5)
     with pytest.raises(ValueError, match="makes its own reservations"):
-        world.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
+        simulation.run(authorize_every=5).reserve([EventCount(event=LOUD, count=1)])
 
 
-def test_a_new_attempt_commits_a_plan_by_the_trainers_word(world: World) -> None:
-    run = world.run(plan=[EventCount(event=LOUD, count=10)])
-    take(world, run, 3)
-    resumed = world.client().resume_run(run.state_dict(), steps_executed=4)
-    world.note(run, [LOUD])
+def test_a_new_attempt_commits_a_plan_by_the_trainers_word(simulation: Simulation) -> None:
+    run = simulation.run(plan=[EventCount(event=LOUD, count=10)])
+    take(simulation, run, 3)
+    resumed = simulation.client().resume_run(run.state_dict(), steps_executed=4)
+    simulation.note(run, [LOUD])
     assert resumed.next_step == 3
-    take(world, resumed, 2)
+    take(simulation, resumed, 2)
     resumed.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
     with pytest.raises(RunStateConflictError):
-        world.client().resume_run(run.id)
+        simulation.client().resume_run(run.id)
 
 
 @every_way
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
-def test_there_is_one_of_each_run(world: World, ahead: dict[str, Any], copied: Callable[[object], object]) -> None:
-    run = world.run(**ahead)
+def test_there_is_one_of_each_run(
+    simulation: Simulation, ahead: dict[str, Any], copied: Callable[[object], object]
+) -> None:
+    run = simulation.run(**ahead)
     with pytest.raises(TypeError, match="cannot be copied or pickled"):
         copied(run)
 
@@ -192,29 +196,29 @@ def in_a_fork(ask: Callable[[], object]) -> str:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @in_grants
 @pytest.mark.parametrize("what", ["authorize", "preview", "complete"])
-def test_a_forked_process_has_no_part_in_the_run(world: World, ahead: dict[str, Any], what: str) -> None:
-    run = world.run(**ahead)
-    take(world, run, 2)
+def test_a_forked_process_has_no_part_in_the_run(simulation: Simulation, ahead: dict[str, Any], what: str) -> None:
+    run = simulation.run(**ahead)
+    take(simulation, run, 2)
     assert "belongs to process" in in_a_fork(getattr(run, what))
-    take(world, run, 4)
+    take(simulation, run, 4)
     run.complete()
-    assert world.exact(run)
+    assert simulation.exact(run)
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_process_that_is_forked_in_the_middle_of_a_call_is_told_as_well(world: World) -> None:
-    run = world.run()
+def test_a_process_that_is_forked_in_the_middle_of_a_call_is_told_as_well(simulation: Simulation) -> None:
+    run = simulation.run()
     inside, gate = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         inside.set()
         assert gate.wait(60)
 
-    world.wire.before = hold
-    thread = threading.Thread(target=take, args=(world, run, 1))
+    simulation.wire.before = hold
+    thread = threading.Thread(target=take, args=(simulation, run, 1))
     thread.start()
     assert inside.wait(60)
     assert "belongs to process" in in_a_fork(run.authorize)
     gate.set()
     thread.join()
-    assert world.exact(run)
+    assert simulation.exact(run)

@@ -17,8 +17,8 @@ from epsilon_ledger._run.run_properties import RunStateDict
 from tests.api import trainer
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.sdk.charged import charged_and_held, has_lapsed_grant
-from tests.sdk.world import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, World, clock_of_all, new_world
+from tests.sdk.charges import charged_and_held, has_lapsed_grant
+from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, Simulation, clock_of_all, new_world
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
     "none": None,
@@ -47,7 +47,7 @@ class Trainers(RuleBasedStateMachine):
     )
     def opened(self, every: int, schedule: str, *, background: bool) -> None:
         self.clock.reset()
-        self.world: World = new_world(self.ledger, self.clock, EPSILON)
+        self.world: Simulation = new_world(self.ledger, self.clock, EPSILON)
         self.ahead: dict[str, Any] = {"authorize_every": every, "schedule": SCHEDULES[schedule]}
         self.ahead["background"] = background and every > 1
         self.rivals = [self.world.run(), self.world.run()]
@@ -219,8 +219,8 @@ def test_whatever_trainers_do() -> None:
     )
 
 
-def test_the_budget_is_about_as_large_as_the_machine_needs_it(world: World) -> None:
-    small = new_world(world.ledger, world.clock, EPSILON)
+def test_the_budget_is_about_as_large_as_the_machine_needs_it(simulation: Simulation) -> None:
+    small = new_world(simulation.ledger, simulation.clock, EPSILON)
     run = small.client().create_run("model", budget=BUDGET, event=LOUD)
     assert run.state.steps_remaining is not None
     assert 10 < run.state.steps_remaining < 40

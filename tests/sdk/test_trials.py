@@ -74,7 +74,7 @@ def test_a_sweep_that_does_not_fit_is_refused(client: LedgerClient, budget: str)
         client.create_experiment("rates", budget=budget, events=loud, mean=4.0)
 
 
-def test_runs_that_are_charged_one_by_one_lie_beneath_their_experiment(client: LedgerClient, budget: str) -> None:
+def test_runs_that_are_charged_one_by_one_lie_under_their_experiment(client: LedgerClient, budget: str) -> None:
     made = client.create_experiment("widths", budget=budget, limit=Limit(1.0, 1e-5))
     with client.create_run("narrow", budget=made.path, event=STEP) as run:
         run.authorize(5)

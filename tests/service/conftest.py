@@ -15,7 +15,7 @@ from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from app.settings import Settings
 from tests.conftest import Ledger, new_database
-from tests.service.placed import NOW, House
+from tests.service.placed_service import NOW, PlacedService
 from tests.service.receiver import Receiver, receiving
 
 
@@ -41,7 +41,7 @@ def placements(placed_urls: dict[str, str]) -> Iterator[Placements]:
 
 
 @pytest.fixture
-def house(placed_urls: dict[str, str]) -> Iterator[House]:
+def placed(placed_urls: dict[str, str]) -> Iterator[PlacedService]:
     app = create_app(Settings(database_url=placed_urls["default"], placements={"eu-2": placed_urls["eu-2"]}))
     opened: Placements = app.state.placements
     ledgers = []
@@ -52,7 +52,7 @@ def house(placed_urls: dict[str, str]) -> Iterator[House]:
             # `Ledger` asks for the hospital's keys unless it is told otherwise: here each has one organisation.
             keys = {("hospital", str(role)): create_key(placement.database, name, role, NOW).key for role in Role}
             ledgers.append(Ledger(http, placement.database, keys))
-        yield House(http, opened, *ledgers)
+        yield PlacedService(http, opened, *ledgers)
 
 
 @pytest.fixture

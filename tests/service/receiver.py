@@ -96,10 +96,10 @@ def allow_private(ledger: Ledger) -> None:
     app.state.webhooks_allow_private = True
 
 
-def subscribed(ledger: Ledger, url: str, **told: object) -> dict[str, str]:
+def subscribed(ledger: Ledger, url: str, **response: object) -> dict[str, str]:
     """A webhook, with its secret."""
     allow_private(ledger)
-    reply = ledger.post("/v1/webhooks", {"url": url} | told)
+    reply = ledger.post("/v1/webhooks", {"url": url} | response)
     assert reply.status_code == 201, reply.text
     made: dict[str, str] = reply.json()
     return made

@@ -9,9 +9,9 @@ import pytest
 from app.service.alerts import delivery_worker
 from app.service.alerts.delivery_worker import DeliveryResult, claim_due, record_attempt
 from tests.conftest import Ledger
-from tests.service.commanding import sound
-from tests.service.delivering import delivering, now, sent_once, shown, tried
+from tests.service.deliveries import delivering, now, sent_once, shown, tried
 from tests.service.receiver import Receiver, receiving, status, subscribed
+from tests.service.step_commands import sound
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
@@ -44,10 +44,16 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     assert (read["disabled_reason"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
     record_attempt(ledger.database, late, DeliveryResult(410, "late"), now())
-    [act] = [
-        act for act in ledger.get("/v1/audit-events", "admin").json()["items"] if act["action"] == "webhook.disabled"
+    [audit_event] = [
+        audit_event
+        for audit_event in ledger.get("/v1/audit-events", "admin").json()["items"]
+        if audit_event["action"] == "webhook.disabled"
     ]
-    assert (act["actor"], act["subject"], act["reason"]) == ("service", hook["id"], "The receiver answered 410 Gone.")
+    assert (audit_event["actor"], audit_event["subject"], audit_event["reason"]) == (
+        "service",
+        hook["id"],
+        "The receiver answered 410 Gone.",
+    )
     assert sound(ledger)
     reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/retry", None)
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")

@@ -26,9 +26,9 @@ from app.service.alerts.delivery_worker import (
     retry_delay,
 )
 from tests.conftest import Ledger
-from tests.service.commanding import opened
-from tests.service.delivering import at_work, delivering, now, sent_once, shown, tried
+from tests.service.deliveries import at_work, delivering, now, sent_once, shown, tried
 from tests.service.receiver import Receiver, status, subscribed
+from tests.service.step_commands import opened
 
 
 def test_a_threshold_that_is_crossed_reaches_the_receiver_signed(ledger: Ledger, receiver: Receiver) -> None:
@@ -37,10 +37,10 @@ def test_a_threshold_that_is_crossed_reaches_the_receiver_signed(ledger: Ledger,
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
     delivering(ledger, lambda: [each["status"] for each in shown(ledger)] == ["delivered"])
     [message] = receiver.messages
-    told = Verifier(hook["secret"]).verify(message.body, message.headers)
-    assert (told["type"], told["data"]["threshold"]) == ("account.threshold_reached", 0.5)
+    response = Verifier(hook["secret"]).verify(message.body, message.headers)
+    assert (response["type"], response["data"]["threshold"]) == ("account.threshold_reached", 0.5)
     [alert] = ledger.get("/v1/alerts").json()["items"]
-    assert (message.headers["webhook-id"], alert["data"]) == (alert["id"], told["data"])
+    assert (message.headers["webhook-id"], alert["data"]) == (alert["id"], response["data"])
     assert message.headers["content-type"] == "application/json"
     assert message.path == "/alerts?from=ledger"
     [delivery] = shown(ledger, webhook=hook["id"], status="delivered")

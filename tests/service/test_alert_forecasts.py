@@ -14,8 +14,8 @@ from app.service import maintenance
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.maintenance import alert_stale_reservations
 from tests.conftest import Ledger
-from tests.service.commanding import LOUD, Office, opened, request
-from tests.service.test_alert_outbox import told
+from tests.service.step_commands import LOUD, CommandRunner, opened, request
+from tests.service.test_alert_outbox import answer
 
 NOW = datetime.now(UTC)
 
@@ -26,7 +26,7 @@ def day(number: float) -> datetime:
 
 def charged(ledger: Ledger, run: str, count: int, at: datetime) -> None:
     """Steps that were taken at a time, by an office whose clock says so."""
-    Office(ledger).group(request(run, (LOUD, count)))
+    CommandRunner(ledger).group(request(run, (LOUD, count)))
     with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).values(updated_at=at, version=accounts.c.version + 1))
 
@@ -47,7 +47,7 @@ def read(ledger: Ledger) -> list[tuple[str, int, float]]:
 
 
 def foreseen(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:
-    return [(path, facts) for _, path, facts in told(ledger, "account.exhaustion_forecast")]
+    return [(path, facts) for _, path, facts in answer(ledger, "account.exhaustion_forecast")]
 
 
 def test_accounts_that_change_are_read_once_a_day_and_others_not(ledger: Ledger) -> None:
@@ -165,7 +165,7 @@ def test_a_trainer_that_is_silent_for_half_its_lease_is_told_of_once(ledger: Led
     assert alert_stale_reservations(ledger.database, made + timedelta(seconds=290)) == 0
     assert alert_stale_reservations(ledger.database, made + timedelta(seconds=310)) == 1
     assert alert_stale_reservations(ledger.database, made + timedelta(seconds=320)) == 0
-    [(_, path, facts)] = told(ledger, "reservation.stale")
+    [(_, path, facts)] = answer(ledger, "reservation.stale")
     assert path.startswith("mimic/icu-team/")
     assert (facts["reservation"], facts["lease_seconds"], facts["steps_planned"]) == (reservation, 600, 5)
     assert datetime.fromisoformat(facts["silent_since"]) == pytest.approx(made, abs=timedelta(seconds=5))
@@ -183,7 +183,7 @@ def test_a_sign_of_life_ends_a_silence(ledger: Ledger, sign: str) -> None:
     else:
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
     assert alert_stale_reservations(ledger.database, datetime.now(UTC)) == 0
-    assert told(ledger, "reservation.stale") == []
+    assert answer(ledger, "reservation.stale") == []
 
 
 def test_a_plan_that_ended_or_lapsed_is_not_silent(ledger: Ledger) -> None:
@@ -213,7 +213,7 @@ def test_upkeep_does_all_of_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_pace_of_a_moment_is_no_pace(ledger: Ledger) -> None:
     run = opened(ledger)
-    Office(ledger).group(request(run, (LOUD, 50)))
+    CommandRunner(ledger).group(request(run, (LOUD, 50)))
     budget = ledger.get("/v1/budgets").json()["items"][0]["id"]
     shown = ledger.get(f"/v1/accounts/{budget}/forecast").json()
     assert (shown["utilisation_per_day"], shown["exhaustion_at"], shown["observed_since"]) == (None, None, None)

@@ -47,16 +47,16 @@ def _connect(resolver_answers: list[list[str]], port: int, *, allowed: bool = Fa
         return next(answers)
 
     async def main() -> list[str]:
-        backend, told = GuardedBackend(allow_private=allowed, resolver=rebinding), []
+        backend, answer = GuardedBackend(allow_private=allowed, resolver=rebinding), []
         for _ in resolver_answers:
             try:
                 stream = await backend.connect_tcp("rebind.example", port, timeout=5)
             except httpcore.ConnectError as error:
-                told.append(type(error).__name__)
+                answer.append(type(error).__name__)
             else:
-                told.append(stream.get_extra_info("server_addr")[0])
+                answer.append(stream.get_extra_info("server_addr")[0])
                 await stream.aclose()
-        return told
+        return answer
 
     return asyncio.run(main())
 

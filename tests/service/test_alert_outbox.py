@@ -22,15 +22,15 @@ from app.service.charging import saving
 from app.service.charging.commit_queue import commit_group
 from app.service.maintenance import expire_reservations
 from tests.conftest import Ledger
-from tests.service.commanding import HUGE, LOUD, QUIET, Office, another, opened, request
 from tests.service.receiver import subscribed
+from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, request
 
 _numbers = itertools.count()
 
 NOWHERE = "https://alerts.example/privacy"
 
 
-def told(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
+def answer(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[str, Any]]]:
     """Type, account's path and facts of every alert, in the order of their making."""
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(
@@ -42,7 +42,7 @@ def told(ledger: Ledger, kind: str | None = None) -> list[tuple[str, str, dict[s
 
 
 def thresholds(ledger: Ledger) -> list[tuple[str, float]]:
-    return [(path, facts["threshold"]) for _, path, facts in told(ledger, "account.threshold_reached")]
+    return [(path, facts["threshold"]) for _, path, facts in answer(ledger, "account.threshold_reached")]
 
 
 def steps(ledger: Ledger, run: str, **asked: object) -> int:
@@ -55,7 +55,7 @@ def test_a_threshold_is_told_once_with_the_numbers_of_its_moment(ledger: Ledger)
         pass
     assert thresholds(ledger).count(("mimic/icu-team", 0.5)) == 1
     assert [share for path, share in thresholds(ledger) if path == "mimic/icu-team"] == [0.5, 0.8]
-    [facts] = [facts for _, path, facts in told(ledger) if (path, facts.get("threshold")) == ("mimic/icu-team", 0.8)]
+    [facts] = [facts for _, path, facts in answer(ledger) if (path, facts.get("threshold")) == ("mimic/icu-team", 0.8)]
     assert 0.8 <= facts["epsilon"] < 1.0
     assert (facts["epsilon_limit"], facts["delta"], facts["account_kind"]) == (1.0, 1e-5, "budget")
 
@@ -63,10 +63,10 @@ def test_a_threshold_is_told_once_with_the_numbers_of_its_moment(ledger: Ledger)
 def test_an_account_that_has_no_room_for_one_more_says_so(ledger: Ledger) -> None:
     run = opened(ledger)
     assert steps(ledger, run, count=10**6, on_exceed="truncate") == 200
-    [(_, path, facts)] = told(ledger, "account.exhausted")
+    [(_, path, facts)] = answer(ledger, "account.exhausted")
     assert (path, facts["run"]) == ("mimic/icu-team", run)
     assert steps(ledger, run) == 403
-    assert len(told(ledger, "account.exhausted")) == 1
+    assert len(answer(ledger, "account.exhausted")) == 1
 
 
 def test_a_run_that_is_overdrawn_says_so_once(ledger: Ledger) -> None:
@@ -74,7 +74,7 @@ def test_a_run_that_is_overdrawn_says_so_once(ledger: Ledger) -> None:
     huge = {"type": "gaussian", "noise_multiplier": 0.5}
     assert steps(ledger, run, event=huge, mode="report") == 200
     assert steps(ledger, run, event=huge, mode="report") == 200
-    [(_, _, facts)] = told(ledger, "run.overdrawn")
+    [(_, _, facts)] = answer(ledger, "run.overdrawn")
     assert facts["account"] == run
     assert facts["over_limit"]["account_path"] in {"mimic", "mimic/icu-team"}
     assert {share for path, share in thresholds(ledger) if path == "mimic/icu-team"} == {0.5, 0.8, 1.0}
@@ -84,14 +84,14 @@ def test_a_refusal_and_a_preview_tell_nothing(ledger: Ledger) -> None:
     run = opened(ledger)
     assert steps(ledger, run, count=10**6) == 403
     assert ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 200}, "trainer").status_code == 200
-    assert told(ledger) == []
+    assert answer(ledger) == []
 
 
 def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
     subscribed(ledger, NOWHERE)
-    office, run = Office(ledger), opened(ledger)
-    command = office.command(request(run, (LOUD, 200)))
-    office._prepare(command)
+    runner, run = CommandRunner(ledger), opened(ledger)
+    command = runner.command(request(run, (LOUD, 200)))
+    runner._prepare(command)
 
     def fail(_: object, __: object, statement: str, *___: object) -> None:
         if "INSERT INTO deliveries" in statement:
@@ -99,19 +99,19 @@ def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
 
     sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
     with pytest.raises(OperationalError):
-        commit_group(ledger.database, office.memory, [command])
+        commit_group(ledger.database, runner.memory, [command])
     sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
-    assert told(ledger) == []
-    office.once(command)
-    assert told(ledger) != []
+    assert answer(ledger) == []
+    runner.once(command)
+    assert answer(ledger) != []
 
 
 def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(ledger: Ledger) -> None:
     """A process that believed that it had told already would never tell."""
-    office, run = Office(ledger), opened(ledger)
-    office.charged(request(run, (QUIET, 1)))
-    command = office.command(request(run, (LOUD, 200)))
-    office._prepare(command)
+    runner, run = CommandRunner(ledger), opened(ledger)
+    runner.charged(request(run, (QUIET, 1)))
+    command = runner.command(request(run, (LOUD, 200)))
+    runner._prepare(command)
 
     def fail(_: object, __: object, statement: str, *___: object) -> None:
         if "UPDATE accounts" in statement:
@@ -119,23 +119,23 @@ def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(ledger: Ledger
 
     sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
     with pytest.raises(OperationalError):
-        commit_group(ledger.database, office.memory, [command])
+        commit_group(ledger.database, runner.memory, [command])
     sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
     assert thresholds(ledger) == []
-    office.once(command)
+    runner.once(command)
     assert thresholds(ledger) != []
 
 
 def test_nothing_is_asked_or_written_for_a_charge_that_crosses_nothing(ledger: Ledger) -> None:
-    office, run = Office(ledger), opened(ledger)
-    office.charged(request(run, (QUIET, 1)))
+    runner, run = CommandRunner(ledger), opened(ledger)
+    runner.charged(request(run, (QUIET, 1)))
     asked: list[str] = []
 
     def note(_: object, __: object, statement: str, *___: object) -> None:
         asked.append(statement)
 
     sql_event.listen(ledger.database.engine, "before_cursor_execute", note)
-    office.charged(request(run, (QUIET, 1)))
+    runner.charged(request(run, (QUIET, 1)))
     sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
     assert not [statement for statement in asked if any(name in statement for name in ("alerts", "webhooks"))]
 
@@ -151,14 +151,14 @@ def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
 
     for module in (account_records, saving):
         monkeypatch.setattr(module, "watermark_of", look)
-    run, offices = opened(ledger), [Office(ledger) for _ in range(2)]
+    run, runners = opened(ledger), [CommandRunner(ledger) for _ in range(2)]
     for _ in range(2):
-        for office in offices:
-            office.charged(request(run, (QUIET, 1)))
+        for runner in runners:
+            runner.charged(request(run, (QUIET, 1)))
     looked.clear()
     for _ in range(10):
-        for office in offices:
-            office.charged(request(run, (QUIET, 1)))
+        for runner in runners:
+            runner.charged(request(run, (QUIET, 1)))
     assert looked == []
 
 
@@ -171,21 +171,21 @@ def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, 
     ledger.population(name, limit=limit, filter=chance.choice(["adaptive", "declared"]))
     ledger.budget("b", name, limit=limit | {"epsilon": chance.uniform(0.2, 3.0)})
     runs = [another(ledger, budget=f"{name}/b", limit=chance.choice([None, limit])) for _ in range(2)]
-    offices = [Office(ledger) for _ in range(processes)]
+    runners = [CommandRunner(ledger) for _ in range(processes)]
     reached: set[tuple[str, float]] = set()
     for _ in range(12):
-        run, office = chance.choice(runs), chance.choice(offices)
+        run, runner = chance.choice(runs), chance.choice(runners)
         event = chance.choice([LOUD, QUIET, HUGE] if chance.random() < 0.1 else [LOUD, QUIET])
         mode = chance.choice(["authorize", "authorize", "report"])
-        office.group(request(run, (event, chance.randint(1, 120)), mode=mode))
-        for each in office.path(run):
+        runner.group(request(run, (event, chance.randint(1, 120)), mode=mode))
+        for each in runner.path(run):
             if each.limit is not None:
                 reached |= {
                     (each.id, share) for share in (0.5, 0.8, 1.0) if each.epsilon() >= share * each.limit.epsilon
                 }
     with ledger.database.read(ALL_TENANTS) as tx:
         rows = tx.execute(select(alerts).where(alerts.c.type == "account.threshold_reached")).all()
-    ids = {each.id for run in runs for each in offices[0].path(run)}
+    ids = {each.id for run in runs for each in runners[0].path(run)}
     found = [(row.account_id, json.loads(row.payload)["threshold"]) for row in rows if row.account_id in ids]
     assert sorted(found) == sorted(reached)
 
@@ -213,7 +213,7 @@ def test_a_plan_that_is_forfeited_is_told_with_its_forfeit(ledger: Ledger) -> No
     reservation = _reserved(ledger, run)
     assert steps(ledger, run, count=2) == 200
     assert expire_reservations(ledger.database, datetime.now(UTC) + timedelta(hours=1)) == 1
-    [(_, path, facts)] = told(ledger, "reservation.forfeited")
+    [(_, path, facts)] = answer(ledger, "reservation.forfeited")
     assert path.startswith("mimic/icu-team/")
     assert (facts["reservation"], facts["steps_forfeited"], facts["lapsed"]) == (reservation, 3, True)
 
@@ -222,7 +222,7 @@ def test_a_run_that_is_given_up_tells_what_was_forfeited(ledger: Ledger) -> None
     run = opened(ledger)
     _reserved(ledger, run)
     assert ledger.post(f"/v1/runs/{run}/abort", None, "trainer").status_code == 200
-    [(_, _, facts)] = told(ledger, "reservation.forfeited")
+    [(_, _, facts)] = answer(ledger, "reservation.forfeited")
     assert (facts["steps_forfeited"], facts["lapsed"]) == (5, False)
 
 
@@ -230,7 +230,7 @@ def test_a_plan_that_ends_well_tells_nothing(ledger: Ledger) -> None:
     run = opened(ledger)
     reservation = _reserved(ledger, run)
     assert ledger.post(f"/v1/reservations/{reservation}/commit", {"steps_executed": 5}, "trainer").status_code == 200
-    assert told(ledger, "reservation.forfeited") == []
+    assert answer(ledger, "reservation.forfeited") == []
 
 
 def test_what_a_forfeit_charges_reaches_thresholds_too(ledger: Ledger) -> None:
@@ -282,5 +282,5 @@ def test_another_organisation_hears_nothing(ledger: Ledger) -> None:
     clinic = ledger.http.post("/v1/webhooks", json={"url": NOWHERE}, headers=ledger.headers("admin", "clinic"))
     assert clinic.status_code == 201
     assert steps(ledger, opened(ledger), count=200) == 200
-    assert told(ledger)
+    assert answer(ledger)
     assert _addressed(ledger) == set()

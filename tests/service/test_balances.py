@@ -12,7 +12,7 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.tables import accounts, balances
 from tests.conftest import Ledger
-from tests.service.commanding import LOUD, QUIET, Office, opened, request, sound
+from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request, sound
 
 LIMIT = {"epsilon": 1000.0, "delta": 1e-5}
 
@@ -26,9 +26,9 @@ def _written(ledger: Ledger, run: str) -> tuple[dict[str, list[int]], bool]:
 
 
 def test_the_same_event_is_counted_and_no_curve_is_written(ledger: Ledger) -> None:
-    run, office = opened(ledger), Office(ledger)
+    run, runner = opened(ledger), CommandRunner(ledger)
     for count in (1, 2, 3):
-        office.charged(request(run, (LOUD, count), (QUIET, 1)))
+        runner.charged(request(run, (LOUD, count), (QUIET, 1)))
     since, whole = _written(ledger, run)
     assert (sorted(map(tuple, since.values())), whole) == ([(3, 0), (6, 0)], False)
     assert sound(ledger)
@@ -37,21 +37,21 @@ def test_the_same_event_is_counted_and_no_curve_is_written(ledger: Ledger) -> No
 def test_noise_that_decays_writes_a_curve_once_in_seventeen_steps(ledger: Ledger) -> None:
     ledger.population(limit=LIMIT)
     ledger.budget(limit=LIMIT)
-    run, office = ledger.run(), Office(ledger)
+    run, runner = ledger.run(), CommandRunner(ledger)
     for step in range(3 * (MOST_EVENTS + 1)):
-        office.charged(request(run, (Gaussian(60.0 + step), 1 + step % 3)))
+        runner.charged(request(run, (Gaussian(60.0 + step), 1 + step % 3)))
         since, whole = _written(ledger, run)
         assert (len(since), whole) == ((step + 1) % (MOST_EVENTS + 1), step >= MOST_EVENTS)
     assert sound(ledger)  # byte for byte the sum of all charges
-    assert Office(ledger).path(run)[0].spent == Office(ledger).path(run)[-1].spent
+    assert CommandRunner(ledger).path(run)[0].spent == CommandRunner(ledger).path(run)[-1].spent
 
 
 @pytest.mark.parametrize("count", [1, MOST_EVENTS, MOST_EVENTS + 1])
 def test_a_request_of_many_different_events_is_counted_or_written(ledger: Ledger, count: int) -> None:
     ledger.population(limit=LIMIT)
     ledger.budget(limit=LIMIT)
-    run, office = ledger.run(), Office(ledger)
-    office.charged(request(run, *[(Gaussian(60.0 + place), 2) for place in range(count)]))
+    run, runner = ledger.run(), CommandRunner(ledger)
+    runner.charged(request(run, *[(Gaussian(60.0 + place), 2) for place in range(count)]))
     since, whole = _written(ledger, run)
     assert (len(since), whole) == ((count, False) if count <= MOST_EVENTS else (0, True))
     assert sound(ledger)
@@ -60,5 +60,5 @@ def test_a_request_of_many_different_events_is_counted_or_written(ledger: Ledger
 def test_what_is_to_be_written_anyway_is_not_counted(ledger: Ledger) -> None:
     run = opened(ledger)
     with ledger.database.read(ALL_TENANTS) as tx:
-        record = replace(account_rows.path_of(tx, Office(ledger).organisation_id, run)[0], uncompacted=None)
+        record = replace(account_rows.path_of(tx, CommandRunner(ledger).organisation_id, run)[0], uncompacted=None)
     assert record.charged_to(record.account, [], record.updated_at).uncompacted is None

@@ -61,7 +61,11 @@ CHANGES: dict[str, tuple[int, dict[str, object]]] = {
 
 
 def _first_bad(ledger: Ledger) -> int | None:
-    return next(fault.position for fault in verify(ledger.database).discrepancies if fault.position is not None)
+    return next(
+        discrepancy.position
+        for discrepancy in verify(ledger.database).discrepancies
+        if discrepancy.position is not None
+    )
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -119,8 +123,8 @@ def test_a_removed_last_decision_is_missed_even_if_the_run_says_nothing_of_it(ch
 def test_a_forged_head_is_found(chained: Ledger) -> None:
     with tampering(chained.database) as tx:
         set_run(tx, chain_head=b"x" * 32)
-    [fault] = verify(chained.database).discrepancies
-    assert (fault.position, fault.account_id) == (5, _run(chained))
+    [discrepancy] = verify(chained.database).discrepancies
+    assert (discrepancy.position, discrepancy.account_id) == (5, _run(chained))
 
 
 def test_a_forged_head_of_a_run_without_decisions_is_found(chained: Ledger) -> None:
@@ -140,7 +144,9 @@ def test_a_chain_is_not_another_runs(chained: Ledger) -> None:
         whole = tx.execute(select(runs).where(runs.c.account_id == run)).mappings().one()
         names = ("next_step", "decision_count", "chain_head")
         tx.execute(update(runs).where(runs.c.account_id == other).values({name: whole[name] for name in names}))
-    named = {fault.account_id: fault.position for fault in reversed(verify(chained.database).discrepancies)}
+    named = {
+        discrepancy.account_id: discrepancy.position for discrepancy in reversed(verify(chained.database).discrepancies)
+    }
     assert named[other] == 0
 
 

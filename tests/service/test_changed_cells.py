@@ -25,8 +25,8 @@ from app.service.verification.report import VerificationContext
 from app.service.verification.requests import apply_quarantines
 from tests import postgres
 from tests.conftest import furnished, need_postgresql
-from tests.service.changing import TABLES, Change, Copies, changes, zeroed
-from tests.service.filled import fill
+from tests.service.cell_changes import TABLES, Change, Copies, changes, zeroed
+from tests.service.full_ledger import fill
 from tests.service.tampering import EVERY_CHECK
 
 DOCUMENT = Path(__file__).parents[2] / "docs/explanation/verification.md"

@@ -15,7 +15,7 @@ from app.service.auth.authentication import authenticate
 from app.settings import Settings
 from tests.conftest import command_line
 from tests.persistence.dump import dump
-from tests.service.commands import Run, Said, commands
+from tests.service.cli_runner import Run, Said, commands
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from app.ledger.errors import AuthenticationError
 from app.persistence.database import Database
 from app.service.auth.authentication import authenticate
 from tests.ledgers import Ledger
-from tests.service.commands import Run, commands
+from tests.service.cli_runner import Run, commands
 
 END = "2999-01-01T00:00:00Z"
 
@@ -59,9 +59,9 @@ def test_a_key_has_the_name_the_scope_and_the_end_that_were_asked_for(run: Run, 
     }
     read = ledger.get(f"/v1/api-keys/{issued['id']}", "admin").json()
     assert (read["name"], read["scope"], read["expires_at"], read["created_by"]) == ("scans", budget, END, "cli")
-    [act] = ledger.get(f"/v1/audit-events?order=oldest&subject={issued['id']}", "admin").json()["items"]
-    assert (act["action"], act["actor"]) == ("api_key.created", "cli")
-    assert act["after"]["scope"] == budget
+    [audit_event] = ledger.get(f"/v1/audit-events?order=oldest&subject={issued['id']}", "admin").json()["items"]
+    assert (audit_event["action"], audit_event["actor"]) == ("api_key.created", "cli")
+    assert audit_event["after"]["scope"] == budget
 
 
 def test_keys_are_listed_as_the_api_lists_them_and_without_secrets(run: Run, ledger: Ledger) -> None:
@@ -96,26 +96,28 @@ def test_a_revoked_key_is_rejected_and_the_reason_is_audited(run: Run, ledger: L
     revoked = _listed(run)[issued["id"]]["revoked_at"]
     again = json.loads(run("keys", "revoke", issued["id"], "--reason", "Again.", "--json").out)
     assert (again["id"], again["revoked_at"]) == (issued["id"], revoked)
-    acts = ledger.get(f"/v1/audit-events?order=oldest&action=api_key.revoked&subject={issued['id']}", "admin").json()[
-        "items"
+    audit_events = ledger.get(
+        f"/v1/audit-events?order=oldest&action=api_key.revoked&subject={issued['id']}", "admin"
+    ).json()["items"]
+    assert [(audit_event["actor"], audit_event["reason"]) for audit_event in audit_events] == [
+        ("cli", "The laptop was lost.")
     ]
-    assert [(act["actor"], act["reason"]) for act in acts] == [("cli", "The laptop was lost.")]
     assert run("verify").status == 0
 
 
 def test_successors_are_revoked_if_asked(run: Run, ledger: Ledger) -> None:
     issued = _created(run)
-    heir = ledger.post(f"/v1/api-keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
+    successor = ledger.post(f"/v1/api-keys/{issued['id']}/rotate", {"overlap_seconds": 60}).json()
     run("keys", "revoke", issued["id"], "--reason", "Stolen.")
-    assert _is_accepted(ledger.database, heir["key"])
+    assert _is_accepted(ledger.database, successor["key"])
     run("keys", "revoke", issued["id"], "--reason", "Stolen.", "--include-successors")
-    assert not _is_accepted(ledger.database, heir["key"])
+    assert not _is_accepted(ledger.database, successor["key"])
 
 
 def test_mistakes_are_told_and_no_key_is_made(run: Run) -> None:
     before = _listed(run)
     past = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-    for options, told in (
+    for options, answer in (
         (("--scope", "mimic/nowhere"), "no population or budget"),
         (("--expires", past), "is in the past"),
         (("--expires", "2999-01-01T00:00:00"), "zone"),
@@ -124,7 +126,7 @@ def test_mistakes_are_told_and_no_key_is_made(run: Run) -> None:
     ):
         said = run("keys", "create", "--org", "hospital", "--role", "viewer", *options)
         assert (said.status, said.out) == (2, "")
-        assert told in " ".join(said.err.replace("│", " ").split())
+        assert answer in " ".join(said.err.replace("│", " ").split())
     for arguments in (
         ("keys", "revoke", "key_nobody", "--reason", "x"),
         ("keys", "revoke", next(iter(before)), "--reason", " "),

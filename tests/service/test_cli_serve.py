@@ -10,7 +10,7 @@ import pytest
 from app.bootstrap import display_urls
 from app.commands import server
 from app.service.placements import Placements
-from tests.service.commands import Run, commands
+from tests.service.cli_runner import Run, commands
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from app.service.charging.commit_queue import CommitQueue, commit_group
 from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
-from tests.service.commanding import (
+from tests.service.step_commands import (
     HUGE,
     LOUD,
     PATIENCE_SECONDS,
     QUIET,
-    Office,
+    CommandRunner,
     another,
     opened,
     request,
@@ -49,11 +49,11 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]]) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[StepResult]:
-        return [await charges.authorize_steps(office.call(), request(run)) for _ in range(3)]
+        return [await charges.authorize_steps(runner.call(), request(run)) for _ in range(3)]
 
     found = within(work, ledger.database)
     assert [answered.decision.first_step for answered in found] == [1, 2, 3]
@@ -61,12 +61,12 @@ def test_a_lone_request_is_a_group_of_one(ledger: Ledger, groups: list[list[str]
 
 
 def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list[str]]) -> None:
-    runs, office = [opened(ledger), another(ledger), another(ledger)], Office(ledger)
+    runs, runner = [opened(ledger), another(ledger), another(ledger)], CommandRunner(ledger)
     for run in runs:
-        office.charged(request(run))
+        runner.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.authorize_steps(office.call(), request(run)) for run in runs * 10])
+        return await together(*[charges.authorize_steps(runner.call(), request(run)) for run in runs * 10])
 
     found = within(work, ledger.database)
     assert groups == [runs * 10]
@@ -78,12 +78,12 @@ def test_who_comes_together_is_writtentogether(ledger: Ledger, groups: list[list
 def test_a_group_is_bounded(
     ledger: Ledger, groups: list[list[str]], monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     monkeypatch.setattr(commit_queue, bound, 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        asked = [charges.authorize_steps(office.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
+        asked = [charges.authorize_steps(runner.call(), request(run, (LOUD, 1), (LOUD, 1))) for _ in range(10)]
         return await together(*asked)
 
     found = within(work, ledger.database)
@@ -92,11 +92,11 @@ def test_a_group_is_bounded(
 
 
 def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
-    run, office = opened(ledger), Office(ledger)
+    run, runner = opened(ledger), CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run, (QUIET, 1)), request(run, (HUGE, 1)), request(run, (LOUD, 10**6)), request("run_x")]
-        return await together(*[charges.authorize_steps(office.call(), each) for each in asked])
+        return await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
 
     admitted, hopeless, refused, nothing = within(work, ledger.database)
     assert admitted.decision.admitted
@@ -107,13 +107,13 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
 
 
 def test_a_full_queue_says_so_and_serves_whom_it_has_taken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     monkeypatch.setattr(commit_queue, "MOST_WAITING", 4)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        found = await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(10)])
-        return [*found, await charges.authorize_steps(office.call(), request(run))]
+        found = await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(10)])
+        return [*found, await charges.authorize_steps(runner.call(), request(run))]
 
     found = within(work, ledger.database)
     assert [isinstance(each, StepResult) for each in found] == [True] * 4 + [False] * 6 + [True]
@@ -133,23 +133,23 @@ def test_over_http_a_full_queue_is_503_with_a_time(ledger: Ledger, monkeypatch: 
 
 def test_poison_harms_only_who_brought_it(ledger: Ledger) -> None:
     """The next decision of a run whose rows were tampered with has the place of an earlier one."""
-    run, office = opened(ledger), Office(ledger)
+    run, runner = opened(ledger), CommandRunner(ledger)
     sick = another(ledger)
-    office.group(request(run), request(sick))
-    path = office.path(sick)[-1].path
+    runner.group(request(run), request(sick))
+    path = runner.path(sick)[-1].path
     with tampering(ledger.database) as tx:
         set_run(tx, path, decision_count=0)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run), request(sick), request(run), request("run_x", (LOUD, 1)), request(run)]
-        return await together(*[charges.authorize_steps(office.call(), each) for each in asked])
+        return await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
 
     one, poison, two, nothing, three = within(work, ledger.database)
     assert [answered.decision.first_step for answered in (one, two, three)] == [1, 2, 3]
     assert isinstance(poison, IntegrityError)
     assert isinstance(nothing, NotFoundError)
-    assert office.path(run)[-1].spent == office.path(sick)[-1].spent.times(4)
-    assert office.path(run)[0].spent == office.path(sick)[-1].spent.times(5)
+    assert runner.path(run)[-1].spent == runner.path(sick)[-1].spent.times(4)
+    assert runner.path(run)[0].spent == runner.path(sick)[-1].spent.times(5)
 
 
 def _failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str = "before") -> list[int]:
@@ -177,14 +177,14 @@ DOWN = OperationalError("COMMIT", {}, Exception("the disk is full"))
 def test_a_database_that_fails_is_not_asked_once_for_each(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception, place: str
 ) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     tried = _failing(monkeypatch, error, place)
 
     async def work(charges: CommitQueue) -> list[Any]:
         asked = [request(run, first=first) for first in (1, 2, 3)]
-        failed = await together(*[charges.authorize_steps(office.call(), each) for each in asked])
-        return [*failed, *await together(*[charges.authorize_steps(office.call(), each) for each in asked])]
+        failed = await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
+        return [*failed, *await together(*[charges.authorize_steps(runner.call(), each) for each in asked])]
 
     found = within(work, ledger.database)
     assert tried == [3, 3]
@@ -195,25 +195,25 @@ def test_a_database_that_fails_is_not_asked_once_for_each(
 
 
 def test_an_unforeseen_error_is_tried_once_more_for_each(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     tried = _failing(monkeypatch, AssertionError("a bug"))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        return await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(3)])
+        return await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(3)])
 
     assert [answered.decision.first_step for answered in within(work, ledger.database)] == [1, 2, 3]
     assert tried == [3, 1, 1, 1]
 
 
 def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     _failing(monkeypatch, Crash())
 
     async def work(charges: CommitQueue) -> list[Any]:
-        failed = await together(*[charges.authorize_steps(office.call(), request(run)) for _ in range(3)])
-        return [*failed, await charges.authorize_steps(office.call(), request(run))]
+        failed = await together(*[charges.authorize_steps(runner.call(), request(run)) for _ in range(3)])
+        return [*failed, await charges.authorize_steps(runner.call(), request(run))]
 
     found = within(work, ledger.database)
     assert {type(each) for each in found[:3]} <= {LedgerUnavailableError, Crash}
@@ -222,14 +222,14 @@ def test_a_crash_of_the_writer_hangs_nobody(ledger: Ledger, monkeypatch: pytest.
 
 
 def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
 
     async def work(charges: CommitQueue) -> list[Any]:
-        asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(3)]
+        asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(3)]
         await asyncio.sleep(0)  # all of them wait now
         asked[1].cancel()
-        return [*await together(*asked), await charges.authorize_steps(office.call(), request(run))]
+        return [*await together(*asked), await charges.authorize_steps(runner.call(), request(run))]
 
     one, gone, three, later = within(work, ledger.database)
     assert isinstance(gone, asyncio.CancelledError)
@@ -238,12 +238,12 @@ def test_who_goes_away_is_decided_and_keeps_nobody_waiting(ledger: Ledger) -> No
 
 
 def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
 
     async def main() -> list[Any]:
         charges = CommitQueue(ledger.database)
-        asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(5)]
+        asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(5)]
         await asyncio.sleep(0)
         await charges.close()
         return await asyncio.wait_for(together(*asked), PATIENCE_SECONDS)
@@ -252,10 +252,10 @@ def test_a_queue_that_is_closed_has_answered_everybody(ledger: Ledger) -> None:
 
 
 def test_whoever_may_not_charge_does_not_come_in(ledger: Ledger) -> None:
-    run, office = opened(ledger), Office(ledger)
+    run, runner = opened(ledger), CommandRunner(ledger)
 
     async def work(charges: CommitQueue) -> list[Any]:
-        call = office.call(role=Role.VIEWER)
+        call = runner.call(role=Role.VIEWER)
         return await together(charges.authorize_steps(call, request(run)), charges.preview(call, request(run)))
 
     assert {type(each) for each in within(work, ledger.database)} == {InsufficientScopeError}

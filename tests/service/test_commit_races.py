@@ -14,10 +14,10 @@ from app.persistence.repositories import locks
 from app.service.charging.commit_queue import CommitQueue
 from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
-from tests.service.commanding import (
+from tests.service.step_commands import (
     LOUD,
     PATIENCE_SECONDS,
-    Office,
+    CommandRunner,
     another,
     opened,
     organisation,
@@ -52,13 +52,13 @@ def _writing(database: Database) -> Iterator[Callable[[], None]]:
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: bool) -> None:
     """The loop goes on meanwhile: it is what lets the other writer end here."""
-    run, office = opened(ledger), Office(ledger)
-    office.charged(request(run))
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
     other = Database(str(ledger.database.engine.url.render_as_string(hide_password=False)))
     with _writing(other if elsewhere else ledger.database) as end:
 
         async def work(charges: CommitQueue) -> list[Any]:
-            asked = [asyncio.create_task(charges.authorize_steps(office.call(), request(run))) for _ in range(3)]
+            asked = [asyncio.create_task(charges.authorize_steps(runner.call(), request(run))) for _ in range(3)]
             for _ in range(20):
                 await asyncio.sleep(0.001)
             waited = not any(task.done() for task in asked)
@@ -73,8 +73,8 @@ def test_another_writer_is_waited_for_in_a_thread(ledger: Ledger, *, elsewhere: 
 
 def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
     """Each has a database, a queue and a memory of its own; together they get what there is, and not one step more."""
-    runs, office = [opened(ledger), another(ledger)], Office(ledger)
-    left = office.charged(request(runs[0], (LOUD, 190))).steps_remaining
+    runs, runner = [opened(ledger), another(ledger)], CommandRunner(ledger)
+    left = runner.charged(request(runs[0], (LOUD, 190))).steps_remaining
     url = ledger.database.engine.url.render_as_string(hide_password=False)
     assert 10 < left < 40
 
@@ -85,7 +85,7 @@ def test_two_processes_share_the_last_steps_of_a_budget(ledger: Ledger) -> None:
             found: list[Any] = []
             for _ in range(5):
                 asked = [request(run, key=f"{place}-{run}-{len(found)}-{more}") for run in runs for more in range(3)]
-                found += await together(*[charges.authorize_steps(office.call(), each) for each in asked])
+                found += await together(*[charges.authorize_steps(runner.call(), each) for each in asked])
             return found
 
         try:
@@ -106,17 +106,17 @@ def test_an_organisation_whose_rows_are_locked_delays_no_other(ledger: Ledger) -
     """On PostgreSQL; SQLite has one writer, whoever it is."""
     if ledger.database.dialect == "sqlite":
         return
-    run, office = opened(ledger), Office(ledger)
+    run, runner = opened(ledger), CommandRunner(ledger)
     keys = {("hospital", role): key for (name, role), key in ledger.keys.items() if name == "clinic"}
     clinic = Ledger(ledger.http, ledger.database, keys)
-    other, its_office = opened(clinic), Office(ledger, organisation(ledger, "clinic"))
-    for who, asked in ((office, run), (its_office, other)):
+    other, its_office = opened(clinic), CommandRunner(ledger, organisation(ledger, "clinic"))
+    for who, asked in ((runner, run), (its_office, other)):
         who.charged(request(asked))
 
     async def work(charges: CommitQueue) -> list[Any]:
         with ledger.database.write(ALL_TENANTS) as tx:
-            locks.lock(tx, office.organisation_id, [account.id for account in office.path(run)])
-            delayed = asyncio.create_task(charges.authorize_steps(office.call(), request(run)))
+            locks.lock(tx, runner.organisation_id, [account.id for account in runner.path(run)])
+            delayed = asyncio.create_task(charges.authorize_steps(runner.call(), request(run)))
             quick = [await charges.authorize_steps(its_office.call(), request(other)) for _ in range(3)]
             waited = not delayed.done()
         return [waited, *quick, await delayed]

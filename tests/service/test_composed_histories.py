@@ -15,7 +15,7 @@ from app.service.charging.requests import StepResult
 from app.service.maintenance import expire_reservations
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
-from tests.service.commanding import LOUD, Office, request
+from tests.service.step_commands import LOUD, CommandRunner, request
 
 SCRIPT = Path(__file__).parents[2] / "examples/verify_export.py"
 ATTESTED = {"composition": "parallel", "attestation": "each patient is treated at one site"}
@@ -102,10 +102,10 @@ def proven(ledger: Ledger) -> None:
     assert verify(ledger.database).problems == ()
     for population in ("sites", "clinic"):
         text = "\n".join(export(ledger.database, datetime.now(UTC), population=population))
-        told = subprocess.run(
+        answer = subprocess.run(
             [sys.executable, str(SCRIPT), "-"], input=text, text=True, capture_output=True, timeout=120, check=False
         )
-        assert told.returncode == 0, told.stdout + told.stderr
+        assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -125,9 +125,9 @@ def test_threads_on_sibling_parts_never_get_past_the_whole(ledger: Ledger) -> No
     runs = [ledger.run(f"mimic/{name}", event={"type": "gaussian", "noise_multiplier": 60.0}) for name in names]
 
     def train(run: str) -> int:
-        office, admitted = Office(ledger), 0
+        runner, admitted = CommandRunner(ledger), 0
         for _ in range(60):
-            [outcome] = office.group(request(run, (LOUD, 3)))
+            [outcome] = runner.group(request(run, (LOUD, 3)))
             assert isinstance(outcome, StepResult), outcome
             admitted += outcome.decision.admitted
         return admitted
@@ -135,7 +135,7 @@ def test_threads_on_sibling_parts_never_get_past_the_whole(ledger: Ledger) -> No
     with ThreadPoolExecutor(3) as pool:
         taken = list(pool.map(train, runs))
     first, second, _ = sorted(taken, reverse=True)
-    alone = Office(ledger).charged(request(runs[taken.index(first)], (LOUD, 1)))
+    alone = CommandRunner(ledger).charged(request(runs[taken.index(first)], (LOUD, 1)))
     assert not alone.admitted or alone.steps_remaining < 3
     assert 0 < first + second < 60
     assert verify(ledger.database).sound

@@ -16,7 +16,7 @@ from app.service.auth.authentication import CLI_ACTOR
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.conftest import Ledger
-from tests.service.lifting import lift
+from tests.service.quarantine_lifts import lift
 from tests.service.tampering import set_account, set_balance, tampering
 
 SCRIPT = Path(__file__).parents[2] / "examples/verify_export.py"
@@ -128,17 +128,17 @@ def _exported(ledger: Ledger, population: str) -> list[str]:
 def test_the_script_finds_a_tree_that_was_changed(composed: Ledger, path: str, changes: dict[str, object]) -> None:
     lines = _exported(composed, "group")
     assert _script(lines).returncode == 0
-    place, told = next(
+    place, answer = next(
         (place, json.loads(line)) for place, line in enumerate(lines) if json.loads(line).get("path") == path
     )
-    lines[place] = json.dumps(told | changes)
+    lines[place] = json.dumps(answer | changes)
     done = _script(lines)
     assert (done.returncode, "NOT SOUND" in done.stdout) == (1, True), done.stdout + done.stderr
 
 
 def test_an_export_has_the_accounts_of_other_populations_for_their_limits(composed: Ledger) -> None:
-    told = [json.loads(line) for line in _exported(composed, "clinic")]
-    found = {line["path"]: line["complete"] for line in told if line["type"] == "account"}
+    answer = [json.loads(line) for line in _exported(composed, "clinic")]
+    found = {line["path"]: line["complete"] for line in answer if line["type"] == "account"}
     assert found == {
         "clinic": True,
         "clinic/team": True,
@@ -147,6 +147,6 @@ def test_an_export_has_the_accounts_of_other_populations_for_their_limits(compos
         "group/south": False,
     }
     assert _script(_exported(composed, "clinic")).returncode == 0
-    model = next(line for line in told if line.get("path") == "group/south/both")
-    budgets = {line["path"]: line["id"] for line in told if line["type"] == "account"}
+    model = next(line for line in answer if line.get("path") == "group/south/both")
+    budgets = {line["path"]: line["id"] for line in answer if line["type"] == "account"}
     assert model["parents"] == [budgets["group/south"], budgets["clinic/team"]]

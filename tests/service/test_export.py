@@ -18,7 +18,7 @@ from app.ledger.reservations import commit, forfeit
 from app.service.audit.export import export
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
-from tests.service.reserving import Reserver
+from tests.service.reservation_rows import Reserver
 from tests.service.tampering import set_account, tampering
 
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
@@ -171,14 +171,14 @@ def _plan(**values: object) -> Callable[[list[Line]], None]:
     return change
 
 
-def _act(index: int, **values: object) -> Callable[[list[Line]], None]:
+def _audit_event(index: int, **values: object) -> Callable[[list[Line]], None]:
     def change(lines: list[Line]) -> None:
         [line for line in lines if line["type"] == "audit_event"][index]["entry"].update(values)
 
     return change
 
 
-def _first_act_alone(lines: list[Line]) -> None:
+def _first_audit_event_alone(lines: list[Line]) -> None:
     for line in [line for line in lines if line["type"] == "audit_event"][1:]:
         lines.remove(line)
         lines[-1]["lines"] -= 1
@@ -220,10 +220,13 @@ CHANGES: dict[str, tuple[Callable[[list[Line]], None], str]] = {
     ),
     "an attestation": (_change("reservation", 0, steps_executed=3), "what was executed is not what was charged"),
     "a reservation's end": (_change("reservation", 2, status="committed", steps_executed=2), "curve is not the sum"),
-    "an act left out": (_drop("audit_event", 3), "audit event 3 is missing"),
-    "an act's reason": (_act(2, reason="x"), "audit event 2 is missing, or is not the one that was recorded"),
-    "every act left out but the first": (
-        _first_act_alone,
+    "an audit event left out": (_drop("audit_event", 3), "audit event 3 is missing"),
+    "an audit event's reason": (
+        _audit_event(2, reason="x"),
+        "audit event 2 is missing, or is not the one that was recorded",
+    ),
+    "every audit event left out but the first": (
+        _first_audit_event_alone,
         "its limits are not those that the organisation's audit events",
     ),
     "the end left out": (lambda lines: lines.remove(lines[-1]), "before its end"),

@@ -62,8 +62,8 @@ def test_a_run_that_went_over_its_limit_stays_overdrawn(ledger: Ledger) -> None:
         assert found.sound == (status == "overdrawn")
         yet = [problem for problem in found.problems if f"and yet it is {status}" in problem]
         assert bool(yet) == (status in {"active", "paused"})
-        acts = [problem for problem in found.problems if "audit events leave it active" in problem]
-        assert bool(acts) == (status in {"paused", "completed", "aborted"})
+        audit_events = [problem for problem in found.problems if "audit events leave it active" in problem]
+        assert bool(audit_events) == (status in {"paused", "completed", "aborted"})
 
 
 COIN = {"type": "randomized_response", "noise_parameter": 1.0, "num_buckets": 2}

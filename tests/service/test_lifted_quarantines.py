@@ -9,11 +9,11 @@ from app.persistence.database import ALL_TENANTS
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, hired, is_refused
 from tests.conftest import Ledger
-from tests.dashboard.reading import visit, words
-from tests.service.commands import commands
-from tests.service.lifting import lift
+from tests.dashboard.html_reader import visit, words
+from tests.login_helpers import signed_in
+from tests.service.cli_runner import commands
+from tests.service.quarantine_lifts import lift
 from tests.service.tampering import TEAM, account, shift_curve, tampering
-from tests.signed_in import signed_in
 
 REASON = {"reason": "The rows were restored from the backup of the night."}
 
@@ -42,13 +42,13 @@ def team(ledger: Ledger) -> str:
 def proposed(ledger: Ledger, role: str = "auditor") -> str:
     reply = ledger.post(f"/v1/accounts/{team(ledger)}/quarantine/lift", REASON, role)
     assert reply.status_code == 201, reply.text
-    told: dict[str, Any] = reply.json()
-    assert (told["kind"], told["status"], list(told["proposed"]["quarantined"])) == (
+    answer: dict[str, Any] = reply.json()
+    assert (answer["kind"], answer["status"], list(answer["proposed"]["quarantined"])) == (
         "quarantine",
         "open",
         [team(ledger)],
     )
-    return str(told["id"])
+    return str(answer["id"])
 
 
 def approved(ledger: Ledger, proposal: str, role: str = "admin") -> Any:  # noqa: ANN401 - a reply
@@ -56,8 +56,8 @@ def approved(ledger: Ledger, proposal: str, role: str = "admin") -> Any:  # noqa
 
 
 def lifted(ledger: Ledger) -> list[dict[str, Any]]:
-    acts = ledger.get("/v1/audit-events?order=oldest&action=quarantine.lifted", "admin").json()["items"]
-    return list(acts)
+    audit_events = ledger.get("/v1/audit-events?order=oldest&action=quarantine.lifted", "admin").json()["items"]
+    return list(audit_events)
 
 
 def test_two_persons_lift_what_verification_finds_sound(stopped: Trainer) -> None:
@@ -66,20 +66,20 @@ def test_two_persons_lift_what_verification_finds_sound(stopped: Trainer) -> Non
     shift(ledger, 1)
     assert approved(ledger, proposal).json()["status"] == "approved"
     assert stopped.steps().status_code == 200
-    [act] = lifted(ledger)
-    assert (act["subject"], act["reason"]) == (team(ledger), REASON["reason"])
-    assert act["after"]["proposed_by"] != act["after"]["approved_by"] == act["actor"]
-    assert list(act["before"]["quarantined"]) == [team(ledger)]
+    [audit_event] = lifted(ledger)
+    assert (audit_event["subject"], audit_event["reason"]) == (team(ledger), REASON["reason"])
+    assert audit_event["after"]["proposed_by"] != audit_event["after"]["approved_by"] == audit_event["actor"]
+    assert list(audit_event["before"]["quarantined"]) == [team(ledger)]
     assert verify(ledger.database).sound
 
 
 def test_it_is_refused_while_the_fault_is_there(stopped: Trainer) -> None:
     ledger = stopped.ledger
     proposal = proposed(ledger)
-    told = is_refused(approved(ledger, proposal), 409, "account_quarantined")
-    assert told["account"] == team(ledger)
-    assert told["discrepancies"] == [told["discrepancies"][0]]
-    assert TEAM in told["discrepancies"][0]
+    answer = is_refused(approved(ledger, proposal), 409, "account_quarantined")
+    assert answer["account"] == team(ledger)
+    assert answer["discrepancies"] == [answer["discrepancies"][0]]
+    assert TEAM in answer["discrepancies"][0]
     assert ledger.get(f"/v1/proposals/{proposal}").json()["status"] == "open"
     is_refused(stopped.steps(), 409, "account_quarantined")
     assert lifted(ledger) == []
@@ -124,12 +124,12 @@ def test_what_is_not_quarantined_cannot_be_lifted(stopped: Trainer) -> None:
     is_refused(again, 422, "invalid_request")
     shift(ledger, 1)
     lift(ledger, "mimic")  # and all that lies under it
-    told = is_refused(approved(ledger, proposal), 412, "precondition_failed")
-    assert "another proposal lifted it" in told["detail"]
+    answer = is_refused(approved(ledger, proposal), 412, "precondition_failed")
+    assert "another proposal lifted it" in answer["detail"]
     ledger.post(f"/v1/proposals/{proposal}/reject", None, "admin")
     sound = ledger.post(f"/v1/accounts/{team(ledger)}/quarantine/lift", REASON, "auditor")
-    told = is_refused(sound, 422, "invalid_request")
-    assert "is quarantined" in told["detail"]
+    answer = is_refused(sound, 422, "invalid_request")
+    assert "is quarantined" in answer["detail"]
 
 
 def test_the_command_line_is_one_of_the_two(

@@ -36,11 +36,11 @@ def test_any_worker_tells_what_all_of_them_did_and_none_that_died_is_forgotten(t
             assert time.monotonic() < until, server.log()
         with ThreadPoolExecutor(8) as pool:  # each on a connection of its own: both workers get some
             list(pool.map(lambda _: httpx2.get(f"{server.url}/healthz", trust_env=False), range(ASKED)))
-        told = [_scrape(server) for _ in range(8)]
-        assert {found["epsilon_ledger_http_request_duration_seconds_count", asked] for found in told} == {ASKED}
-        assert {found[WORKERS] for found in told} == {2}
-        assert Counter(name for name, _ in told[0])["process_resident_memory_bytes"] == 2
-        lost = min(_pids(told[0]))
+        answer = [_scrape(server) for _ in range(8)]
+        assert {found["epsilon_ledger_http_request_duration_seconds_count", asked] for found in answer} == {ASKED}
+        assert {found[WORKERS] for found in answer} == {2}
+        assert Counter(name for name, _ in answer[0])["process_resident_memory_bytes"] == 2
+        lost = min(_pids(answer[0]))
         os.kill(lost, signal.SIGKILL)
         while (now := _scrape_somehow(server)).get(WORKERS) != 2 or lost in _pids(now):
             assert time.monotonic() < until, server.log()

@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError, TimeoutError  # noqa: A004 - of its
 from app.ledger.errors import LedgerUnavailableError
 from app.service.charging import commit_queue
 from tests.conftest import Ledger
-from tests.service.commanding import opened
+from tests.service.step_commands import opened
 
 DOWN = OperationalError("BEGIN", {}, Exception("connection refused\nIs the server running?"))
 

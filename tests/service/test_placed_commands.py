@@ -18,7 +18,7 @@ from app.service.placements import Placements
 from app.settings import Settings
 from tests import postgres
 from tests.conftest import Ledger, LiveServer, command_line, need_postgresql
-from tests.service.placed import NOW, House, take_a_step
+from tests.service.placed_service import NOW, PlacedService, take_a_step
 
 Run = Callable[..., str]
 
@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "answer"),
     [
         ("nonsense", "no JSON"),
         ('["sqlite:///x.db"]', "no JSON object"),
@@ -51,13 +51,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_a_wrong_configuration_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, given: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, given: str, answer: str
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_DATABASE_URL", f"sqlite:///{tmp_path / 'ledger.db'}")
     monkeypatch.setenv("EPSILON_LEDGER_PLACEMENTS", given)
     said = run("migrate", status=2)
     assert said.count("\n") == 1
-    assert told in said
+    assert answer in said
     assert "secret" not in said
 
 
@@ -89,8 +89,8 @@ def test_the_command_line_knows_every_placement(configured: dict[str, str], run:
 
 
 @pytest.mark.usefixtures("configured")
-def test_a_population_that_two_placements_have_is_exported_by_its_organisation(house: House, run: Run) -> None:
-    for ledger in (house.hospital, house.clinic):
+def test_a_population_that_two_placements_have_is_exported_by_its_organisation(placed: PlacedService, run: Run) -> None:
+    for ledger in (placed.hospital, placed.clinic):
         ledger.population()
     assert "Name one with --org" in run("export", "--population", "mimic", status=2)
     assert json.loads(run("export", "--population", "mimic", "--org", "clinic").splitlines()[0])["type"] == "header"

@@ -11,8 +11,8 @@ from app.service.verification import verify
 from tests.api.trainer import Trainer, hired, is_refused
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.service.filled import taken_up
-from tests.service.lifting import REASON, lift
+from tests.service.full_ledger import taken_up
+from tests.service.quarantine_lifts import REASON, lift
 from tests.service.tampering import MODEL, TEAM, account, restore, set_account, shift_curve, tampering
 
 
@@ -34,7 +34,7 @@ def verified(ledger: Ledger) -> dict[str, Any]:
     return found
 
 
-def acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
+def audit_events(ledger: Ledger, action: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?order=oldest&action={action}", "admin").json()["items"]
     return found
 
@@ -48,20 +48,27 @@ def test_who_found_what_and_when_stands_in_the_audit_log(trainer: Trainer) -> No
     ledger = trainer.ledger
     shift(ledger, -1)
     found = verified(ledger)
-    [act] = acts(ledger, "quarantine.placed")
-    [fault] = found["discrepancies"]
-    assert (act["subject"], act["before"], act["after"]) == (fault["account"], None, {"quarantine": fault["detail"]})
+    [audit_event] = audit_events(ledger, "quarantine.placed")
+    [discrepancy] = found["discrepancies"]
+    assert (audit_event["subject"], audit_event["before"], audit_event["after"]) == (
+        discrepancy["account"],
+        None,
+        {"quarantine": discrepancy["detail"]},
+    )
     [auditor] = {
         each["id"] for each in ledger.get("/v1/api-keys", "admin").json()["items"] if each["role"] == "auditor"
     }
-    assert act["actor"] == auditor
-    assert verified(ledger)["discrepancies"] == [fault]
-    assert len(acts(ledger, "quarantine.placed")) == 1
+    assert audit_event["actor"] == auditor
+    assert verified(ledger)["discrepancies"] == [discrepancy]
+    assert len(audit_events(ledger, "quarantine.placed")) == 1
     with tampering(ledger.database) as tx:
         set_account(tx, TEAM, name_skeleton="another")
     other = verified(ledger)["discrepancies"][0]["detail"]
-    [_, act] = acts(ledger, "quarantine.placed")
-    assert (act["before"], act["after"]) == ({"quarantine": fault["detail"]}, {"quarantine": other})
+    [_, audit_event] = audit_events(ledger, "quarantine.placed")
+    assert (audit_event["before"], audit_event["after"]) == (
+        {"quarantine": discrepancy["detail"]},
+        {"quarantine": other},
+    )
 
 
 def test_whoever_restores_the_cell_and_clears_the_quarantine_is_found(trainer: Trainer) -> None:
@@ -102,9 +109,9 @@ def test_a_broken_chain_keeps_nobody_from_being_stopped_or_from_being_named_in_i
     with tampering(ledger.database) as tx:
         tx.execute(update(audit_entries).where(audit_entries.c.position == 1).values(reason="another"))
     found = verified(ledger)
-    assert {fault["account"] is None for fault in found["discrepancies"]} == {True, False}
+    assert {discrepancy["account"] is None for discrepancy in found["discrepancies"]} == {True, False}
     is_refused(trainer.steps(), 409, "account_quarantined")
-    assert len(acts(ledger, "quarantine.placed")) == 1
+    assert len(audit_events(ledger, "quarantine.placed")) == 1
     shift(ledger, 1)
     [kept] = verified(ledger)["quarantined"]
     assert not kept["liftable"]  # nothing is proven while the chain is broken
@@ -151,14 +158,14 @@ def test_what_has_no_row_is_named_and_not_stopped_again_and_again(trainer: Train
 def test_what_was_found_since_is_not_lifted_with_it(trainer: Trainer) -> None:
     ledger = trainer.ledger
     shift(ledger, -1)
-    [fault] = verified(ledger)["discrepancies"]
-    proposal = ledger.post(f"/v1/accounts/{fault['account']}/quarantine/lift", REASON, "auditor").json()["id"]
+    [discrepancy] = verified(ledger)["discrepancies"]
+    proposal = ledger.post(f"/v1/accounts/{discrepancy['account']}/quarantine/lift", REASON, "auditor").json()["id"]
     shift(ledger, 1)
     shift(ledger, -1, MODEL)
     assert len(verified(ledger)["quarantined"]) == 2
     shift(ledger, 1, MODEL)
-    told = is_refused(ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin"), 412, "precondition_failed")
-    assert MODEL in told["detail"]
+    answer = is_refused(ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin"), 412, "precondition_failed")
+    assert MODEL in answer["detail"]
     is_refused(trainer.steps(), 409, "account_quarantined")
     assert ledger.post(f"/v1/proposals/{proposal}/reject", {}, "admin").status_code == 200
     lift(ledger, TEAM)

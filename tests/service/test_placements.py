@@ -31,7 +31,7 @@ from app.service.verification import verify
 from app.settings import Settings
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
-from tests.service.placed import NOW, House, take_a_step
+from tests.service.placed_service import NOW, PlacedService, take_a_step
 
 
 @contextmanager
@@ -50,9 +50,9 @@ def _down(database: Database) -> Iterator[list[object]]:
         event.remove(database.engine, "begin", refuse)
 
 
-def test_an_organisation_lives_wholly_on_its_database(house: House) -> None:
-    first, second = (take_a_step(ledger) for ledger in (house.hospital, house.clinic))
-    for ledger, run, other in ((house.hospital, first, second), (house.clinic, second, first)):
+def test_an_organisation_lives_wholly_on_its_database(placed: PlacedService) -> None:
+    first, second = (take_a_step(ledger) for ledger in (placed.hospital, placed.clinic))
+    for ledger, run, other in ((placed.hospital, first, second), (placed.clinic, second, first)):
         rows = dump(ledger.database)
         assert len(rows["organisations"]) == 1
         assert [row[1] for row in rows["runs"]] == [run]
@@ -62,38 +62,38 @@ def test_an_organisation_lives_wholly_on_its_database(house: House) -> None:
         assert ledger.get(f"/v1/runs/{other}").status_code == 404
 
 
-def test_a_placement_that_is_down_keeps_its_own_organisations_waiting_only(house: House) -> None:
-    runs = [take_a_step(ledger) for ledger in (house.hospital, house.clinic)]
-    both: list[tuple[Ledger, str, str]] = [(house.hospital, runs[0], "default"), (house.clinic, runs[1], "eu-2")]
+def test_a_placement_that_is_down_keeps_its_own_organisations_waiting_only(placed: PlacedService) -> None:
+    runs = [take_a_step(ledger) for ledger in (placed.hospital, placed.clinic)]
+    both: list[tuple[Ledger, str, str]] = [(placed.hospital, runs[0], "default"), (placed.clinic, runs[1], "eu-2")]
     for (ledger, run, name), up in zip(both, both[::-1], strict=True):
         with _down(ledger.database):
             assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 503
             assert ledger.get(f"/v1/runs/{run}").status_code == 503
             assert up[0].post(f"/v1/runs/{up[1]}/steps", {}, "trainer").status_code == 200
             assert up[0].get(f"/v1/runs/{up[1]}").status_code == 200
-            ready = house.ready()
+            ready = placed.ready()
             assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
             assert ready.json()["unavailable"] == {name: "The database does not answer."}
         assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
-    assert house.ready().json() == {"status": "ok"}
+    assert placed.ready().json() == {"status": "ok"}
 
 
-def test_a_service_none_of_whose_placements_answers_is_not_ready(house: House) -> None:
-    with _down(house.hospital.database), _down(house.clinic.database):
-        ready = house.ready()
+def test_a_service_none_of_whose_placements_answers_is_not_ready(placed: PlacedService) -> None:
+    with _down(placed.hospital.database), _down(placed.clinic.database):
+        ready = placed.ready()
     assert ready.status_code == 503
     assert ready.json()["detail"].startswith("default: The database does not answer. eu-2: The database")
 
 
-def test_a_key_is_asked_for_where_it_was_found(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = take_a_step(house.clinic)
-    with _down(house.hospital.database) as asked:
-        assert house.clinic.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200  # remembered
+def test_a_key_is_asked_for_where_it_was_found(placed: PlacedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = take_a_step(placed.clinic)
+    with _down(placed.hospital.database) as asked:
+        assert placed.clinic.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200  # remembered
         assert asked == []
     monkeypatch.setattr(credential_cache, "CACHE_SECONDS", -1.0)
-    assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up, and forgotten at once
-    with _down(house.hospital.database) as asked:
-        assert house.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up where it was found
+    assert placed.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up, and forgotten at once
+    with _down(placed.hospital.database) as asked:
+        assert placed.clinic.get(f"/v1/runs/{run}").status_code == 200  # looked up where it was found
     assert asked == []
 
 

@@ -14,7 +14,7 @@ from app.service.charging.requests import StepCommand, StepResult
 from app.service.charging.unit_of_work import UnitOfWork
 from tests.conftest import Ledger
 from tests.pure_decisions import CALLED_IN, without_sql
-from tests.service.commanding import LOUD, QUIET, Office, opened, request, sound
+from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request, sound
 
 
 def test_every_decision_is_watched() -> None:
@@ -42,16 +42,16 @@ def test_a_unit_of_work_has_no_connection(ledger: Ledger, monkeypatch: pytest.Mo
 
     decide: Callable[[UnitOfWork, StepCommand], StepResult] = vars(commit_queue)["decide"]
     monkeypatch.setattr(commit_queue, "decide", look)
-    Office(ledger).charged(request(run))
+    CommandRunner(ledger).charged(request(run))
     assert seen
     assert not any(isinstance(each, Connection | Engine) for each in seen)
 
 
 def test_steps_that_were_taken_before_are_loaded_for_the_whole_group(ledger: Ledger) -> None:
     """Of runs and attempts that go on, and beside steps that only this group takes."""
-    run, office = opened(ledger), Office(ledger)
-    office.group(request(run, (LOUD, 2), first=0), request(run, (QUIET, 1), first=2))
-    again, other, new, newer, wrong = office.group(
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.group(request(run, (LOUD, 2), first=0), request(run, (QUIET, 1), first=2))
+    again, other, new, newer, wrong = runner.group(
         *(request(run, (LOUD, 2), first=0), request(run, (LOUD, 1), first=1), request(run, (LOUD, 3), first=3)),
         *(request(run, (LOUD, 3), first=3), request(run, (QUIET, 2), first=2)),
     )

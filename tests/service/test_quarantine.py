@@ -18,14 +18,14 @@ from app.service.verification import VerificationReport, requests, verify
 from app.service.verification.requests import apply_quarantines, verification_lock
 from tests.conftest import Ledger
 from tests.persistence.dump import changed, dump
-from tests.service.lifting import lift
-from tests.service.reserving import NOW
+from tests.service.quarantine_lifts import lift
+from tests.service.reservation_rows import NOW
 from tests.service.tampering import MODEL, TEAM, account, set_decision, shift_curve, tampering
 
 
 @pytest.fixture
 def charged(ledger: Ledger) -> Ledger:
-    """Two budgets, a run with steps beneath each."""
+    """Two budgets, a run with steps under each."""
     ledger.population()
     for budget in ("icu-team", "other-team"):
         ledger.budget(budget)

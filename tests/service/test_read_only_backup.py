@@ -92,13 +92,13 @@ def test_what_was_committed_last_is_read_or_missed_with_a_word(tmp_path: Path, b
         assert (whole.returncode, whole.stderr) == (0, ""), whole.stderr
         assert "charges for 6 steps" in whole.stdout
         (copied / "ledger.db-shm").unlink(missing_ok=True)
-        told = verify(copied / "ledger.db")
-    if told.returncode == 0:
-        assert "charges for 6 steps" in told.stdout  # SQLite could write beside it
+        answer = verify(copied / "ledger.db")
+    if answer.returncode == 0:
+        assert "charges for 6 steps" in answer.stdout  # SQLite could write beside it
     else:
-        assert (told.returncode, told.stdout) == (2, "")
-        assert "ledger.db-wal holds what was committed last" in told.stderr
-        assert told.stderr.count("\n") == 1
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert "ledger.db-wal holds what was committed last" in answer.stderr
+        assert answer.stderr.count("\n") == 1
 
 
 def test_a_journal_that_was_never_rolled_back_is_not_passed_over(

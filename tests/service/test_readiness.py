@@ -122,8 +122,8 @@ def test_what_changes_is_logged_once(
 ) -> None:
     async def ask() -> None:
         asked = Readiness("eu-2", NONE)
-        for fault in (None, Fault.FULL, Fault.FULL, None, None):
-            database.fault = fault
+        for error in (None, Fault.FULL, Fault.FULL, None, None):
+            database.fault = error
             passes(2)
             await asked.trouble()
 

@@ -38,8 +38,8 @@ from app.service.runs import lifecycle
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.service.commanding import Office, request
-from tests.service.counting import EVENTS, Plan, Trained, cost, fits, said
+from tests.service.reservation_model import EVENTS, Plan, Trained, cost, fits, said
+from tests.service.step_commands import CommandRunner, request
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
 """The service forfeits by the real clock what has lapsed meanwhile: that one must not overtake this one."""
@@ -107,7 +107,7 @@ class Reserving(RuleBasedStateMachine):
         name, database = f"organisation{next(_numbers)}", self.ledger.database
         owner = authentication.create_organisation(database, name, START)
         self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
-        self.offices = [Office(self.ledger, owner), Office(self.ledger, owner)]
+        self.runners = [CommandRunner(self.ledger, owner), CommandRunner(self.ledger, owner)]
         self.headers = self.ledger.headers("admin", name)
         self.now = START + timedelta(days=1)
         workload = (
@@ -133,10 +133,10 @@ class Reserving(RuleBasedStateMachine):
         return Trained(self.made("runs", name="model", budget="people/team", **self.own))
 
     @property
-    def office(self) -> Office:
+    def runner(self) -> CommandRunner:
         """One process or the other, in turns."""
-        self.offices.reverse()
-        return self.offices[0]
+        self.runners.reverse()
+        return self.runners[0]
 
     @rule(data=st.data())
     def something(self, data: st.DataObject) -> None:
@@ -145,10 +145,10 @@ class Reserving(RuleBasedStateMachine):
         getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in self.ways[what][1].items()})
         for run in self.runs:
             if run.further_reports():
-                run.overdrawn = run.overdrawn or not fits(self.offices[0].path(run.id), Counter())
+                run.overdrawn = run.overdrawn or not fits(self.runners[0].path(run.id), Counter())
 
-    def decided(self, office: Office, command: StepCommand) -> CommandResult:
-        [outcome] = office.once(command)
+    def decided(self, runner: CommandRunner, command: StepCommand) -> CommandResult:
+        [outcome] = runner.once(command)
         while isinstance(outcome, NotReady):
             if isinstance(outcome, CostNotReadyError):
                 outcome.compute(command.context.organisation_id)
@@ -156,7 +156,7 @@ class Reserving(RuleBasedStateMachine):
                 close_revoked(self.ledger.database, command.context, command.request.run_id, outcome.reservation_id)
             else:
                 command.needs_path = True
-            [outcome] = office.once(command)
+            [outcome] = runner.once(command)
         return outcome
 
     def steps(self, place: int, asked: list[tuple[DpEvent, int]], mode: str, share: int, *, number: bool) -> None:
@@ -173,14 +173,14 @@ class Reserving(RuleBasedStateMachine):
         if usable and plan is not None and not plan.covers(asked[0][0]):  # it ends, and what it held is returned
             run.commit(plan, plan.used.total())
         bearable = fits(self.expected(run), total)
-        before = self.offices[0].path(run.id)[:-1]
-        office = self.office
-        command = office.command(
+        before = self.runners[0].path(run.id)[:-1]
+        runner = self.runner
+        command = runner.command(
             request(run.id, *asked, first=run.next_step if number else None, attempt=run.attempt, mode=mode)
         )
-        command.context = office.call(self.now)
+        command.context = runner.call(self.now)
         command.ends_plan = True
-        outcome = self.decided(office, command)
+        outcome = self.decided(runner, command)
         if frozen:
             assert isinstance(outcome, LedgerError)
             return
@@ -191,12 +191,12 @@ class Reserving(RuleBasedStateMachine):
         if covered:
             assert plan is not None
             plan.used += total
-            assert self.offices[0].path(run.id)[:-1] == before
-            assert self.unasked or all(self.bears_plans(account) for account in self.offices[0].path(run.id))
+            assert self.runners[0].path(run.id)[:-1] == before
+            assert self.unasked or all(self.bears_plans(account) for account in self.runners[0].path(run.id))
         elif decision.admitted:
             run.direct += total
             run.overdrawn = run.overdrawn or not bearable
-            assert run.overdrawn or fits(self.offices[0].path(run.id), Counter())
+            assert run.overdrawn or fits(self.runners[0].path(run.id), Counter())
         if decision.admitted:
             run.next_step += total.total()
 
@@ -205,7 +205,7 @@ class Reserving(RuleBasedStateMachine):
         above = sum((each.settled for each in self.runs), Counter())
         held = sum((each.active.planned for each in self.runs if each.active is not None), Counter())
         used, unused = (run.active.used, run.active.unused) if run.active else (Counter(), Counter())
-        *ancestors, own = self.offices[0].path(run.id)
+        *ancestors, own = self.runners[0].path(run.id)
         return [
             *(replace(account, spent=cost(above), held=cost(held)) for account in ancestors),
             replace(own, spent=cost(run.settled + used), held=cost(unused)),
@@ -236,7 +236,7 @@ class Reserving(RuleBasedStateMachine):
         run = self.runs[place % len(self.runs)]
         own = [run.id] if self.own else []
         subject = ([*self.above, *own])[account % (2 + len(own))]
-        call = self.office.call(self.now, Role.ADMIN)
+        call = self.runner.call(self.now, Role.ADMIN)
         asked = limit_changes.change_limit(call, subject, Limit(epsilon, 1e-5), "as the office wishes", "*")
         answer = self.attempted(lambda: run_effect(call, asked))
         if isinstance(answer, Proposal):
@@ -250,7 +250,7 @@ class Reserving(RuleBasedStateMachine):
         if isinstance(answer, LedgerError):
             return
         self.limited = True
-        [changed] = [each for each in self.offices[0].path(run.id) if each.id == subject]
+        [changed] = [each for each in self.runners[0].path(run.id) if each.id == subject]
         assert self.unasked or self.bears_plans(changed)
         self.kept_as_much_as_fits(changed)
 
@@ -284,7 +284,7 @@ class Reserving(RuleBasedStateMachine):
             total[event] += count
         active, can = run.active, not (run.ended or run.overdrawn)
         lapsed = active is not None and self.now >= active.until
-        call = self.office.call(self.now)
+        call = self.runner.call(self.now)
         answer = self.attempted(lambda: run_effect(call, reservations.create_reservation(call, asked)))
         expected = self.objection(before, word)
         other = active is not None and not lapsed and active is not before
@@ -314,7 +314,7 @@ class Reserving(RuleBasedStateMachine):
         plans = [plan for run in self.runs for plan in run.plans if (plan.status != "active") == ended]
         if not plans:
             return
-        plan, call = plans[place % len(plans)], self.office.call(self.now)
+        plan, call = plans[place % len(plans)], self.runner.call(self.now)
         number = max(0, plan.used.total() + (further * plan.unused.total() // 3 if further > 0 else further))
         lapsed = plan.status == "active" and self.now >= plan.until
         expected: type[LedgerError] | None = None
@@ -357,7 +357,7 @@ class Reserving(RuleBasedStateMachine):
             return
         may = run.ended_with(self.now, number, needed=action == "complete")
         answer = self.attempted(
-            lambda: lifecycle.transition_run(self.office.call(self.now), run.id, RunAction(action), number)
+            lambda: lifecycle.transition_run(self.runner.call(self.now), run.id, RunAction(action), number)
         )
         assert isinstance(answer, LedgerError) == (not may)
         if may:
@@ -371,7 +371,7 @@ class Reserving(RuleBasedStateMachine):
             return
         start = None if back is None else max(0, run.next_step - back)
         may = run.ended_with(self.now, number, needed=False)
-        call = self.office.call(self.now)
+        call = self.runner.call(self.now)
         answer = self.attempted(lambda: run_effect(call, lifecycle.start_attempt(call, run.id, start, number)))
         assert isinstance(answer, LedgerError) == (not may)
         if may:
@@ -389,14 +389,14 @@ class Reserving(RuleBasedStateMachine):
 
     @invariant()
     def balances_agree_to_the_byte(self) -> None:
-        office = self.offices[0]
+        runner = self.runners[0]
         above = sum((run.settled for run in self.runs), Counter())
         held = sum((run.active.planned for run in self.runs if run.active is not None), Counter())
         overdrawn = any(run.overdrawn for run in self.runs)
         spent_above, held_above = cost(above), cost(held)
         for run in self.runs:
             active = run.active
-            path = office.path(run.id)
+            path = runner.path(run.id)
             *ancestors, own = path
             assert all((each.spent, each.held) == (spent_above, held_above) for each in ancestors)
             used, unused = (active.used, active.unused) if active else (Counter(), Counter())
@@ -411,26 +411,26 @@ class Reserving(RuleBasedStateMachine):
             self.verified()
 
     def teardown(self) -> None:
-        if hasattr(self, "offices"):
+        if hasattr(self, "runners"):
             self.verified()
 
     def verified(self) -> None:
-        assert verify(self.ledger.database, self.offices[0].organisation_id).problems == ()
+        assert verify(self.ledger.database, self.runners[0].organisation_id).problems == ()
 
     @invariant()
     def what_was_reserved_is_committed_returned_or_forfeited(self) -> None:
-        office = self.offices[0]
+        runner = self.runners[0]
         with self.ledger.database.read(ALL_TENANTS) as tx:
             for run in self.runs:
-                kept = runs.get(tx, office.organisation_id, run.id)
+                kept = runs.get(tx, runner.organisation_id, run.id)
                 assert (kept.next_step, kept.attempt) == (run.next_step, run.attempt)
                 assert kept.reservation_id == (run.active and run.active.id)
-                entries = decisions.at_positions(tx, office.organisation_id, run.id, range(kept.decisions))
+                entries = decisions.at_positions(tx, runner.organisation_id, run.id, range(kept.decisions))
                 for plan in run.plans:
                     assert said(entries, plan, DecisionOutcome.ADMITTED) == plan.used - plan.reported
                     assert said(entries, plan, DecisionOutcome.REPORTED) == plan.reported
                     assert said(entries, plan, DecisionOutcome.FORFEITED) == plan.forfeited
-                    found = reservations.get_reservation(office.call(), plan.id)
+                    found = reservations.get_reservation(runner.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
                     rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)

@@ -16,7 +16,7 @@ from tests.api.trainer import LOUD as WIRED
 from tests.api.trainer import Trainer, hired
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
-from tests.service.reserving import Reserver
+from tests.service.reservation_rows import Reserver
 from tests.service.tampering import (
     ALL,
     MODEL,

@@ -54,7 +54,7 @@ def _revoke(ledger: Ledger, key_id: str) -> None:
     assert reply.status_code == 200, reply.text
 
 
-def _acts(ledger: Ledger, action: str) -> list[dict[str, Any]]:
+def _audit_events(ledger: Ledger, action: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ledger.get(f"/v1/audit-events?order=oldest&action={action}", "auditor").json()[
         "items"
     ]
@@ -85,7 +85,7 @@ def test_a_key_has_so_many_sessions_and_the_first_of_them_ends(ledger: Ledger, m
     for cookie in cookies[:2]:
         with pytest.raises(AuthenticationError):
             _seen(ledger, cookie)
-    ended = [act["subject"] for act in _acts(ledger, "session.ended")]
+    ended = [audit_event["subject"] for audit_event in _audit_events(ledger, "session.ended")]
     assert ended == [cookie.partition(".")[0] for cookie in cookies[:2]]
 
 
@@ -98,9 +98,9 @@ def test_of_its_secret_a_hash_is_stored_and_nothing_stands_in_the_chain(ledger: 
     assert secret not in repr(row)
     with ledger.database.read(ALL_TENANTS) as tx:
         assert secret not in repr(tx.execute(select(audit_entries)).all())
-    (act,) = _acts(ledger, "session.created")
-    assert (act["subject"], act["actor"]) == (session_id, _caller(ledger).actor)
-    assert act["request_id"] == "req-1"
+    (audit_event,) = _audit_events(ledger, "session.created")
+    assert (audit_event["subject"], audit_event["actor"]) == (session_id, _caller(ledger).actor)
+    assert audit_event["request_id"] == "req-1"
 
 
 @pytest.mark.parametrize("how", ["shortened", "another id", "another's secret", "no secret", "empty", "id alone"])
@@ -181,8 +181,8 @@ def test_signing_out_ends_one_session_on_another_replica_too(ledger: Ledger, rin
     assert ring.find(f"{sessions.SCHEME} {kept}") is not None
     with pytest.raises(AuthenticationError):
         ring.authenticate(f"{sessions.SCHEME} {ended}")
-    (act,) = _acts(ledger, "session.ended")
-    assert (act["subject"], act["request_id"]) == (ended.partition(".")[0], "req-2")
+    (audit_event,) = _audit_events(ledger, "session.ended")
+    assert (audit_event["subject"], audit_event["request_id"]) == (ended.partition(".")[0], "req-2")
 
 
 def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger: Ledger, ring: Authenticator) -> None:
@@ -198,8 +198,8 @@ def test_signing_out_everywhere_ends_all_sessions_of_a_key_and_no_others(ledger:
     ring.refresh("default")
     assert [ring.find(credential) for credential in own] == [None] * 3
     assert all(ring.find(credential) for credential in others)
-    assert {act["request_id"] for act in _acts(ledger, "session.ended")} == {"req-3"}
-    assert len(_acts(ledger, "session.ended")) == 3
+    assert {audit_event["request_id"] for audit_event in _audit_events(ledger, "session.ended")} == {"req-3"}
+    assert len(_audit_events(ledger, "session.ended")) == 3
 
 
 def test_nobody_ends_the_session_of_another_organisation(ledger: Ledger) -> None:

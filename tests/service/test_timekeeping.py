@@ -65,9 +65,9 @@ def test_a_database_that_does_not_answer_is_asked_again(
         keeping.cancel()
 
     asyncio.run(keep())
-    told = [record.message for record in caplog.records]
-    assert told[:2] == [
+    answer = [record.message for record in caplog.records]
+    assert answer[:2] == [
         "The clock of the placement eu-2 could not be read: The server is gone.",
         "The clock of the placement eu-2 could not be read",
     ]
-    assert sum("3600 s ahead of the database's" in each for each in told) == 1
+    assert sum("3600 s ahead of the database's" in each for each in answer) == 1

@@ -177,9 +177,9 @@ def interleave(rank: int, seed: int, kind: str) -> dict[str, Any]:
 
 def main(rank: int, store: str, first: int, count: int) -> list[dict[str, Any]]:
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=20), world_size=RANKS, rank=rank)
-    told = [interleave(rank, seed, list(KINDS)[seed % 3]) for seed in range(first, first + count)]
+    answer = [interleave(rank, seed, list(KINDS)[seed % 3]) for seed in range(first, first + count)]
     dist.destroy_process_group()
-    return told
+    return answer
 
 
 if __name__ == "__main__":

@@ -38,25 +38,25 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
         max_grad_norm=1.0,
     )
     assert isinstance(optimizer, DistributedDPOptimizer)
-    told: dict[str, Any] = {"stopped": None}
+    answer: dict[str, Any] = {"stopped": None}
     for (batch, _), _ in zip(loader, range(capacity + 1), strict=False):
-        told["before"] = [p.tolist() for p in model.parameters()]
+        answer["before"] = [p.tolist() for p in model.parameters()]
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
         try:
             optimizer.step()
         except LedgerError as error:
-            told["stopped"] = type(error).__name__
-    told["after"] = [p.tolist() for p in model.parameters()]
-    told["asked"] = run.asked if run else None
+            answer["stopped"] = type(error).__name__
+    answer["after"] = [p.tolist() for p in model.parameters()]
+    answer["asked"] = run.asked if run else None
     # On the other rank, a run of its own is one too many.
     if rank == 1:
         try:
             attach(optimizer, FakeRun().as_run)
         except ValueError as error:
-            told["second"] = str(error)
+            answer["second"] = str(error)
     dist.destroy_process_group()
-    return told
+    return answer
 
 
 if __name__ == "__main__":

@@ -53,13 +53,13 @@ def test_releases_draws_and_charges_are_equal_and_no_record_is_in_a_sum_twice(tu
 
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_two_processes_release_their_parts_of_one_draw(turn: int, tmp_path: Path) -> None:
-    told = run_ranks(distributed_canaries.__name__, tmp_path, turn * DISTRIBUTED, DISTRIBUTED)
-    for one, other in zip(*told, strict=True):
+    answer = run_ranks(distributed_canaries.__name__, tmp_path, turn * DISTRIBUTED, DISTRIBUTED)
+    for one, other in zip(*answer, strict=True):
         assert len(one["sums"]) == len(other["sums"]) == one["charged"], one["seed"]
         assert one["in the last epoch"] == other["in the last epoch"] == DRAWS
         for parts in zip(one["sums"], other["sums"], strict=True):
             assert max(map(sum, zip(*parts, strict=True))) <= 1, one["seed"]
-    assert sum(one["refused"] for one in told[0]) == sum(other["refused"] for other in told[1]) > 0
+    assert sum(one["refused"] for one in answer[0]) == sum(other["refused"] for other in answer[1]) > 0
 
 
 class Net(lightning.LightningModule):

@@ -15,7 +15,7 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import adaptive_clipping, composed, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, Unmetered
-from tests.sdk.mechanisms.asked import Asked, RefusedError
+from tests.sdk.mechanisms.recording_run import Asked, RefusedError
 
 Mode = Literal["geometric", "linear"]
 
@@ -84,15 +84,15 @@ def test_sum_and_count_have_the_deviations_that_are_charged(seed: int | None) ->
         noise.clipping_norm = 2.0
         sums.append(adaptive.clip_and_release(rows, run=run))
         counts.append((2.0 - adaptive.clipping_norm) * 40)
-    told = adaptive_clipping(gradient_noise_multiplier=1.5, count_noise_stddev=0.4)
-    assert run.events == [told] * 4000
+    answer = adaptive_clipping(gradient_noise_multiplier=1.5, count_noise_stddev=0.4)
+    assert run.events == [answer] * 4000
     assert adaptive.secure is (seed is None)
     assert np.std(sums) == pytest.approx(1.5 * 2.0, rel=7 / math.sqrt(2 * 200_000))
     assert np.mean(sums) == pytest.approx(3 * 2 / math.sqrt(50), abs=7 * 3 / math.sqrt(200_000))
     assert np.std(counts) == pytest.approx(0.4, rel=7 / math.sqrt(2 * 4000))
     assert np.mean(counts) == pytest.approx(-3 / 2, abs=7 * 0.4 / math.sqrt(4000))
     # An example moves the sum by 2 and the count by 1/2: the distance in units of the noise is what z stands for.
-    z = gaussian_noise(event_from_dict(told), Relation.ADD_OR_REMOVE_ONE)
+    z = gaussian_noise(event_from_dict(answer), Relation.ADD_OR_REMOVE_ONE)
     assert z == pytest.approx(1 / math.hypot(2 / 3.0, 0.5 / 0.4), rel=1e-12)
     assert adaptive.noise_multiplier == pytest.approx(z, rel=1e-12)
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_keeps_norm_and_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "answer"),
     [
         ({"expected_summands": 0}, "expected_summands is 0"),
         ({"expected_summands": math.inf}, "expected_summands is inf"),
@@ -189,6 +189,6 @@ def test_a_checkpoint_keeps_norm_and_decay() -> None:
         ({"clipping_norm_bounds": (2.0, 3.0)}, r"clipping_norm of the noise is 1\.0"),
     ],
 )
-def test_arguments_out_of_bounds_are_refused(arguments: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_arguments_out_of_bounds_are_refused(arguments: dict[str, object], answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
         AdaptiveClipping(GaussianNoise(1.0, clipping_norm=1.0), **({"expected_summands": 10.0} | arguments))  # type: ignore[arg-type]

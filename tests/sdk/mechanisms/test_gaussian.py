@@ -21,7 +21,7 @@ from epsilon_ledger import Event, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.mechanisms import GaussianNoise, Unmetered
 from epsilon_ledger.mechanisms.arrays import Arrays
-from tests.sdk.mechanisms.asked import Asked, RefusedError
+from tests.sdk.mechanisms.recording_run import Asked, RefusedError
 
 NOBODY = Unmetered("a test")
 MANY = 1_000_000
@@ -240,7 +240,7 @@ def test_a_clipping_norm_out_of_bounds_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "answer"),
     [
         ({"decay_mode": "exp"}, "both decay_mode and decay_rate"),
         ({"decay_rate": 0.1}, "both decay_mode and decay_rate"),
@@ -252,8 +252,8 @@ def test_a_clipping_norm_out_of_bounds_is_refused(value: float) -> None:
         ({"clipped": "batch"}, '"example" or "microbatch"'),
     ],
 )
-def test_other_arguments_out_of_bounds_are_refused(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_other_arguments_out_of_bounds_are_refused(arguments: dict[str, Any], answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
         GaussianNoise(1.0, clipping_norm=1.0, **arguments)
 
 

@@ -15,7 +15,7 @@ from app.accounting.events import NeighboringRelation as Relation
 from app.accounting.events.serialization import event_from_dict
 from epsilon_ledger import laplace
 from epsilon_ledger.mechanisms import LaplaceNoise, Unmetered
-from tests.sdk.mechanisms.asked import Asked, RefusedError
+from tests.sdk.mechanisms.recording_run import Asked, RefusedError
 
 NOBODY = Unmetered("a test")
 MANY = 1_000_000
@@ -61,8 +61,8 @@ def test_the_service_charges_a_client_epsilon_under_every_relation(
 ) -> None:
     noise = LaplaceNoise(noise_multiplier, l1_sensitivity=sensitivity, neighboring_relation=relation.value)
     assert noise.scale == noise_multiplier * sensitivity
-    told = noise_multiplier * (2 if relation is Relation.REPLACE_ONE else 1)
-    assert noise.event == laplace(told)
+    answer = noise_multiplier * (2 if relation is Relation.REPLACE_ONE else 1)
+    assert noise.event == laplace(answer)
     # The largest loss, epsilon, is the divergence of infinite order.
     price = float(rdp(event_from_dict(noise.event), np.array([2.0**60]), relation)[0])
     assert price == pytest.approx(noise.epsilon, rel=1e-9)

@@ -20,8 +20,8 @@ from epsilon_ledger.mechanisms import (
     MicrobatchSampler,
     PoissonSampler,
 )
-from tests.sdk.mechanisms.asked import Asked
 from tests.sdk.mechanisms.models import NOBODY, RECORDS, RULES, Floats, Optimizer, Q, Rule, optimizer, pulls
+from tests.sdk.mechanisms.recording_run import Asked
 
 
 def noisy_means(seed: int) -> Iterator[Floats]:
@@ -148,8 +148,8 @@ def test_arguments_that_do_not_fit_together_are_refused() -> None:
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
     ]
-    for other, told in wrong:
-        with pytest.raises(ValueError, match=told):
+    for other, answer in wrong:
+        with pytest.raises(ValueError, match=answer):
             DpSgd(np.zeros(2), **(arguments | other))
     with pytest.raises(TypeError, match="Unmetered"):
         DpSgd(np.zeros(2), **(arguments | {"run": None}))
@@ -184,8 +184,8 @@ def test_gradients_of_another_form_are_not_asked_for() -> None:
         ([right[0], right[1].astype(np.complex128)], ValueError, "real numbers"),
         (right[0], TypeError, "as a list of arrays"),
     ]
-    for gradients, error, told in wrong:
-        with pytest.raises(error, match=told):
+    for gradients, error, answer in wrong:
+        with pytest.raises(error, match=answer):
             made.step(gradients)
     named = optimizer(params={"w": np.zeros(1)}, run=run)
     rows = np.zeros((len(named.sample()), 1))

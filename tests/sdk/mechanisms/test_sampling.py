@@ -126,7 +126,7 @@ def test_an_empty_sample_has_no_micro_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "answer"),
     [
         ((0, 0.1), "records is 0"),
         ((1.5, 0.1), r"records is 1\.5"),
@@ -137,10 +137,10 @@ def test_an_empty_sample_has_no_micro_batches() -> None:
         ((10, True), "sampling_probability is True"),
     ],
 )
-def test_arguments_out_of_bounds_are_refused(arguments: tuple[int, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_arguments_out_of_bounds_are_refused(arguments: tuple[int, float], answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
         PoissonSampler(*arguments)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=answer):
         MicrobatchSampler(*arguments, 2)
 
 

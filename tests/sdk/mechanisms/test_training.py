@@ -14,7 +14,6 @@ import pytest
 
 from epsilon_ledger import BudgetExceededError, Event, Run, adaptive_clipping, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
-from tests.sdk.mechanisms.asked import Asked, RefusedError
 from tests.sdk.mechanisms.models import (
     NOBODY,
     RECORDS,
@@ -28,6 +27,7 @@ from tests.sdk.mechanisms.models import (
     pulls,
     visible,
 )
+from tests.sdk.mechanisms.recording_run import Asked, RefusedError
 
 
 @pytest.mark.parametrize("kind", ["fixed norm", "adaptive norm"])
@@ -69,14 +69,14 @@ def test_nothing_has_changed_when_the_ledger_is_asked(rule: Rule, kind: str) -> 
     run = Looking()
     made = run.made = optimizer(rule, run=run, adaptive=kind == "adaptive norm")
     for t in range(3):
-        sample, told, before = made.sample(), made.event, visible(made)
+        sample, body, before = made.sample(), made.event, visible(made)
         z = 2.0 * math.exp(-0.1 * t)
         inner: Event = gaussian(z)
         if kind == "adaptive norm":
             inner = adaptive_clipping(gradient_noise_multiplier=z, count_noise_stddev=0.05 * RECORDS * Q)
         made.step(pulls(sample))
         assert run.seen[-1] == before != visible(made)
-        assert run.events[-1] == told == poisson_sampled(Q, inner)
+        assert run.events[-1] == body == poisson_sampled(Q, inner)
     assert len(run.events) == 3
 
 
@@ -184,8 +184,8 @@ def test_threads_do_not_step_one_sample_twice() -> None:
         return "stepped"
 
     with ThreadPoolExecutor(4) as threads:
-        told = [future.result() for future in [threads.submit(step) for _ in range(4)]]
-    assert sorted(answer.split(" ", 1)[0] for answer in told) == ["Another"] * 3 + ["stepped"]
+        body = [future.result() for future in [threads.submit(step) for _ in range(4)]]
+    assert sorted(answer.split(" ", 1)[0] for answer in body) == ["Another"] * 3 + ["stepped"]
     assert (made.steps, len(run.events)) == (1, 1)
 
 

@@ -1,0 +1,307 @@
+"""Trees that mean something: disjoint parts, runs that charge several budgets, and what is refused of both."""
+
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import event
+
+from app.service.verification import verify
+from tests.conftest import SAMPLED, Ledger
+
+ATTESTED: dict[str, Any] = {"composition": "parallel", "attestation": "each patient is treated at one site"}
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+WIDE = {"epsilon": 4.0, "delta": 1e-5}
+NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
+
+
+def sites(ledger: Ledger, *names: str, **terms: object) -> list[str]:
+    """A parallel population with epsilon 1, and a part with room for more by each name; the ids of the parts."""
+    ledger.population(limit=LIMIT, **ATTESTED | terms)
+    return [str(ledger.budget(name, limit=WIDE)["id"]) for name in names or ("north", "south")]
+
+
+def steps(ledger: Ledger, run: str, count: int = 1, **body: object) -> dict[str, Any]:
+    answer: dict[str, Any] = ledger.post(f"/v1/runs/{run}/steps", {"count": count} | body).json()
+    return answer
+
+
+def register(ledger: Ledger, *budgets: str, **body: object) -> httpx2.Response:
+    return ledger.post("/v1/runs", {"name": "model", "budgets": list(budgets), "event": NOISE} | body)
+
+
+def refused(reply: httpx2.Response, code: str = "invalid_request") -> str:
+    assert (reply.status_code, reply.json()["code"]) == (422, code), reply.text
+    return str(reply.json()["detail"])
+
+
+def most(ledger: Ledger, run: str) -> int:
+    """How many steps the ledger says that there are."""
+    return int(ledger.get(f"/v1/runs/{run}").json()["steps_remaining"])
+
+
+def test_parts_share_no_loss(ledger: Ledger) -> None:
+    sites(ledger)
+    north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
+    room = most(ledger, north)
+    assert steps(ledger, north, room)["steps_remaining"] == 0
+    assert most(ledger, south) == room
+    assert steps(ledger, north)["code"] == "budget_exceeded"
+    answer = steps(ledger, south, room + 1)
+    assert (answer["binding_account_path"], answer["max_count_that_fits"]) == ("mimic", room)
+    rdp = answer["rdp"]
+    assert rdp["spent"] + rdp["held"] + rdp["requested"] > rdp["limit"] >= rdp["spent"]
+    assert steps(ledger, south, room)["steps_remaining"] == 0
+    population = ledger.get("/v1/populations").json()["items"][0]
+    assert population["epsilon"] <= 1.0
+    assert verify(ledger.database).sound
+
+
+def test_a_unit_in_two_parts_loses_what_both_lose(ledger: Ledger) -> None:
+    sites(ledger, "north", "south", "east", max_partitions_per_unit=2)
+    north, south, east = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south", "east"))
+    room = most(ledger, north)
+    assert steps(ledger, north, room - 10)["decision"] == "admitted"
+    assert steps(ledger, south, 10)["decision"] == "admitted"
+    assert steps(ledger, east, 11)["code"] == "budget_exceeded"
+    assert steps(ledger, east, 10)["decision"] == "admitted"
+    assert verify(ledger.database).sound
+
+
+def test_under_replace_one_twice_as_many_parts_count(ledger: Ledger) -> None:
+    terms = {"neighboring_relation": "replace_one", "replacement_assumption": "stay_in_their_parts"}
+    sites(ledger, "north", "south", "east", **terms)
+    north, south, east = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south", "east"))
+    room = most(ledger, north)
+    assert steps(ledger, north, room - 5)["decision"] == "admitted"
+    assert steps(ledger, south, 6)["code"] == "budget_exceeded"
+    assert steps(ledger, south, 5)["decision"] == "admitted"
+    assert steps(ledger, east, 5)["decision"] == "admitted"
+
+
+def test_an_attestation_is_kept_with_who_and_when(ledger: Ledger) -> None:
+    made = ledger.population(**ATTESTED, max_partitions_per_unit=3)
+    read = ledger.get(f"/v1/populations/{made['id']}").json()
+    assert (read["composition"], read["max_partitions_per_unit"]) == ("parallel", 3)
+    said = read["attestation"]
+    assert (said["text"], said["replacement_assumption"]) == (ATTESTED["attestation"], None)
+    assert said["attested_by"] == ledger.keys["hospital", "admin"].split(".")[0]
+    assert said["attested_at"] == read["created_at"]
+    assert ledger.budget()["attestation"] is None
+
+
+NOT_ATTESTED: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing is said": ({"composition": "parallel"}, "an `attestation` is needed"),
+    "blanks are said": ({"composition": "parallel", "attestation": "  "}, "words that can be read"),
+    "it is said of no parts": ({"attestation": "x"}, "composition"),
+    "k of no parts": ({"max_partitions_per_unit": 2}, "composition"),
+    "k is 0": (ATTESTED | {"max_partitions_per_unit": 0}, "max_partitions_per_unit"),
+    "k is more than there may be parts": (ATTESTED | {"max_partitions_per_unit": 65}, "max_partitions_per_unit"),
+    "an unknown composition": ({"composition": "serial"}, "composition"),
+    "nothing is said of replaced units": (ATTESTED | {"neighboring_relation": "replace_one"}, "replacement_assumption"),
+    "it is said of another relation": (ATTESTED | {"replacement_assumption": "removal_is_bounded"}, "replace_one only"),
+    "it is said in other words": (
+        ATTESTED | {"neighboring_relation": "replace_one", "replacement_assumption": "they go"},
+        "replacement_assumption",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_ATTESTED)
+def test_parts_need_an_attestation(ledger: Ledger, what: str) -> None:
+    terms, words = NOT_ATTESTED[what]
+    relation = {"neighboring_relation": "add_or_remove_one"}
+    body = {"name": "p", "privacy_unit": "patient", "limit": LIMIT, **relation} | terms
+    assert words in refused(ledger.post("/v1/populations", body))
+    assert ledger.get("/v1/populations").json()["items"] == []
+    ledger.population(neighboring_relation=body["neighboring_relation"])
+    budget = {"name": "b", "parent": "mimic", "limit": LIMIT} | terms
+    budget.pop("neighboring_relation", None)
+    assert words in refused(ledger.post("/v1/budgets", budget))
+
+
+def test_replace_special_needs_no_word_on_replaced_units(ledger: Ledger) -> None:
+    sites(ledger, "north", neighboring_relation="replace_special")
+    assert steps(ledger, ledger.run("mimic/north", event=NOISE))["decision"] == "admitted"
+
+
+def test_a_run_charges_no_parallel_account_itself(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget("parts", **ATTESTED)
+    assert "a run charges its parts" in refused(register(ledger, "mimic/parts"))
+    assert "is a population" in refused(register(ledger, "mimic"))
+
+
+def test_an_account_has_64_parts_at_the_most(ledger: Ledger) -> None:
+    ledger.population(**ATTESTED)
+    for number in range(64):
+        ledger.budget(f"part-{number}")
+    reply = ledger.post("/v1/budgets", {"name": "one-more", "parent": "mimic", "limit": LIMIT})
+    assert "64 parts already" in refused(reply)
+
+
+def test_parts_may_be_promised_more_than_the_whole_holds(ledger: Ledger) -> None:
+    sites(ledger)
+    assert {item["limit"]["epsilon"] for item in ledger.get("/v1/budgets").json()["items"]} == {4.0}
+    run = ledger.run("mimic/north", event=NOISE)
+    assert ledger.get(f"/v1/runs/{run}").json()["binding_account_path"] == "mimic"
+
+
+def test_what_is_held_for_a_part_is_held_of_the_whole(ledger: Ledger) -> None:
+    sites(ledger)
+    north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
+    room = most(ledger, north)
+    held = ledger.post(f"/v1/runs/{north}/reservations", {"plan": [{"event": NOISE, "count": room}]})
+    assert (held.status_code, held.json()["steps_remaining"]) == (201, 0)
+    assert most(ledger, south) == room
+    assert steps(ledger, south, room)["decision"] == "admitted"
+    assert steps(ledger, north, 3)["reservation"] == held.json()["id"]
+    assert verify(ledger.database).sound
+    done = ledger.post(f"/v1/reservations/{held.json()['id']}/commit", {"steps_executed": 7})
+    assert done.status_code == 200, done.text
+    assert most(ledger, north) == room - 7
+    assert most(ledger, south) == 0
+    assert verify(ledger.database).sound
+
+
+def test_a_run_on_two_hospitals_charges_both_or_none(ledger: Ledger) -> None:
+    for name, limit in (("mimic", LIMIT), ("eicu", WIDE)):
+        ledger.population(name, limit=WIDE)
+        ledger.budget("team", name, limit=limit)
+    made = register(ledger, "eicu/team", "mimic/team").json()
+    budgets = {item["path"]: item["id"] for item in ledger.get("/v1/budgets").json()["items"]}
+    assert made["budgets"] == [budgets["eicu/team"], budgets["mimic/team"]]
+    assert (made["budget"], made["path"], made["epsilon_limit"]) == (budgets["eicu/team"], "eicu/team/model", 4.0)
+    room = made["steps_remaining"]
+    assert (made["binding_account_path"]) == "mimic/team"
+    answer = steps(ledger, made["id"], room + 1)
+    assert (answer["code"], answer["binding_account_path"]) == ("budget_exceeded", "mimic/team")
+    assert {item["epsilon"] for item in ledger.get("/v1/budgets").json()["items"]} == {0.0}
+    assert steps(ledger, made["id"], room)["decision"] == "admitted"
+    spent = [item["epsilon"] for item in ledger.get("/v1/populations").json()["items"]]
+    assert min(spent) > 0.9
+    for budget in budgets.values():
+        found = ledger.get(f"/v1/runs?budget={budget}").json()["items"]
+        assert [run["id"] for run in found] == [made["id"]]
+    assert verify(ledger.database).sound
+
+
+def test_an_account_above_two_budgets_of_a_run_is_charged_once(ledger: Ledger) -> None:
+    ledger.population(limit=WIDE)
+    for name in ("a", "b"):
+        ledger.budget(name, limit=LIMIT)
+    both = register(ledger, "mimic/a", "mimic/b").json()["id"]
+    assert steps(ledger, both, 10)["decision"] == "admitted"
+    spent = {item["epsilon_declared"] for item in ledger.get("/v1/budgets").json()["items"]}
+    spent.add(ledger.get("/v1/populations").json()["items"][0]["epsilon_declared"])
+    assert len(spent) == 1
+    assert verify(ledger.database).sound
+
+
+def test_a_run_over_three_blocks_costs_whoever_is_in_all_three_thrice(ledger: Ledger) -> None:
+    sites(ledger, "may", "june", "july", max_partitions_per_unit=3)
+    alone = ledger.run("mimic/may", event=NOISE)
+    room = most(ledger, alone)
+    three = register(ledger, "mimic/may", "mimic/june", "mimic/july").json()
+    assert three["steps_remaining"] == room // 3
+    held = ledger.post(f"/v1/runs/{three['id']}/reservations", {"plan": [{"event": NOISE, "count": room // 3}]})
+    assert held.status_code == 201
+    assert most(ledger, alone) <= 2
+    assert verify(ledger.database).sound
+    assert ledger.post(f"/v1/runs/{three['id']}/abort", {}).status_code == 200
+    assert verify(ledger.database).sound
+
+
+NOT_TOGETHER: dict[str, tuple[list[str], str, str]] = {
+    "one above the other": (["mimic/a", "mimic/a/sub"], "lies above", "invalid_request"),
+    "the same twice": (["mimic/a", "mimic/a"], "named twice", "invalid_request"),
+    "beside parts and through them": (["mimic/b", "mimic/a/parts/one"], "beside them", "invalid_request"),
+    "parts of two kinds": (["mimic/a/parts/one", "mimic/a/more/one"], "two kinds", "invalid_request"),
+    "another unit": (["mimic/b", "device/team"], "counted by", "privacy_unit_mismatch"),
+    "another relation": (["mimic/b", "replaced/team"], "kept under", "neighboring_relation_mismatch"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_TOGETHER)
+def test_what_one_run_cannot_charge_together(ledger: Ledger, what: str) -> None:
+    ledger.population()
+    for path in ("a", "b", "a/sub"):
+        *above, name = path.split("/")
+        ledger.budget(name, "/".join(["mimic", *above]))
+    for name in ("parts", "more"):
+        ledger.budget(name, "mimic/a", **ATTESTED)
+        ledger.budget("one", f"mimic/a/{name}")
+    ledger.population("device", privacy_unit="device")
+    ledger.population("replaced", neighboring_relation="replace_one")
+    for name in ("device", "replaced"):
+        ledger.budget("team", name)
+    names, words, code = NOT_TOGETHER[what]
+    for budgets in (names, names[::-1]):
+        assert words in refused(register(ledger, *budgets), code)
+    assert ledger.get("/v1/runs").json()["items"] == []
+
+
+BAD_BUDGETS: dict[str, dict[str, Any]] = {
+    "both": {"budget": "mimic/north", "budgets": ["mimic/south"]},
+    "neither": {},
+    "none": {"budgets": []},
+    "nine": {"budgets": [f"mimic/{number}" for number in range(9)]},
+    "no text": {"budgets": [1]},
+}
+
+
+@pytest.mark.parametrize("what", BAD_BUDGETS)
+def test_a_run_names_one_budget_or_up_to_eight(ledger: Ledger, what: str) -> None:
+    sites(ledger)
+    body = {"name": "model", "event": NOISE} | BAD_BUDGETS[what]
+    assert "budget" in refused(ledger.post("/v1/runs", body))
+
+
+def test_one_of_several_budgets_that_is_missing_is_named(ledger: Ledger) -> None:
+    sites(ledger)
+    reply = register(ledger, "mimic/north", "mimic/nowhere")
+    assert (reply.status_code, "nowhere" in reply.json()["detail"]) == (404, True)
+
+
+def test_delta_is_held_against_the_size_of_each_population(ledger: Ledger) -> None:
+    for name, size in (("mimic", 1000), ("eicu", 10**6)):
+        ledger.population(name, size=size, limit={"epsilon": 1.0, "delta": 1e-7})
+        ledger.budget("team", name, limit={"epsilon": 1.0, "delta": 1e-7})
+    own = {"epsilon": 1.0, "delta": 1e-5}
+    reply = register(ledger, "mimic/team", "eicu/team", limit=own)
+    assert refused(reply, "delta_too_large")
+    assert register(ledger, "mimic/team", limit=own).status_code == 201
+
+
+def test_a_refusal_with_noise_that_fits_counts_the_other_parts(ledger: Ledger) -> None:
+    sites(ledger, max_partitions_per_unit=2)
+    north, south = (ledger.run(f"mimic/{name}", event=SAMPLED) for name in ("north", "south"))
+    assert steps(ledger, north, 100)["decision"] == "admitted"
+    answer = steps(ledger, south, 1000)
+    quieter = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": answer["noise_multiplier_that_fits"]}}
+    assert steps(ledger, south, 1000, event=quieter)["decision"] == "admitted"
+    assert verify(ledger.database).sound
+
+
+def test_a_report_over_the_limit_of_the_whole_is_recorded(ledger: Ledger) -> None:
+    sites(ledger)
+    north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
+    response = steps(ledger, north, 10**6, mode="report")
+    assert (response["decision"], response["overdrawn"]) == ("reported", True)
+    # The whole is over its limit, by a part that this run does not move: nobody gets more.
+    assert steps(ledger, south)["code"] == "budget_exceeded"
+    assert steps(ledger, south)["max_count_that_fits"] == 0
+    assert verify(ledger.database).sound
+
+
+def test_a_whole_that_a_part_does_not_move_is_not_written_anew(ledger: Ledger) -> None:
+    sites(ledger)
+    north, south = (ledger.run(f"mimic/{name}", event=NOISE) for name in ("north", "south"))
+    statements: list[str] = []
+    event.listen(ledger.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    steps(ledger, north, 100)
+    assert any("balances" in each and "UPDATE" in each for each in statements)
+    statements.clear()
+    steps(ledger, south, 1)
+    assert not any("balances" in each and "UPDATE" in each for each in statements)
+    assert verify(ledger.database).sound

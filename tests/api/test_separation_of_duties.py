@@ -1,0 +1,82 @@
+"""Who proposes does not approve: that is checked before anything is written, for each kind of proposal."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import event
+
+from app.ledger.proposals import ProposalKind
+from tests.api.conftest import SeededLedger
+from tests.api.test_policies import put
+from tests.api.test_population_openings import PLAIN
+from tests.service.tampering import TEAM, shift_curve, tampering
+
+WRITES: Final = ("INSERT", "UPDATE", "DELETE")
+
+
+def _limit(shared: SeededLedger) -> None:
+    body = {"limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "The study goes on."}
+    reply = shared.ledger.post(f"/v1/accounts/{shared.budget}/limit", body, "admin", If_Match="*")
+    assert reply.status_code == 201, reply.text
+
+
+def _run(shared: SeededLedger) -> None:
+    assert put(shared, {"approval_above_epsilon": 0.1}).status_code == 200
+    body = {"name": "large", "budget": shared.budget, "limit": {"epsilon": 0.5, "delta": 1e-6}}
+    shared.ledger.post("/v1/runs", body, "admin")
+
+
+def _policy(shared: SeededLedger) -> None:
+    assert put(shared, {"max_epsilon": 5.0}).status_code == 200
+    put(shared, {"max_epsilon": 6.0}, role="admin")
+
+
+def _population(shared: SeededLedger) -> None:
+    assert put(shared, {"approvers_to_create_population": 2}).status_code == 200
+    shared.ledger.post("/v1/populations", PLAIN, "admin")
+
+
+def _quarantine(shared: SeededLedger) -> None:
+    with tampering(shared.ledger.database) as tx:
+        shift_curve(tx, TEAM, -1)
+    assert not shared.ledger.post("/v1/verifications", None, "admin").json()["sound"]
+    shared.ledger.post(f"/v1/accounts/{shared.budget}/quarantine/lift", {"reason": "Restored."}, "admin")
+    with tampering(shared.ledger.database) as tx:
+        shift_curve(tx, TEAM, 1)
+
+
+PROPOSED: Final[Mapping[ProposalKind, Callable[[SeededLedger], None]]] = {
+    ProposalKind.LIMIT: _limit,
+    ProposalKind.RUN: _run,
+    ProposalKind.POLICY: _policy,
+    ProposalKind.POPULATION: _population,
+    ProposalKind.QUARANTINE: _quarantine,
+}
+
+
+@pytest.mark.parametrize("kind", list(ProposalKind))
+def test_a_refused_approval_writes_nothing(seeded: SeededLedger, kind: ProposalKind) -> None:
+    ledger = seeded.ledger
+    PROPOSED[kind](seeded)
+    proposal = ledger.get("/v1/proposals?status=open").json()["items"][0]
+    assert proposal["kind"] == kind
+    issued = ledger.post("/v1/api-keys", {"role": "privacy_officer"}, "admin").json()["key"]
+    approval = f"/v1/proposals/{proposal['id']}/approve"
+    headers = {"Authorization": f"Bearer {issued}"}
+    assert ledger.http.get("/v1/proposals", headers=headers).is_success  # a key's first use is recorded
+    written: list[str] = []
+
+    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy calls
+        written.extend([given[2]] * given[2].lstrip().upper().startswith(WRITES))
+
+    before = seeded.rows()
+    event.listen(ledger.database.engine, "before_cursor_execute", note)
+    own = ledger.post(approval, {"reason": "I agree with myself."}, "admin")
+    with_a_key_of_its_own = ledger.http.post(approval, json={"reason": "So do I."}, headers=headers)
+    event.remove(ledger.database.engine, "before_cursor_execute", note)
+    for reply in (own, with_a_key_of_its_own):
+        assert (reply.status_code, reply.json()["code"]) == (403, "insufficient_scope"), reply.text
+    assert written == []
+    assert seeded.rows() == before
+    assert ledger.post(approval, {"reason": "Another person."}, "privacy_officer").is_success

@@ -1,0 +1,135 @@
+"""Every sign-in stays in the organisation's chain for ever: so they are limited, by key, by person and by address."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from app.service.auth import authentication
+from app.service.auth.authentication import GATHERED_SECONDS, MOST_GATHERED_SECONDS
+from app.service.auth.rate_limit import ADDRESS_FACTOR
+from tests.conftest import Ledger, open_ledger
+from tests.dashboard.oidc_flow import new_flow, settings_of
+from tests.identity_provider import IdentityProvider, identity_provider
+
+HARDLY = 0.2
+"""Sign-ins a minute: two at once, and none more while a test runs."""
+AT_ONCE = 2
+
+
+def _browser(ledger: Ledger, address: str = "192.0.2.1") -> TestClient:
+    client = TestClient(
+        ledger.http.app, base_url="http://ledger.example", follow_redirects=False, client=(address, 50_000)
+    )
+    client.headers["Origin"] = "http://ledger.example"
+    return client
+
+
+def _sign_in(client: TestClient, key: str) -> httpx2.Response:
+    reply: httpx2.Response = client.post("/sign-in", data={"key": key})
+    return reply
+
+
+def _entries(ledger: Ledger) -> Counter[str]:
+    audit_events = Counter[str]()
+    after: str | None = ""
+    while after is not None:
+        page = ledger.get(f"/v1/audit-events?order=oldest&limit=200&after={after}", "auditor").json()
+        audit_events.update(each["action"] for each in page["items"])
+        after = page["next"]
+    return audit_events
+
+
+def test_a_key_that_signs_in_again_and_again_adds_nothing_to_the_chain(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
+        before = _entries(ledger)
+        key = ledger.keys["hospital", "viewer"]
+        replies = [_sign_in(_browser(ledger, f"192.0.2.{number}"), key) for number in range(30)]  # an address each
+        assert Counter(reply.status_code for reply in replies) == {303: AT_ONCE, 429: 30 - AT_ONCE}
+        assert 1 <= int(replies[-1].headers["retry-after"]) <= 60 / HARDLY
+        assert "signed in too often" in replies[-1].text
+        assert "set-cookie" not in replies[-1].headers
+        assert _entries(ledger) - before == {"session.created": AT_ONCE}
+        assert _sign_in(_browser(ledger), ledger.keys["hospital", "admin"]).status_code == 303
+        assert ledger.get("/v1/runs", "viewer").status_code == 200  # the key itself is as good as before
+
+
+def test_who_signs_in_and_out_again_and_again_adds_nothing_to_the_chain(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
+        before, client = _entries(ledger), _browser(ledger)
+        for _ in range(10):
+            _sign_in(client, ledger.keys["hospital", "viewer"])
+            csrf = client.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
+            for fields in ({"csrf": csrf, "everywhere": "yes"}, {"csrf": csrf}):
+                client.post("/sign-out", data=fields)
+        assert _entries(ledger) - before == {"session.created": AT_ONCE, "session.ended": AT_ONCE}
+
+
+@pytest.mark.parametrize("key", ["nonsense", "key_unknown.x", "eyJ.eyJ.x", ""])
+def test_attempts_that_fail_are_counted_by_their_address(tmp_path: Path, key: str) -> None:
+    with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=HARDLY) as ledger:
+        statuses = Counter(_sign_in(_browser(ledger), key).status_code for _ in range(AT_ONCE * ADDRESS_FACTOR + 5))
+        assert statuses == {401: AT_ONCE * ADDRESS_FACTOR, 429: 5}
+        right = ledger.keys["hospital", "viewer"]
+        assert _sign_in(_browser(ledger), right).status_code == 429
+        assert _sign_in(_browser(ledger, "192.0.2.2"), right).status_code == 303
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as provider:
+        yield provider
+
+
+def test_a_person_of_the_provider_is_limited_too(tmp_path: Path, provider: IdentityProvider) -> None:
+    settings = settings_of(provider, rate_limit_sign_ins_per_minute=HARDLY)
+    with open_ledger(tmp_path, **settings) as ledger:
+        provider.wait_for(ledger)
+        before = _entries(ledger)
+        replies = [new_flow(ledger, provider).come_back() for _ in range(4)]
+        assert [reply.status_code for reply in replies] == [303, 303, 429, 429]
+        assert int(replies[-1].headers["retry-after"]) >= 1
+        provider.said = {"sub": "pierre"}
+        assert new_flow(ledger, provider).come_back().status_code == 303
+        assert _entries(ledger) - before == {"session.created": AT_ONCE + 1}
+
+
+def test_as_many_as_come_where_nothing_is_limited(tmp_path: Path) -> None:
+    with open_ledger(tmp_path, rate_limit_sign_ins_per_minute=0) as ledger:
+        key = ledger.keys["hospital", "viewer"]
+        assert {_sign_in(_browser(ledger), key).status_code for _ in range(30)} == {303}
+
+
+def test_a_key_that_fails_for_days_is_noted_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = [1e6]
+    monkeypatch.setattr(authentication, "monotonic", lambda: passed[0])
+    with open_ledger(tmp_path) as ledger:
+        key_id = ledger.keys["hospital", "viewer"].partition(".")[0]
+        flush: Callable[..., None] = ledger.http.app.state.keys._failures.flush  # type: ignore[attr-defined]
+
+        def fail() -> None:
+            assert ledger.http.get("/v1/runs", headers={"Authorization": f"Bearer {key_id}.x"}).status_code == 401
+
+        def refused() -> list[int]:
+            answer = ledger.get(
+                "/v1/audit-events?order=oldest&action=api_key.authentication_failed&limit=200", "auditor"
+            ).json()["items"]
+            return [each["after"]["times"]["wrong_secret"] for each in answer]
+
+        minutes = 8 * 60
+        for _ in range(minutes):
+            fail()
+            passed[0] += GATHERED_SECONDS
+            flush(ledger.database)
+        assert 8 < len(refused()) <= 8 + 7  # 1 at once, then after 1, 2, 4, 8, 16 and 32 minutes, then one an hour
+        passed[0] += MOST_GATHERED_SECONDS
+        flush(ledger.database)
+        assert sum(refused()) == minutes  # none is forgotten
+        passed[0] += MOST_GATHERED_SECONDS
+        flush(ledger.database)
+        before = len(refused())
+        fail()  # after an hour without any, the next one is noted at once
+        assert len(refused()) == before + 1

@@ -1,0 +1,111 @@
+"""How the databases find what is asked for often: by a range of an index, and without sorting what is not on a page."""
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
+from app.ledger.pages import PageRequest
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import accounts, alerts, decisions, periodic_queries
+from tests.conftest import Ledger, open_ledger
+
+BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
+CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
+Ask = Callable[[Connection, str], object]
+PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ledger]:
+    with open_ledger(tmp_path_factory.mktemp("ledger"), module_database_url) as ledger:
+        ledger.population()
+        ledger.budget()
+        run = ledger.run()
+        for _ in range(3):
+            assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+        if ledger.database.dialect == "postgresql":
+            with ledger.database.write(ALL_TENANTS) as tx:
+                tx.execute(text("ANALYZE accounts"))  # of two indexes that cost the same it would take either
+        yield ledger
+
+
+def _plan(ledger: Ledger, ask: Ask) -> str:
+    """How something is found; what PostgreSQL may do with tables of three rows only is forbidden it."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(*given: Any) -> None:  # noqa: ANN401 - as SQLAlchemy hands it on
+        asked.append((given[2], given[3]))
+
+    with ledger.database.read(ALL_TENANTS) as tx:
+        organisation = tx.execute(text("SELECT organisation_id FROM runs")).scalar_one()
+    with ledger.database.read(organisation) as tx:
+        event.listen(tx, "before_cursor_execute", note)
+        ask(tx, organisation)
+        event.remove(tx, "before_cursor_execute", note)
+        statement, parameters = asked[0]
+        if tx.dialect.name == "postgresql":
+            for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort"):
+                tx.execute(text(f"SET LOCAL enable_{way} = off"))
+        explain = "EXPLAIN QUERY PLAN" if tx.dialect.name == "sqlite" else "EXPLAIN (COSTS OFF)"
+        rows = tx.exec_driver_sql(f"{explain} {statement}", parameters).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+SOME_ROWS: dict[str, tuple[Ask, str]] = {
+    "ix_deliveries_pending": (lambda tx, _: alerts.has_due(tx, PLACE.created_at, []), "deliveries"),
+    "uq_accounts_path": (
+        lambda tx, organisation: accounts.find_by_path(tx, organisation, "mimic/icu-team"),
+        "accounts",
+    ),
+    "uq_decisions_first_step": (
+        lambda tx, organisation: decisions.find_admitted(tx, organisation, [("run_1", 1, 5), ("run_2", 1, 7)]),
+        "decisions",
+    ),
+    "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
+}
+
+
+@pytest.mark.parametrize("index", SOME_ROWS)
+def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: str) -> None:
+    ask, table = SOME_ROWS[index]
+    plan = _plan(opened, ask)
+    assert re.search(rf"{table} USING (COVERING )?INDEX {index}\b|using {index} on {table}\b", plan), plan
+
+
+WANTED = {
+    "everything": (DecisionFilter(), BY_TIME),
+    "under": (DecisionFilter(within="pop_1"), BY_TIME),
+    "actor": (DecisionFilter(actor="key_1"), BY_TIME),
+    "admitted": (DecisionFilter(outcome=DecisionOutcome.ADMITTED), BY_TIME),
+    "within a time": (DecisionFilter(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
+    "refused": (DecisionFilter(outcome=DecisionOutcome.REFUSED), NOT_ADMITTED),
+    "reported under": (DecisionFilter(outcome=DecisionOutcome.REPORTED, within="pop_1"), NOT_ADMITTED),
+    "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
+    "refused since": (DecisionFilter(outcome=DecisionOutcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
+    "a run": (DecisionFilter(run_id="run_1"), ""),
+    "admitted of a run": (DecisionFilter(run_id="run_1", outcome=DecisionOutcome.ADMITTED, within="pop_1"), ""),
+}
+
+
+@pytest.mark.parametrize("before", [None, str(PLACE)], ids=["first page", "later page"])
+@pytest.mark.parametrize("what", WANTED)
+def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
+    wanted, index = WANTED[what]
+    name = opened.database.engine.dialect.name
+    index = index or CHAIN[name]
+    plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, PageRequest(50, before)))
+    if name == "sqlite":
+        lines = plan.splitlines()
+        page = lines[: lines.index("SCAN anon_1")]
+        [search] = [line for line in page if line.split()[1] == "decisions"]
+        assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
+        assert {line for line in page if "TEMP B-TREE" in line} <= {"USE TEMP B-TREE FOR RIGHT PART OF ORDER BY"}, plan
+    else:
+        assert f"Index Scan Backward using {index} on decisions" in plan, plan
+        sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
+        assert sorts <= {"->  Incremental Sort"}, plan

@@ -1,0 +1,89 @@
+"""A ledger that has every kind of row: what is copied, backed up or moved must come out as it went in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import httpx2
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.service.alerts.forecasts import record_usage_snapshots
+from app.service.audit.checkpoints import sign_due
+from app.service.signatures import signer_of
+from app.settings import Settings
+from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
+from tests.conftest import Ledger, signing_key
+from tests.login_helpers import cookie_for
+
+SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
+RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
+"""An event with a delta of its own."""
+
+
+def fill(ledger: Ledger) -> Trainer:
+    """Every table gets rows, and every outcome and state its own; returns a trainer whose run has an open reservation.
+
+    Args:
+        ledger: with its organisations, and nothing else.
+    """
+    trainer = hired(ledger)
+    hook = ledger.post("/v1/webhooks", {"url": "https://alerts.example/", "account": "mimic"})
+    _answered(201, hook)
+    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/rotate", None))
+    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/test", None))
+    _answered(200, trainer.steps(count=2))
+    _answered(201, ledger.post("/v1/verifications", None, "auditor"))
+    _answered(403, trainer.steps("refused", event=HUGE))
+    _answered(201, trainer.act("attempts", {}))
+    several = [{"event": QUIET, "count": 3}, {"event": SAMPLED, "count": 10}, {"event": RANDOMIZED}]
+    _answered(200, trainer.steps("several", events=several, attempt=2))
+    for how, executed in (("commit", 2), ("void", None)):
+        reserved = trainer.reserved((LOUD, 3), (QUIET, 2), attempt=2)
+        if executed is not None:
+            _answered(200, trainer.steps(attempt=2))
+        _answered(200, trainer.end(reserved, how, executed))
+    ledger.population("überall", neighboring_relation="replace_one", size=1000, filter="declared")
+    ledger.budget("all", "überall", filter="declared")
+    lost = _employed(ledger, "überall/all", "lost")
+    assert lost.steps(event=HUGE, mode="report").json()["overdrawn"]
+    ledger.population("blocks", composition="parallel", attestation="by month")
+    block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
+    ledger.budget("may", "blocks", block=block, opens_at="2026-06-01T00:00:00Z")
+    both = ledger.post("/v1/runs", {"name": "both", "budgets": ["blocks/may", "mimic/icu-team"], "event": LOUD})
+    _answered(200, Trainer(ledger, both.json()["id"]).steps())
+    sweep = {"mean": 1.5, "events": [{"event": LOUD, "count": 2}]}
+    paid = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "repeat_and_select", "trials": sweep}
+    _answered(201, ledger.post("/v1/experiments", paid))
+    raised = {"limit": {"epsilon": 9.0, "delta": 1e-6}, "reason": "Another study."}
+    [team, *_] = ledger.get("/v1/budgets").json()["items"]
+    _answered(201, ledger.post(f"/v1/accounts/{team['id']}/limit", raised, If_Match="*"))
+    silent = _employed(ledger, "mimic/icu-team", "silent")
+    silent.reserved((LOUD, 4))
+    _answered(200, silent.steps())
+    _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
+    trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
+    _answered(200, trainer.steps("planned", attempt=2))
+    record_usage_snapshots(ledger.database, datetime.now(UTC))
+    cookie_for(ledger, "viewer")
+    signer = signer_of(str(signing_key()[0]))
+    assert signer is not None
+    assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0
+    _answered(201, ledger.post("/v1/verifications", None, "auditor"))
+    return trainer
+
+
+def _answered(status: int, reply: httpx2.Response) -> None:
+    assert reply.status_code == status, reply.text
+
+
+def _employed(ledger: Ledger, budget: str, name: str) -> Trainer:
+    return Trainer(ledger, ledger.run(budget, name=name, event=LOUD))
+
+
+@contextmanager
+def taken_up(url: str, keys: dict[tuple[str, str], str]) -> Iterator[Ledger]:
+    """An application on a database that has a ledger already, with the keys that were issued there."""
+    app = create_app(Settings(database_url=url))
+    with TestClient(app, raise_server_exceptions=False) as http:
+        yield Ledger(http, app.state.placements.named("default").database, keys)

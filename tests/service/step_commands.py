@@ -1,0 +1,138 @@
+"""Commands for groups and queues, and somebody who prepares them as often as they ask for it."""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from app.accounting.events import DpEvent, Gaussian
+from app.ledger.accounts import Account
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import accounts
+from app.persistence.tables import organisations
+from app.service.auth.authentication import Principal
+from app.service.auth.request_context import RequestContext
+from app.service.charging.commit_queue import CommandResult, CommitQueue, commit_group
+from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
+from app.service.charging.saving import LedgerCache
+from app.service.costing import CostNotReadyError
+from app.service.verification import verify
+from tests.conftest import Ledger
+
+LOUD, QUIET, HUGE = Gaussian(60.0), Gaussian(90.0), Gaussian(1e-3)
+
+PATIENCE_SECONDS = 30
+"""After so long a request counts as lost."""
+
+_numbers = itertools.count()
+
+
+def request(
+    run: str,
+    *items: tuple[DpEvent | None, int],
+    first: int | None = None,
+    key: str | None = None,
+    attempt: int = 1,
+    mode: str = "authorize",
+    on_exceed: str = "refuse",
+) -> StepRequest:
+    """A request for steps; without items for one of the run's default."""
+    return StepRequest(run, items or ((None, 1),), first, key, attempt, Mode(mode), OnExceed(on_exceed))
+
+
+@dataclass
+class CommandRunner:
+    """A process that decides about groups, with a memory of its own."""
+
+    ledger: Ledger
+    organisation_id: str = ""
+    memory: LedgerCache = field(default_factory=LedgerCache)
+
+    def __post_init__(self) -> None:
+        self.organisation_id = self.organisation_id or organisation(self.ledger)
+
+    def call(self, now: datetime | None = None, role: Role = Role.TRAINER) -> RequestContext:
+        caller = Principal(self.organisation_id, "key_test", role)
+        return RequestContext(self.ledger.database, caller, now or datetime.now(UTC))
+
+    def command(self, asked: StepRequest) -> StepCommand:
+        return StepCommand(self.call(), asked)
+
+    def once(self, *asked: StepRequest | StepCommand) -> list[CommandResult]:
+        """One group, decided as it comes."""
+        commands = [each if isinstance(each, StepCommand) else self.command(each) for each in asked]
+        return self.ledger.database.retried(lambda: commit_group(self.ledger.database, self.memory, commands))
+
+    def group(self, *asked: StepRequest) -> list[CommandResult]:
+        """One group of commands that lack nothing: whatever they need was computed before, and nothing was decided."""
+        commands = [self.command(each) for each in asked]
+        for command in commands:
+            self._prepare(command)
+        outcomes = self.once(*commands)
+        assert not any(isinstance(outcome, CostNotReadyError) for outcome in outcomes)
+        return outcomes
+
+    def charged(self, asked: StepRequest) -> Any:  # noqa: ANN401 - a decision
+        """The decision about one command."""
+        [outcome] = self.group(asked)
+        assert isinstance(outcome, StepResult), outcome
+        return outcome.decision
+
+    def path(self, run: str) -> list[Account]:
+        with self.ledger.database.read(ALL_TENANTS) as tx:
+            return [record.account for record in accounts.path_of(tx, self.organisation_id, run)]
+
+    def _prepare(self, command: StepCommand) -> None:
+        """Compute the prices of all events under the run's relation, and let the whole path be locked."""
+        for account in self.path(command.request.run_id)[:1]:
+            events = [event or LOUD for event, _ in command.request.items]
+            try:
+                command.context.costs.require(account, events)
+            except CostNotReadyError as missing:
+                missing.compute(self.organisation_id)
+        command.needs_path = True
+        command.context.costs.searches = 10**6  # a refusal goes without the noise that fits
+
+
+def organisation(ledger: Ledger, name: str = "hospital") -> str:
+    with ledger.database.read(ALL_TENANTS) as tx:
+        return str(tx.execute(select(organisations.c.id).where(organisations.c.name == name)).scalar_one())
+
+
+def opened(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
+    """A population with epsilon 3, a budget with epsilon 1, and a run whose steps are LOUD; its id."""
+    ledger.population()
+    ledger.budget()
+    return another(ledger, **terms)
+
+
+def another(ledger: Ledger, **terms: Any) -> str:  # noqa: ANN401 - JSON is anything
+    """A further run."""
+    loud = {"type": "gaussian", "noise_multiplier": 60.0}
+    return ledger.run(**({"name": f"run{next(_numbers)}", "event": loud} | terms))
+
+
+def sound(ledger: Ledger) -> bool:
+    return verify(ledger.database).problems == ()
+
+
+def within(work: Callable[[CommitQueue], Coroutine[Any, Any, Any]], database: Database) -> Any:  # noqa: ANN401 - whatever the work returns
+    """Do something with a queue of its own, and close it."""
+
+    async def main() -> Any:  # noqa: ANN401 - as above
+        charges = CommitQueue(database)
+        try:
+            return await asyncio.wait_for(work(charges), PATIENCE_SECONDS)
+        finally:
+            await charges.close()
+
+    return asyncio.run(main())
+
+
+async def together(*asked: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*asked, return_exceptions=True))

@@ -1,0 +1,194 @@
+"""A ledger copied from one database to another is the same ledger, whichever databases they are."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.schema import upgrade
+from app.persistence.tables import decisions, reservations, runs
+from app.service import database_copy
+from app.service.auth.authentication import create_organisation
+from app.service.database_copy import copy_database
+from app.service.verification import verify
+from tests.api.trainer import LOUD
+from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
+from tests.persistence.dump import dump
+from tests.service.full_ledger import fill, taken_up
+from tests.service.tampering import TEAM, shift_curve, tampering
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+WAYS = [
+    ("sqlite", "sqlite"),
+    *(pytest.param(way, marks=pytest.mark.postgresql) for way in (("sqlite", "postgresql"), ("postgresql", "sqlite"))),
+]
+
+
+@pytest.fixture(params=WAYS, ids="-to-".join)
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Of which kind the two databases are."""
+    kinds: tuple[str, str] = request.param
+    if "postgresql" in kinds:
+        need_postgresql()
+    return kinds
+
+
+@pytest.fixture
+def urls(way: tuple[str, str], tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Two databases: one with every kind of row, and a new one, of which a SQLite file is not there yet."""
+    with ExitStack() as opened:
+        folders = [tmp_path / name for name in ("from", "to")]
+        for folder in folders:
+            folder.mkdir()
+        first = opened.enter_context(new_database(way[0], folders[0], furnish=fill))
+        yield first, opened.enter_context(new_database(way[1], folders[1]))
+
+
+@pytest.fixture
+def source(urls: tuple[str, str], tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger with every kind of row."""
+    with open_ledger(tmp_path, urls[0]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def target(urls: tuple[str, str]) -> Iterator[Database]:
+    """A database without a row."""
+    database = Database(urls[1])
+    upgrade(database)
+    yield database
+    database.dispose()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[tuple[Database, Database]]:
+    """Two empty ledgers in SQLite files."""
+    made = [Database(f"sqlite:///{tmp_path / name}.db") for name in ("old", "new")]
+    for database in made:
+        upgrade(database)
+    yield made[0], made[1]
+    for database in made:
+        database.dispose()
+
+
+def test_the_example_has_every_kind_of_row(source: Ledger) -> None:
+    rows = dump(source.database)
+    assert [name for name, of_table in rows.items() if not of_table] == []
+    with source.database.read(ALL_TENANTS) as tx:
+        assert set(tx.scalars(select(decisions.c.outcome))) == {"admitted", "refused", "reported", "forfeited"}
+        assert set(tx.scalars(select(reservations.c.status))) == {"active", "committed", "voided", "forfeited"}
+        assert {"active", "overdrawn", "aborted"} <= set(tx.scalars(select(runs.c.status)))
+        assert tx.scalar(select(runs.c.reservation_id).where(runs.c.reservation_id.is_not(None))) is not None
+
+
+def test_every_row_comes_out_as_it_went_in(source: Ledger, target: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_copy, "BATCH", 2)  # the example is small
+    before = dump(source.database)
+    copied = copy_database(source.database, target)
+    assert copied.found.problems == ()
+    assert dump(target) == before == dump(source.database)
+    assert copied.rows == {name: len(rows) for name, rows in before.items()}
+    assert copied.found.checked["decisions"] == len(before["decisions"])
+
+
+def test_the_copy_takes_up_where_the_source_ended(source: Ledger, target: Database, urls: tuple[str, str]) -> None:
+    with source.database.read(ALL_TENANTS) as tx:
+        run = tx.execute(select(runs).where(runs.c.reservation_id.is_not(None))).one()
+    asked = {"attempt": run.attempt, "first_step": run.next_step}
+    copy_database(source.database, target)
+    with taken_up(urls[1], source.keys) as copied:
+        steps = f"/v1/runs/{run.account_id}/steps"
+        again = copied.post(steps, {"attempt": run.attempt}, "trainer", Idempotency_Key="planned")
+        assert (again.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+        assert copied.post(steps, asked, "trainer").status_code == 200
+        ended = copied.post(f"/v1/reservations/{run.reservation_id}/commit", {"steps_executed": 2}, "trainer")
+        assert (ended.status_code, ended.json()["status"]) == (200, "committed")
+        copied.run(name="next", event=LOUD)
+        assert verify(copied.database).problems == ()
+
+
+def test_a_target_that_has_rows_is_left_alone(files: tuple[Database, Database]) -> None:
+    old, new = files
+    create_organisation(new, "hospital", NOW)
+    before = dump(new)
+    with pytest.raises(InvalidInputError, match="has rows already, the first of them in organisations"):
+        copy_database(old, new)
+    assert dump(new) == before
+
+
+def test_two_names_of_one_database_are_no_copy(files: tuple[Database, Database]) -> None:
+    with pytest.raises(InvalidInputError, match="one database"):
+        copy_database(files[0], files[0])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_both_have_the_newest_schema(files: tuple[Database, Database], which: int) -> None:
+    with files[which].write(ALL_TENANTS) as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    with pytest.raises(NotFoundError, match=f"^{('--from', '--to')[which]} names no ledger of this version"):
+        copy_database(*files)
+
+
+def test_a_file_that_is_not_there_is_not_made(files: tuple[Database, Database], tmp_path: Path) -> None:
+    nothing = Database(f"sqlite:///{tmp_path / 'nothing.db'}")
+    for pair in ((files[0], nothing), (nothing, files[1])):
+        with pytest.raises(NotFoundError):
+            copy_database(*pair)
+    assert not (tmp_path / "nothing.db").exists()
+
+
+def test_what_is_charged_meanwhile_is_not_lost_unseen(
+    files: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = files
+    create_organisation(old, "hospital", NOW)
+    copy_table = database_copy._copy_table
+
+    def and_somebody_writes(*copied: Any) -> int:  # noqa: ANN401 - whatever is copied
+        count = copy_table(*copied)
+        if copied[-1].name == "idempotent_responses":
+            create_organisation(old, "clinic", NOW)
+        return count
+
+    monkeypatch.setattr(database_copy, "_copy_table", and_somebody_writes)
+    with pytest.raises(LedgerUnavailableError, match="Stop the service first"):
+        copy_database(old, new)
+    assert not any(dump(new).values())
+
+
+def test_an_unsound_ledger_is_copied_as_it_is_and_called_unsound(
+    files: tuple[Database, Database], tmp_path: Path
+) -> None:
+    with open_ledger(tmp_path, str(files[0].engine.url)) as opened:
+        opened.population()
+        opened.budget()
+        opened.post(f"/v1/runs/{opened.run()}/steps", {})
+        with tampering(opened.database) as tx:
+            shift_curve(tx, TEAM, -1)
+        copied = copy_database(opened.database, files[1])
+    assert dump(files[1]) == dump(files[0])
+    assert [TEAM in problem for problem in copied.found.problems] == [True]
+
+
+def test_the_command_says_what_it_did(files: tuple[Database, Database], tmp_path: Path) -> None:
+    old, new = (str(database.engine.url) for database in files)
+    with open_ledger(tmp_path, old) as opened:
+        fill(opened)
+        rows = dump(opened.database)
+    said = command_line("copy", "--from", old, "--to", new, "--json", database=tmp_path / "neither.db")
+    facts = json.loads(said.stdout)
+    assert (said.returncode, facts["sound"], facts["discrepancies"]) == (0, True, [])
+    assert facts["rows"] == {name: len(of_table) for name, of_table in rows.items()}
+    again = command_line("copy", "--from", old, "--to", new, database=tmp_path / "neither.db")
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (2, "", 1)
+    wrong = command_line("copy", "--from", "nonsense", "--to", new, database=tmp_path / "neither.db")
+    assert wrong.stderr.startswith("--from is not a database URL")
+    assert not (tmp_path / "neither.db").exists()

@@ -1,0 +1,260 @@
+"""What people look at: how accounts stand, in which order, and when that is new."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, update
+
+from app.dashboard.formatting import severity_label
+from app.ledger.account_records import AccountRecord
+from app.ledger.accounts import AccountKind
+from app.ledger.filters import Limit
+from app.persistence.repositories import accounts
+from app.persistence.tables import accounts as accounts_table
+from app.service.alerts.forecasts import forecast_limit
+from app.service.auth.authentication import Principal, authenticate
+from app.service.auth.request_context import RequestContext
+from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, with_burn_rate
+from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
+from tests.conftest import SAMPLED, Ledger
+from tests.service.tampering import TEAM, set_account, set_balance, tampering
+
+NOISY = {"type": "gaussian", "noise_multiplier": 0.5}
+WIDE = {"epsilon": 2.5, "delta": 1e-5}
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def call_of(ledger: Ledger, role: str = "viewer", now: datetime | None = None) -> RequestContext:
+    """What a use case is given when somebody with this role asks."""
+    at = now or datetime.now(UTC)
+    caller: Principal = authenticate(ledger.database, ledger.headers(role)["Authorization"], at)
+    return RequestContext(ledger.database, caller, at)
+
+
+def statuses_of(ledger: Ledger, book: AccountStatusCache | None = None) -> dict[str, AccountStatus]:
+    call = call_of(ledger)
+    with ledger.database.read(call.organisation_id) as tx:
+        return {each.path: each for each in (book or AccountStatusCache()).read(tx, call)}
+
+
+def test_they_stand_as_the_api_says(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget(limit=WIDE)
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
+    plan = {"plan": [{"event": SAMPLED, "count": 50}]}
+    reserved = ledger.post(f"/v1/runs/{run}/reservations", plan, "trainer")
+    assert reserved.status_code == 201
+    found = statuses_of(ledger)
+    for listed in ("/v1/populations", "/v1/budgets"):
+        for answer in ledger.get(listed).json()["items"]:
+            status = found[answer["path"]]
+            assert status.epsilon == answer["epsilon"]
+            assert status.limit == Limit(**answer["limit"])
+            assert status.epsilon_including_reserved > status.epsilon
+            assert status.has_reserved
+            assert status.remaining == status.limit.epsilon - status.epsilon_including_reserved
+    voided = ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer")
+    assert voided.status_code == 200
+    assert not any(each.has_reserved for each in statuses_of(ledger).values())
+
+
+def test_only_what_has_changed_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mimic", "imaging"):
+        ledger.population(name)
+        ledger.budget(parent=name)
+    run = ledger.run("imaging/icu-team")
+    book = AccountStatusCache()
+    asked: list[list[str]] = []
+    read_many = accounts.read_many
+
+    def counted(tx: Connection, organisation_id: str, ids: list[str]) -> list[AccountRecord]:
+        asked.append(ids)
+        return read_many(tx, organisation_id, ids)
+
+    monkeypatch.setattr(accounts, "read_many", counted)
+    first = statuses_of(ledger, book)
+    assert len(first) == 4
+    assert statuses_of(ledger, book) == first
+    assert len(asked) == 1
+    assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+    changed = statuses_of(ledger, book)
+    assert {path for path, each in changed.items() if each != first[path]} == {"imaging", "imaging/icu-team"}
+    assert sorted(asked[1]) == sorted(changed[path].id for path in ("imaging", "imaging/icu-team"))
+
+
+Damage = Callable[[Connection], None]
+DAMAGES: dict[str, Damage] = {
+    "what was charged": lambda tx: set_account(tx, TEAM, uncompacted_charges="[1"),
+    "its curve": lambda tx: set_balance(tx, TEAM, spent_curve=b"1234567"),
+    "its weights": lambda tx: set_account(
+        tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
+    ),
+    "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
+    "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_account_stands_above_all_others_and_hides_none(ledger: Ledger, what: str) -> None:
+    for name in ("mimic", "imaging"):
+        ledger.population(name)
+        ledger.budget(parent=name)
+        assert ledger.post(f"/v1/runs/{ledger.run(f'{name}/icu-team')}/steps", {}, "trainer").status_code == 200
+    book = AccountStatusCache()
+    whole = statuses_of(ledger, book)
+    with tampering(ledger.database) as tx:
+        DAMAGES[what](tx)
+        tx.execute(update(accounts_table).where(accounts_table.c.path == TEAM).values(updated_at=NEW_YEAR))
+    found = statuses_of(ledger, book)
+    hurt = found.pop(TEAM)
+    assert (hurt.name, hurt.limit, hurt.remaining, hurt.severity, severity_label(hurt)) == (
+        "icu-team",
+        None,
+        0.0,
+        Severity.OVER,
+        "unreadable",
+    )
+    assert found == {path: each for path, each in whole.items() if path != TEAM}
+    seen = read_overview(call_of(ledger), book)
+    assert [tree.status.path for tree in seen.trees] == ["mimic", "imaging"]
+    assert [severity_label(child.status) for child in seen.trees[0].children] == ["unreadable"]
+    assert (seen.severities[Severity.OVER], sum(seen.severities.values())) == (1, 4)
+
+
+def test_a_damaged_account_that_was_restored_stands_as_it_did(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    book = AccountStatusCache()
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, uncompacted_charges="[1")
+    assert statuses_of(ledger, book)[TEAM].limit is None
+    with tampering(ledger.database) as tx:
+        set_account(tx, TEAM, uncompacted_charges="{}")
+    assert statuses_of(ledger, book)[TEAM].severity == Severity.OK
+
+
+def test_the_stamp_changes_with_everything_that_happens(ledger: Ledger) -> None:
+    seen = {read_change_token(call_of(ledger))}
+
+    def happened(what: str) -> None:
+        stamp = read_change_token(call_of(ledger))
+        assert stamp not in seen, what
+        seen.add(stamp)
+
+    ledger.population()
+    happened("a population was opened")
+    team = ledger.budget()
+    happened("a budget was opened")
+    run = ledger.run()
+    happened("a run was registered")
+    steps: Callable[..., int] = lambda **body: ledger.post(f"/v1/runs/{run}/steps", body, "trainer").status_code  # noqa: E731
+    assert steps() == 200
+    happened("a step was charged")
+    assert steps(count=10**9, event=NOISY) == 403
+    happened("a step was refused")
+    assert steps(event=SAMPLED, mode="report") == 200
+    happened("a step was reported")
+    reserved = ledger.post(f"/v1/runs/{run}/reservations", {"plan": [{"event": SAMPLED, "count": 2}]}, "trainer")
+    happened("a plan was set aside")
+    assert ledger.post(f"/v1/reservations/{reserved.json()['id']}/void", {}, "trainer").status_code == 200
+    happened("a plan was given back")
+    for audit_event in ("pause", "resume", "complete"):
+        assert ledger.post(f"/v1/runs/{run}/{audit_event}", {}, "trainer").status_code == 200
+        happened(audit_event)
+    lower = {"limit": {"epsilon": 0.9, "delta": 1e-5}, "reason": "Less is enough."}
+    assert ledger.post(f"/v1/accounts/{team['id']}/limit", lower, If_Match="*").status_code == 200
+    happened("a limit was lowered")
+    before = read_change_token(call_of(ledger))
+    assert ledger.get("/v1/runs").status_code == 200
+    assert steps(dry_run=True) == 422
+    assert read_change_token(call_of(ledger)) == before
+
+
+def test_a_pace_is_the_one_that_is_told_of_one_account(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget(limit=WIDE)
+    run = ledger.run()
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 300}, "trainer").status_code == 200
+    later = call_of(ledger, now=datetime.now(UTC) + timedelta(days=2))
+    with ledger.database.read(later.organisation_id) as tx:
+        seen = with_burn_rate(tx, later, AccountStatusCache().read(tx, later))
+        for each in seen:
+            record = accounts.find(tx, later.organisation_id, each.id)
+            assert record is not None
+            answer = forecast_limit(tx, later.organisation_id, record, later.now)
+            assert (each.share, each.per_day) == (answer.forecast.share, answer.forecast.per_day)
+            assert each.empty_at == answer.exhaustion_at
+            assert each.time_to_exhaustion is not None
+
+
+def status(path: str, share: float, *, parent: str | None = None, epsilon: float | None = None) -> AccountStatus:
+    """An account that has used a part of its limit of 2."""
+    root = path.split("/", maxsplit=1)[0]
+    kind = AccountKind.POPULATION if path == root else AccountKind.BUDGET
+    spent = 2 * share if epsilon is None else epsilon
+    facts = (path, kind, parent, root, path.rpartition("/")[2], path, path.count("/"), datetime.now(UTC), None)
+    return AccountStatus(*facts, Limit(2.0, 1e-6), spent, spent, share=share)
+
+
+def ending(account: AccountStatus, days: int) -> AccountStatus:
+    """The same account, if it is empty in so many days."""
+    return replace(account, now=NEW_YEAR, empty_at=NEW_YEAR + timedelta(days=days))
+
+
+@pytest.mark.parametrize(
+    ("account", "level"),
+    [
+        (status("p", 1.01), "over"),
+        (replace(status("p", 0.0), quarantine="its balance is not proven"), "over"),
+        (status("p", 0.99), "exhausted"),
+        (replace(status("p", 0.1), epsilon_including_reserved=1.97, has_reserved=True), "exhausted"),
+        (status("p", 0.8), "low"),
+        (ending(status("p", 0.1), 7), "low"),
+        (status("p", 0.5), "half"),
+        (ending(status("p", 0.1), 30), "half"),
+        (status("p", 0.49), "ok"),
+        (ending(status("p", 0.1), 32), "ok"),
+    ],
+)
+def test_levels(account: AccountStatus, level: str) -> None:
+    assert account.severity == Severity(level)
+    assert severity_label(account)
+
+
+def test_a_tree_is_as_urgent_as_its_most_urgent_account() -> None:
+    shown = [
+        *(status("a", 0.7), status("a/x", 0.1, parent="a"), status("a/y", 0.2, parent="a")),
+        *(status("b", 0.2), status("b/x", 0.3, parent="b"), status("b/x/deep", 0.9, parent="b/x")),
+    ]
+    unseen = [status("b/x/deep/er", 0.0, parent="b/x/deep"), status("a/z", 0.0, parent="a")]
+    first, second = trees_of(shown, [*shown, *unseen])
+    assert (first.status.path, second.status.path) == ("b", "a")
+    assert [child.status.path for child in second.children] == ["a/y", "a/x"]
+    assert second.hidden == 1
+    assert (first.hidden, first.children[0].hidden, first.children[0].children[0].hidden) == (0, 0, 1)
+
+
+def test_of_many_accounts_the_most_urgent_are_shown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [status(f"p{number:03}", 0.1) for number in range(POPULATIONS + 20)]
+    teams = [
+        status(f"p{number:03}/t{team}", (number * 3 + team) / 1000, parent=f"p{number:03}")
+        for number in range(POPULATIONS + 20)
+        for team in range(3)
+    ]
+    monkeypatch.setattr(AccountStatusCache, "read", lambda *_: [*many, *teams])
+    seen = read_overview(call_of(ledger), AccountStatusCache())
+    assert (seen.populations, seen.budgets) == (POPULATIONS + 20, 3 * (POPULATIONS + 20))
+    assert len(seen.trees) == POPULATIONS
+    shown = [child for tree in seen.trees for child in tree.children]
+    assert len(shown) == BUDGETS
+    assert sum(tree.hidden for tree in seen.trees) == 3 * POPULATIONS - BUDGETS
+    assert seen.trees[0].status.path == "p119"
+    least = min(child.status.share for child in shown)
+    hidden = {each.path for each in teams if each.population_id in {tree.status.id for tree in seen.trees}}
+    hidden -= {child.status.path for child in shown}
+    assert max(each.share for each in teams if each.path in hidden) <= least
+    found = read_overview(call_of(ledger), AccountStatusCache(), wanted=" P007/t1 ")
+    assert [tree.status.path for tree in found.trees] == ["p007"]

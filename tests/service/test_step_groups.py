@@ -1,0 +1,264 @@
+"""Groups: commands of one transaction see each other, do not harm each other, and believe nothing unproven."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from app.accounting.events import Gaussian
+from app.ledger.errors import (
+    AccountQuarantinedError,
+    AttemptSupersededError,
+    IdempotencyKeyReusedError,
+    NotFoundError,
+    SequenceConflictError,
+    SequenceGapError,
+)
+from app.persistence.lru_cache import LruCache
+from app.persistence.repositories.dp_events import CostCache
+from app.service.charging.requests import StepRequest, StepResult
+from app.service.charging.saving import LedgerCache
+from app.service.costing import CostNotReadyError
+from tests.conftest import Ledger
+from tests.persistence.dump import changed, dump
+from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, organisation, request, sound
+from tests.service.tampering import account, set_account, set_balance, set_run, tampering
+
+
+def _decisions(outcomes: list[Any]) -> list[Any]:
+    assert all(isinstance(outcome, StepResult) for outcome in outcomes), outcomes
+    return [outcome.decision for outcome in outcomes]
+
+
+def test_steps_of_one_run_follow_one_another(ledger: Ledger) -> None:
+    run = opened(ledger)
+    runner = CommandRunner(ledger)
+    found = _decisions(runner.group(*[request(run, (LOUD, count)) for count in (1, 2, 3)], request(run, first=6)))
+    assert [(each.position, each.first_step, each.next_step) for each in found] == [
+        *((0, 0, 1), (1, 1, 3), (2, 3, 6), (3, 6, 7)),
+    ]
+    assert [each.steps_remaining for each in found] == [found[0].steps_remaining - more for more in (0, 2, 5, 6)]
+    assert sound(ledger)
+
+
+def test_one_key_in_one_group_is_one_question(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    first, again, reworded, elsewhere = runner.group(
+        *(request(run, key="k"), request(run, key="k"), request(run, (LOUD, 2), key="k"), request(other, key="k"))
+    )
+    assert isinstance(first, StepResult)
+    assert again == StepResult(first.decision, replayed=True)
+    assert isinstance(reworded, IdempotencyKeyReusedError)
+    assert isinstance(elsewhere, IdempotencyKeyReusedError)
+    [later] = runner.once(request(run, key="k"))
+    assert isinstance(later, StepResult)
+    # Read again, the decision is without its steps, which whoever repeats a request knows.
+    assert (replace(later.decision, steps=first.decision.steps), later.replayed) == (first.decision, True)
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("count", [1, 10**6])
+def test_a_key_that_pins_a_refusal_pins_it_for_the_group(ledger: Ledger, count: int) -> None:
+    run = opened(ledger)
+    runner = CommandRunner(ledger)
+    outcomes = runner.group(*[request(run, (LOUD, count), key="k", first=0)] * 3)
+    assert {outcome.decision.position for outcome in outcomes if isinstance(outcome, StepResult)} == {0}
+    assert [outcome.replayed for outcome in outcomes if isinstance(outcome, StepResult)] == [False, True, True]
+
+
+def test_one_step_number_in_one_group_is_one_question(ledger: Ledger) -> None:
+    run = opened(ledger)
+    first, again, other_key, other, gap = CommandRunner(ledger).group(
+        request(run, (LOUD, 4), first=0, key="k-1"),
+        request(run, (LOUD, 4), first=0),
+        request(run, (LOUD, 4), first=0, key="k-2"),
+        request(run, (LOUD, 3), first=0),
+        request(run, first=5),
+    )
+    assert isinstance(first, StepResult)
+    assert again == other_key == StepResult(first.decision, replayed=True)
+    assert isinstance(other, SequenceConflictError)
+    assert isinstance(gap, SequenceGapError)
+    assert (other.members["next_step"], gap.members["expected_step"]) == (4, 4)
+    assert sound(ledger)
+
+
+def test_commands_that_fail_leave_no_trace_and_harm_nobody(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, silent, runner = another(ledger), another(ledger, event=None), CommandRunner(ledger)
+    runner.charged(request(run))
+    bad = [
+        *(request("run_nothing", (LOUD, 1)), request(run, first=99), request(run, attempt=2)),
+        *(request(silent), request(run, (LOUD, 2), first=0)),
+    ]
+    before = dump(ledger.database)
+    alone = [runner.once(each)[0] for each in bad]
+    kinds = [NotFoundError, SequenceGapError, AttemptSupersededError, None, SequenceConflictError]
+    assert all(kind is None or type(error) is kind for kind, error in zip(kinds, alone, strict=True))
+    assert not any(isinstance(error, StepResult) for error in alone)
+    assert dump(ledger.database) == before
+    mixed = [request(run), bad[0], request(other), *bad[1:4], request(run, first=2)]
+    outcomes = runner.group(*mixed)
+    assert [isinstance(outcome, StepResult) for outcome in outcomes] == [True, False, True, False, False, False, True]
+    assert [len(rows) for rows in (before["decisions"], dump(ledger.database)["decisions"])] == [1, 4]
+    assert sound(ledger)
+
+
+def test_the_last_step_of_a_budget_goes_to_who_comes_first(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    left = runner.charged(request(run)).steps_remaining
+    outcomes = _decisions(
+        runner.group(request(run, (LOUD, left - 1)), request(other), request(run), request(other, (LOUD, 2)))
+    )
+    assert [each.admitted for each in outcomes] == [True, True, False, False]
+    assert outcomes[1].steps_remaining == 0
+    assert sound(ledger)
+
+
+def test_truncations_of_one_group_share_what_is_left(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    left = runner.charged(request(run)).steps_remaining
+    asked = [request(each, (LOUD, left - 3), on_exceed="truncate") for each in (run, other, run)]
+    found = _decisions(runner.group(*asked))
+    assert [(each.admitted, each.step_count) for each in found] == [(True, left - 3), (True, 3), (False, left - 3)]
+    assert sound(ledger)
+
+
+def test_a_report_in_a_group_freezes_its_run_for_the_next_command(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    outcomes = runner.group(request(run, (LOUD, 10**4), mode="report"), request(run), request(other))
+    assert [type(outcome).__name__ for outcome in outcomes] == ["StepResult", "RunStateConflictError", "StepResult"]
+    assert not _decisions([outcomes[2]])[0].admitted
+    assert sound(ledger)
+
+
+def test_a_new_price_is_kept_once_for_a_group(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    asked = [request(run, (QUIET, 1)), request(other, (QUIET, 2), (LOUD, 1)), request(run, (HUGE, 1)), request(run)]
+    found = _decisions(runner.group(*asked))
+    assert [each.admitted for each in found] == [True, True, False, True]
+    rows = dump(ledger.database)
+    assert len(rows["event_costs"]) == 2  # what was refused has no price
+    assert len(rows["dp_events"]) == 3
+    assert sound(ledger)
+
+
+def test_who_lacks_a_price_comes_again_and_keeps_nobody_waiting(ledger: Ledger) -> None:
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    command = runner.command(request(other, (QUIET, 1)))
+    lacking, done = runner.once(command, request(run))
+    assert isinstance(lacking, CostNotReadyError)
+    assert isinstance(done, StepResult)
+    lacking.compute(command.context.organisation_id)
+    assert _decisions(runner.once(command))[0].admitted
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_a_process_forgets_it_reads_again(ledger: Ledger, size: int) -> None:
+    """A memory so small that prices, paths and accounts go between two groups, or within one."""
+    runs = [opened(ledger), another(ledger), another(ledger)]
+    memory = LedgerCache(LruCache(size), LruCache(size), CostCache(size), LruCache(size))
+    runner = CommandRunner(ledger, memory=memory)
+    events = [LOUD, QUIET, Gaussian(100.0)]
+    _decisions(runner.group(*[request(run, (event, 1)) for run in runs for event in events]))
+    before = dump(ledger.database)
+    for _ in range(2):
+        _decisions(runner.once(*[request(run, (event, 1)) for run in runs for event in events]))
+    assert "event_costs" not in changed(before, dump(ledger.database))
+    assert runner.path(runs[0])[0].spent == runner.path(runs[0])[1].spent
+    assert sound(ledger)
+
+
+def test_two_processes_see_what_the_other_one_did(ledger: Ledger) -> None:
+    run = opened(ledger)
+    here, there = CommandRunner(ledger), CommandRunner(ledger)
+    left = here.charged(request(run)).steps_remaining
+    for more in range(1, 5):
+        assert (here if more % 2 else there).charged(request(run, first=more)).steps_remaining == left - more
+    assert there.once(request(run, first=3)) == here.once(request(run, first=3))
+    assert sound(ledger)
+
+
+Change = Callable[[Any], dict[str, object]]
+BEHIND: dict[str, Change] = {
+    "another version": lambda row: {"version": row.version + 1},
+    "an older version": lambda row: {"version": row.version - 1},
+    "another time": lambda row: {"updated_at": row.updated_at + timedelta(microseconds=1)},
+    "an earlier time": lambda row: {"updated_at": row.updated_at - timedelta(days=1)},
+}
+
+
+@pytest.mark.parametrize("what", BEHIND)
+@pytest.mark.parametrize("path", ["mimic", "mimic/icu-team"])
+def test_memory_is_believed_only_if_version_and_time_agree(ledger: Ledger, path: str, what: str) -> None:
+    """As after a backup was restored: the row is another one, and the next charge builds on it."""
+    run = opened(ledger)
+    runner = CommandRunner(ledger)
+    one = runner.charged(request(run)) and runner.path(run)[0].spent
+    with tampering(ledger.database) as tx:
+        set_balance(tx, path, spent_curve=one.times(9).to_bytes())
+        set_account(tx, path, **BEHIND[what](account(tx, path)))
+    runner.charged(request(run))
+    spent = {each.path: each.spent for each in runner.path(run)}
+    assert spent.pop(path) == one.times(10)
+    assert set(spent.values()) == {one.times(2)}
+
+
+@pytest.mark.parametrize("path", ["mimic/icu-team", "mimic"])
+def test_an_account_in_doubt_refuses_whoever_touches_it(ledger: Ledger, path: str) -> None:
+    run = opened(ledger)
+    ledger.budget("other")
+    other, runner = another(ledger, budget="mimic/other"), CommandRunner(ledger)
+    runner.group(request(run, key="k"), request(other))
+    with tampering(ledger.database) as tx:
+        set_account(tx, path, quarantine_reason="its balance is wrong")
+    before = dump(ledger.database)
+    outcomes = runner.group(request(run), request(other), request(run, mode="report"), request(run, key="k"))
+    stopped = [isinstance(outcome, AccountQuarantinedError) for outcome in outcomes]
+    assert stopped == [True, path == "mimic", True, False]
+    assert (changed(before, dump(ledger.database)) == set()) == (path == "mimic")
+    with tampering(ledger.database) as tx:
+        set_account(tx, path, quarantine_reason=None)
+    assert _decisions(runner.group(request(run), request(other)))[1].admitted
+    assert sound(ledger)
+
+
+def test_a_group_that_cannot_be_written_changes_nothing_and_is_not_remembered(ledger: Ledger) -> None:
+    """A run whose rows were tampered with: its next decision has the place of an earlier one."""
+    run = opened(ledger)
+    other, runner = another(ledger), CommandRunner(ledger)
+    _decisions(runner.group(request(run), request(other)))
+    path = runner.path(run)[-1].path
+    with tampering(ledger.database) as tx:
+        set_run(tx, path, decision_count=0)
+    before, remembered = dump(ledger.database), runner.path(other)
+    with pytest.raises(IntegrityError):
+        runner.group(request(other), request(run), request(other, (QUIET, 1)))
+    assert dump(ledger.database) == before
+    assert [runner.memory.accounts.get((runner.organisation_id, each.id)).account for each in remembered] == remembered  # type: ignore[union-attr]
+    assert _decisions(runner.group(request(other), request(other, (QUIET, 1))))[1].next_step == 3
+    assert runner.path(other)[0].spent == runner.path(other)[-1].spent + runner.path(run)[-1].spent
+
+
+def test_organisations_share_a_group_and_nothing_else(ledger: Ledger) -> None:
+    run = opened(ledger)
+    here, clinic = CommandRunner(ledger), organisation(ledger, "clinic")
+    there = CommandRunner(ledger, clinic, here.memory)
+    asked: list[StepRequest] = [request(run, key="k"), request(run, key="k")]
+    commands = [here.command(asked[0]), there.command(asked[1])]
+    here._prepare(commands[0])
+    mine, theirs = here.once(*commands)
+    assert isinstance(mine, StepResult)
+    assert isinstance(theirs, NotFoundError)
+    assert sound(ledger)
