@@ -8,7 +8,7 @@ import pytest
 
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.work import bounded
-from app.api import route
+from app.api import strict_json
 from app.api.plans import BYTES_PER_MICROSECOND, PLANS, answer_plan
 from app.api.routers.planning import MOST_READ_HERE, routes
 from app.ledger.errors import InvalidInputError
@@ -47,7 +47,7 @@ def test_a_long_plan_is_answered_as_a_short_one_by_another_process(
 ) -> None:
     content = json.dumps(GOOD[what]).encode()
     short = _sent(shared, what, content)
-    monkeypatch.setattr(route, "strict_loads", None)  # whatever this process reads fails
+    monkeypatch.setattr(strict_json, "strict_loads", None)  # whatever this process reads fails
     long = _sent(shared, what, _long(content))
     assert (long.status_code, long.headers["Content-Type"], long.json()) == (
         200,

@@ -22,9 +22,9 @@ PAGES = (
 
 
 @pytest.fixture(scope="module")
-def server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def own_server(hospital: Hospital, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server on a copy of the hospital, in which people decide."""
-    folder = tmp_path_factory.mktemp("server") / "hospital"
+    folder = tmp_path_factory.mktemp("own_server") / "hospital"
     copytree(hospital.folder, folder, ignore=lambda _, names: [name for name in names if name.endswith(".log")])
     server = serving(Hospital(folder, hospital.keys, hospital.ids))
     yield server
@@ -35,7 +35,7 @@ Enter = Callable[[str, str], Page]
 
 
 @pytest.fixture
-def enter(browser: Browser, server: LiveServer, sign_in: SignIn) -> Iterator[Enter]:
+def enter(browser: Browser, own_server: LiveServer, sign_in: SignIn) -> Iterator[Enter]:
     """Sign in as a role, each in a browser of its own, and go to a page."""
     contexts: list[BrowserContext] = []
 
@@ -43,8 +43,8 @@ def enter(browser: Browser, server: LiveServer, sign_in: SignIn) -> Iterator[Ent
         contexts.append(browser.new_context())
         page = contexts[-1].new_page()
         page.set_default_timeout(30_000)
-        sign_in(page, server, role)
-        page.goto(server.url + path)
+        sign_in(page, own_server, role)
+        page.goto(own_server.url + path)
         return page
 
     yield enter
@@ -59,7 +59,7 @@ def _confirm(page: Page, button: str, reason: str | None = None) -> None:
     dialog.get_by_role("button", name=button, exact=True).click()
 
 
-def test_two_people_raise_a_limit(enter: Enter, server: LiveServer, hospital: Hospital) -> None:
+def test_two_people_raise_a_limit(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
     planner = enter("planner", "/approvals?account=mimic/icu-team")
     planner.get_by_label("Epsilon").fill("4.5")
     planner.get_by_label("Reason, recorded").fill("The study goes on for a year.")
@@ -84,14 +84,16 @@ def test_two_people_raise_a_limit(enter: Enter, server: LiveServer, hospital: Ho
     row = officer.get_by_role("row", name="mimic/icu-team")
     expect(row).to_contain_text("approved")
     expect(row).to_contain_text("The board's minutes of 12 November.")
-    with server.client("viewer") as api:
+    with own_server.client("viewer") as api:
         limit = api.get(f"/v1/accounts/{hospital.ids['mimic/icu-team']}/limit").json()
     assert limit["limit"]["epsilon"] == 4.5
 
 
-def test_who_proposed_is_told_before_they_try_to_approve(enter: Enter, server: LiveServer, hospital: Hospital) -> None:
+def test_who_proposed_is_told_before_they_try_to_approve(
+    enter: Enter, own_server: LiveServer, hospital: Hospital
+) -> None:
     path = f"/v1/accounts/{hospital.ids['imaging/denoising']}/limit"
-    with server.client("privacy_officer") as api:
+    with own_server.client("privacy_officer") as api:
         body = {"limit": {"epsilon": 2.5, "delta": 1e-6}, "reason": "Another year."}
         proposed = api.post(path, json=body, headers={"If-Match": "*"})
     assert proposed.status_code == 201, proposed.text
@@ -130,7 +132,7 @@ def test_a_lower_limit_holds_at_once_and_an_old_page_overwrites_nothing(enter: E
 
 
 def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
-    enter: Enter, server: LiveServer
+    enter: Enter, own_server: LiveServer
 ) -> None:
     page = enter("privacy_officer", "/keys")
     roles = page.get_by_label("Role").locator("option").all_inner_texts()
@@ -146,7 +148,7 @@ def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
     )
     dialog = page.get_by_role("dialog", name="The new key")
     key = dialog.get_by_label("The new key").input_value()
-    with httpx2.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as own:
+    with httpx2.Client(base_url=own_server.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as own:
         assert own.get("/v1/runs").status_code == 200
     dialog.get_by_role("button", name="I have saved it").click()
     row = page.get_by_role("row", name=re.compile("scans"))
@@ -159,8 +161,8 @@ def test_a_double_click_makes_one_key_which_is_shown_once_and_can_be_withdrawn(
     expect(row).to_contain_text("revoked")
 
 
-def test_a_key_is_changed_for_a_new_one(enter: Enter, server: LiveServer) -> None:
-    with server.client("admin") as api:
+def test_a_key_is_changed_for_a_new_one(enter: Enter, own_server: LiveServer) -> None:
+    with own_server.client("admin") as api:
         assert api.post("/v1/api-keys", json={"role": "viewer", "name": "screen"}).status_code == 201
     page = enter("admin", "/keys")
     row = page.get_by_role("row", name=re.compile("screen")).first
@@ -304,7 +306,7 @@ def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -
     expect(hook.get_by_role("button")).to_have_count(0)
 
 
-def test_an_account_is_told_of_what_it_tells(enter: Enter, server: LiveServer, hospital: Hospital) -> None:
+def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
     page = enter("privacy_officer", "/webhooks?account=mimic/readmission")
     page.get_by_label("Shares of the limit").fill("0.25, 0.75")
     page.get_by_label("Forecast, in days").fill("14")
@@ -312,7 +314,7 @@ def test_an_account_is_told_of_what_it_tells(enter: Enter, server: LiveServer, h
     _confirm(page, "Change")
     expect(page.locator("#message")).to_have_text("Alert settings changed.")
     expect(page.get_by_label("Shares of the limit")).to_have_value("0.25, 0.75")
-    with server.client("viewer") as api:
+    with own_server.client("viewer") as api:
         answer = api.get(f"/v1/accounts/{hospital.ids['mimic/readmission']}/alert-settings").json()
     assert answer == {"thresholds": [0.25, 0.75], "forecast_days": 14}
 
