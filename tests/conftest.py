@@ -18,7 +18,6 @@ from app.service.alerts import delivery_worker
 from app.service.auth import credential_cache
 from tests import asgi, background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
-from tests.fork_server import service_server
 from tests.ledgers import SAMPLED, Furnish, Keys, Ledger, furnished, nothing, open_ledger, signing_key
 from tests.servers import LiveServer, command_line
 
@@ -35,8 +34,6 @@ __all__ = [
     "open_ledger",
     "signing_key",
 ]
-
-pytest_plugins = ["tests.forks"]
 
 # An application in this process looks keys up when they are used, and never beside: a test that counts statements, or
 # makes one of them fail, means those of its own requests. Real servers do as they do.
@@ -204,10 +201,8 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let no later look for garbage walk through modules and tests again, and forks share a server of theirs."""
-    if session.config.getoption("--forks"):
-        service_server()
+def pytest_collection_finish() -> None:
+    """Let no later look for garbage walk through modules and tests again."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # a request makes thousands of objects, and the looks took a thirtieth of the time
     gc.enable()

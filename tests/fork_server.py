@@ -10,7 +10,6 @@ import json
 import os
 import runpy
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -50,8 +49,8 @@ class ForkServer:
     """
 
     def __init__(self, *imported: str) -> None:
-        self._folder = tempfile.mkdtemp(prefix="fork-")
-        self.path = str(Path(self._folder) / "socket")
+        self._folder = tempfile.TemporaryDirectory(prefix="fork-")
+        self.path = str(Path(self._folder.name) / "socket")
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(self.path)
             listening.listen()
@@ -69,7 +68,7 @@ class ForkServer:
         """End it; what it forked goes on."""
         self._process.kill()
         self._process.communicate()
-        shutil.rmtree(self._folder)
+        self._folder.cleanup()
 
     def _leave(self) -> None:
         """Leave the process to this one, in a fork of this one."""
