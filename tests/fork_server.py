@@ -62,19 +62,12 @@ class ForkServer:
                 pass_fds=[listening.fileno()],
             )
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._leave)
 
     def close(self) -> None:
         """End it; what it forked goes on."""
         self._process.kill()
         self._process.communicate()
         self._folder.cleanup()
-
-    def _leave(self) -> None:
-        """Leave the process to this one, in a fork of this one."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.returncode = 0  # or it would be said to run on without anybody who waits for it
 
     def write_environment(self, folder: Path) -> Path:
         """Write an environment like the one that Python runs in, where `epsilon-ledger` is forked.
