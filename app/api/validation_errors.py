@@ -74,7 +74,7 @@ def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tu
             found[whole.path, "unwrapped"] = whole, {"type": "unwrapped"}
         else:
             found[place.path, error["type"]] = place, error
-    told = [
+    items = [
         {
             "field": truncate_echo(".".join(map(str, place.path))),
             "message": _message(place, error),
@@ -82,9 +82,9 @@ def validation_messages(errors: Sequence[Mapping[str, Any]], body: object) -> tu
         }
         for place, error in list(found.values())[:MAX_ERRORS]
     ]
-    detail = "; ".join(f"{item['field']}: {item['message']}" for item in told[:MAX_TOLD])
+    detail = "; ".join(f"{item['field']}: {item['message']}" for item in items[:MAX_TOLD])
     more = len(found) - MAX_TOLD
-    return told, f"{detail}; and {more} more" if more > 0 else detail
+    return items, f"{detail}; and {more} more" if more > 0 else detail
 
 
 def truncate_echo(text: str) -> str:

@@ -34,7 +34,7 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
     assert limit is not None, "populations and budgets have limits"
     times = [milliseconds(at) for at in history.moments]
     spent = Series("Spent", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
-    told = [
+    crossings = [
         Series(f"{share:.0%} of the limit", _flat(times, share * limit.epsilon), role=SeriesRole.THRESHOLD)
         for share in thresholds
         if share < 1
@@ -45,7 +45,7 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
         y=Axis(f"Epsilon at δ {format_exact(limit.delta)}", start=0),
         series=(
             spent,
-            *told,
+            *crossings,
             Series("Limit", tuple(_limits_over_time(history, times)), SeriesKind.STEP, SeriesRole.LIMIT),
         ),
         marks=tuple(

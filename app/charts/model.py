@@ -114,8 +114,8 @@ class Chart:
         """The chart in a sentence, for screen readers."""
         if self.is_empty:
             return f"{self.title}: nothing yet."
-        told = [f"{each.name} {_last(each)}" for each in self.series if each.points and _last(each)]
-        shown = "; ".join(told[:6]) + (f"; and {len(told) - 6} more" if len(told) > 6 else "")  # noqa: PLR2004
+        ends = [f"{each.name} {_last(each)}" for each in self.series if each.points and _last(each)]
+        shown = "; ".join(ends[:6]) + (f"; and {len(ends) - 6} more" if len(ends) > 6 else "")  # noqa: PLR2004
         return f"{self.title}. At the end: {shown}."
 
     def json(self) -> str:

@@ -288,9 +288,9 @@ def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict
         return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
     except ValidationError as error:
         errors = [each for each in error.errors() if each["loc"]]
-        return None, {str(each["loc"][0]): _told(each) for each in reversed(errors)}
+        return None, {str(each["loc"][0]): _message(each) for each in reversed(errors)}
 
 
-def _told(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
+def _message(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
     known = _WORDS.get(error["type"])
     return known or validation_messages([error], None)[0][0]["message"]

@@ -57,7 +57,7 @@ async def run_detached(work: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
-    def tell(failure: Exception | None) -> None:
+    def complete(failure: Exception | None) -> None:
         if not done.done():
             done.set_result(None) if failure is None else done.set_exception(failure)
 
@@ -68,7 +68,7 @@ async def run_detached(work: Callable[[], None]) -> None:
         except Exception as error:  # noqa: BLE001 - raised at the await
             failure = error
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, failure)
+            loop.call_soon_threadsafe(complete, failure)
 
     Thread(target=run, daemon=True).start()
     await done

@@ -21,13 +21,13 @@ def read_object(content: bytes) -> dict[str, object]:
         ValueError: it is not a JSON object, is nested too deeply, or has an unpaired surrogate.
     """
     try:
-        told = json.loads(content.decode())
-        require_characters(told)
+        parsed = json.loads(content.decode())
+        require_characters(parsed)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - of what was sent, not of this program
-    return told
+    return parsed
 
 
 def json_finite(**numbers: float) -> dict[str, float | str]:

@@ -91,7 +91,7 @@ def _lapsed(db: Database, now: datetime) -> Iterator[Lapsed]:
 def alert_stale_reservations(db: Database, now: datetime) -> int:
     """Create alerts for trainers silent for half their lease; return their number."""
 
-    def tell(organisation_id: str, run_id: str, tx: Connection) -> None:
+    def alert_if_stale(organisation_id: str, run_id: str, tx: Connection) -> None:
         work = load_run(tx, organisation_id, run_id)
         reservation, own = work.reservations.get(run_id), work.accounts[run_id]
         if reservation is None or now >= reservation.expires_at:
@@ -105,5 +105,5 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
     with db.read(ALL_TENANTS) as tx:
         found = find_stale(tx, now, SILENT_SHARE, PAGE)
     for organisation_id, run_id in found:
-        db.transact(organisation_id, partial(tell, organisation_id, run_id))
+        db.transact(organisation_id, partial(alert_if_stale, organisation_id, run_id))
     return len(found)

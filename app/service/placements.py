@@ -47,7 +47,7 @@ class Readiness:
     database: Database
     _began_at: float = 0.0
     _rehearsal: "asyncio.Future[Fault | None] | None" = None
-    _told: str | None = None
+    _logged: str | None = None
     _locked_since: float | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "readiness"))
 
@@ -59,9 +59,9 @@ class Readiness:
         left = self._began_at + ANSWERED_SECONDS - monotonic()
         await asyncio.wait([self._rehearsal], timeout=max(0.0, left))
         trouble = self._judged(self._rehearsal.result()) if self._rehearsal.done() else LATE.format(ANSWERED_SECONDS)
-        if trouble != self._told:
+        if trouble != self._logged:
             _logger.warning("The placement %s: %s", self.name, trouble or "steps can be decided again.")
-            self._told = trouble
+            self._logged = trouble
         return trouble
 
     def _judged(self, fault: Fault | None) -> Fault | None:
@@ -89,13 +89,13 @@ async def keep_time(name: str, clock: Clock) -> None:
 
     Failures are logged; the uncertainty of the time grows until the next sample.
     """
-    told = None
+    logged = None
     while True:
         await attempt("clock", f"The clock of the placement {name} could not be read", clock.sample)
         found = wrong_clock(clock)
-        if (found is None) != (told is None):
+        if (found is None) != (logged is None):
             _logger.warning("The placement %s: %s", name, found or "this machine's clock is right again.")
-        told = found
+        logged = found
         await asyncio.sleep(SAMPLED_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""The base of all events: frozen dataclasses with a wire name, whose annotations say what their fields may hold."""
+"""The base of all events: frozen dataclasses with a wire name, whose annotations bound their fields."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ def get_alert_settings(account_id: str, request: Request, context: ContextDep) -
 )
 def replace_alert_settings(account_id: str, body: ReplaceAlertSettings, context: ContextDep) -> AlertSettings:
     """Replace the settings. Each threshold alerts once for a limit; those already reached alert now."""
-    return AlertSettings.of(settings.set_alert_settings(context, account_id, body.tells()))
+    return AlertSettings.of(settings.set_alert_settings(context, account_id, body.domain()))
 
 
 @routes.get(

@@ -44,5 +44,7 @@ def rotate_api_key(
 @routes.change("/api-keys/{key_id}/revoke", "Revoke an API key", *WRITE_ERRORS, "not_found")
 def revoke_api_key(key_id: str, context: ContextDep, body: RevokeApiKey | None = None) -> ApiKey:
     """Revoke a key; every replica rejects it within a second. Every key can revoke itself."""
-    told = body or RevokeApiKey()
-    return ApiKey.of(api_keys.revoke_key(context, key_id, told.reason, include_successors=told.include_successors))
+    revocation = body or RevokeApiKey()
+    return ApiKey.of(
+        api_keys.revoke_key(context, key_id, revocation.reason, include_successors=revocation.include_successors)
+    )

@@ -185,7 +185,7 @@ class ReplaceAlertSettings(Body):
         description="Alert if the limit is forecast to be exhausted within so many days; 0: never.",
     )
 
-    def tells(self) -> DomainAlertSettings:
+    def domain(self) -> DomainAlertSettings:
         """Convert to the domain."""
         return DomainAlertSettings(tuple(self.thresholds), self.forecast_days)
 

@@ -63,7 +63,7 @@ class Body(Input):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _told_within_reason(cls, given: object, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _bound_errors(cls, given: object, read: ModelWrapValidatorHandler[Self]) -> Self:
         """Summarize the errors of a thoroughly invalid body; locating half a million errors takes seconds."""
         try:
             return read(given)
@@ -93,7 +93,7 @@ T = TypeVar("T", bound=Output)
 
 
 Infinity = TypeAliasType(
-    # An enum, not a constant: generated clients then tell it from a number.
+    # An enum, not a constant: generated clients then distinguish it from a number.
     "Infinity",
     Annotated[Literal["Infinity"], WithJsonSchema({"enum": ["Infinity"], "type": "string"})],
 )

@@ -57,8 +57,8 @@ def create_population(
         other = waiting.proposed["name"]
         if look_alike(terms.name, other):
             raise NameTakenError(f"{waiting.id} proposes {other!r} already; decide it first.", name=other)
-    told = f"The population {terms.name}: another person has to approve it."
-    return propose(tx, context, ProposalKind.POPULATION, None, population_payload(terms, population), told)
+    summary = f"The population {terms.name}: another person has to approve it."
+    return propose(tx, context, ProposalKind.POPULATION, None, population_payload(terms, population), summary)
 
 
 def approve_population(tx: Connection, context: RequestContext, proposal: Proposal) -> None:

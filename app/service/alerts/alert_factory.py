@@ -58,7 +58,7 @@ def stale_reservation_alert(run: Account, reservation: Reservation, silent_since
 def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: datetime, *, lapsed: bool) -> Alert:
     """Build the alert that a reservation ended without its trainer, and its remaining steps were charged.
 
-    The reservation is as it was while active; `lapsed` tells whether the lease had expired.
+    The reservation is as it was while active; `lapsed`: whether the lease had expired.
     """
     facts = _of_plan(reservation) | {"steps_forfeited": steps, "lapsed": lapsed}
     return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
@@ -70,11 +70,11 @@ def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, An
 
 def _account_payload(account: Account) -> dict[str, Any]:
     """Build the payload of an account."""
-    told: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
+    payload: dict[str, Any] = {"account": account.id, "account_path": account.path, "account_kind": str(account.kind)}
     if account.limit is not None:
-        told |= json_finite(epsilon=account.epsilon())
-        told |= {"epsilon_limit": account.limit.epsilon, "delta": account.limit.delta}
-    return told
+        payload |= json_finite(epsilon=account.epsilon())
+        payload |= {"epsilon_limit": account.limit.epsilon, "delta": account.limit.delta}
+    return payload
 
 
 def _of_plan(reservation: Reservation) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class WebhookSender:
     def _open_pool(self) -> "httpcore.AsyncConnectionPool":
         import httpcore  # noqa: PLC0415 - see `guarded_backend`
 
-        from app.service.alerts.guarded_backend import GuardedBackend  # noqa: PLC0415 - as said there
+        from app.service.alerts.guarded_backend import GuardedBackend  # noqa: PLC0415 - imports httpcore
 
         return httpcore.AsyncConnectionPool(
             ssl_context=_ssl_context(),

@@ -101,5 +101,5 @@ def _alert(tx: Connection, organisation_id: str, record: AccountRecord, now: dat
     seen, days = forecast_limit(tx, organisation_id, record, now), record.alert_settings.forecast_days
     known = seen.since is not None and now - seen.since >= LEAST_KNOWN
     if known and seen.exhaustion_at is not None and seen.exhaustion_at <= now + timedelta(days=days):
-        told = forecast_alert(record.account, days, seen.forecast, seen.exhaustion_at, now)
-        alerts.add(tx, organisation_id, [told])
+        alert = forecast_alert(record.account, days, seen.forecast, seen.exhaustion_at, now)
+        alerts.add(tx, organisation_id, [alert])

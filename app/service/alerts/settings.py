@@ -40,7 +40,7 @@ def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:
         return find_account(tx, context, account).alert_settings
 
 
-def set_alert_settings(context: RequestContext, account: str, tells: AlertSettings) -> AlertSettings:
+def set_alert_settings(context: RequestContext, account: str, after: AlertSettings) -> AlertSettings:
     """Replace the alert settings of an account; needs WEBHOOK_MANAGE.
 
     Thresholds that are already reached create their alerts at once, unless they exist.
@@ -49,16 +49,16 @@ def set_alert_settings(context: RequestContext, account: str, tells: AlertSettin
         InvalidInputError: the thresholds do not increase, are too many, or out of range.
     """
     context.require_permission(Permission.WEBHOOK_MANAGE)
-    check_thresholds(tells.thresholds)
+    check_thresholds(after.thresholds)
 
     def replace(tx: Connection) -> AlertSettings:
         record = find_path_of(tx, context, account)[-1]
         changed, before = record.account, record.alert_settings
-        account_writes.set_alert_settings(tx, context.organisation_id, changed, tells, context.now)
-        context.record(tx, AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(tells))
-        passed = tells.thresholds[: reached(changed, tells.thresholds)]
+        account_writes.set_alert_settings(tx, context.organisation_id, changed, after, context.now)
+        context.record(tx, AuditAction.ALERT_SETTINGS_REPLACED, changed.id, asdict(before), asdict(after))
+        passed = after.thresholds[: reached(changed, after.thresholds)]
         alerts.add(tx, context.organisation_id, threshold_alerts(changed, passed, context.now))
-        return tells
+        return after
 
     return run_effect(context, replace)
 

@@ -128,13 +128,13 @@ def _lines(
 ) -> Iterator[dict[str, Any] | str]:
     owner = root.organisation_id
     paths = {key: [name for name, _ in path] for key, path in raw_rows.ancestors(tx, owner).items()}
-    beneath = {account_id for (_, account_id), path in paths.items() if root.id in path}
-    runs = [run for run in raw_rows.list_runs(tx, owner) if run.id in beneath]
+    subtree = {account_id for (_, account_id), path in paths.items() if root.id in path}
+    runs = [run for run in raw_rows.list_runs(tx, owner) if run.id in subtree]
     budgets = raw_rows.charged_budgets(tx, owner)
-    above = {account_id for run in runs for account_id in paths[owner, run.id]} - beneath
-    _require_readable(damaged, beneath | above)
-    chosen = [one.account for one in kept if one.organisation_id == owner and one.id in beneath | above]
-    reservations = [one for one in raw_rows.list_reservations(tx, owner).values() if one.run_id in beneath]
+    above = {account_id for run in runs for account_id in paths[owner, run.id]} - subtree
+    _require_readable(damaged, subtree | above)
+    chosen = [one.account for one in kept if one.organisation_id == owner and one.id in subtree | above]
+    reservations = [one for one in raw_rows.list_reservations(tx, owner).values() if one.run_id in subtree]
     whole = root.account.kind is AccountKind.POPULATION
     yield {
         "type": "header",
@@ -151,7 +151,7 @@ def _lines(
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
         limits = _limits(account, state.accounts.get(account.id))
         tree = {"accounts": paths[owner, account.id], "parents": charged}
-        yield _account(account, tree, limits, complete=account.id in beneath)
+        yield _account(account, tree, limits, complete=account.id in subtree)
     for run in runs:
         yield _run(run)
     for reservation in reservations:

@@ -142,7 +142,7 @@ MOST_GATHERED_SECONDS = 3600.0
 """Upper bound of the interval, which doubles while failures continue. After this long without a failure, the next one
 is recorded at once. The audit log is never deleted, and anyone who knows a key's id can fail without end."""
 
-NOBODY = "unauthenticated"
+ANONYMOUS = "unauthenticated"
 
 _logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class FailedAttemptLog:
     def _write(self, db: Database, tried: FailedAttempt, why: dict[str, int], request_id: str | None) -> None:
         act = AuditEvent(tried.action, tried.subject, after={**tried.facts, "times": dict(why)})
 
-        actor = Actor(NOBODY, request_id)
+        actor = Actor(ANONYMOUS, request_id)
         try:
             now = db.clock.now()
             db.transact(tried.organisation_id, lambda tx: record_event(tx, tried.organisation_id, actor, act, now))

@@ -188,8 +188,8 @@ class Authenticator:
 
     def close(self) -> None:
         """Write the failed attempts that are not written yet."""
-        for door in self._breakers.values():
-            self._failures.flush(door.db, all_of_them=True)
+        for breaker in self._breakers.values():
+            self._failures.flush(breaker.db, all_of_them=True)
 
     def _authenticate_person(self, token: str, header: bytes, request_id: str | None) -> Principal:
         if self.oidc is None:

@@ -26,10 +26,10 @@ class TokenBuckets:
     need no memory. A rate of 0 means no limit.
     """
 
-    def __init__(self, per_second: float, burst: int, told: str) -> None:
+    def __init__(self, per_second: float, burst: int, detail: str) -> None:
         self._token = 1 / per_second if per_second else 0.0
         self._room = self._token * (burst - 1) + _ROUNDING
-        self._told = told
+        self._detail = detail
         self._full_at: dict[str, float] = {}
 
     def take(self, name: str) -> None:
@@ -40,7 +40,7 @@ class TokenBuckets:
         full_at = self._full_at.get(name, now)
         lacking = full_at - now - self._room
         if lacking > 0:
-            raise RateLimitedError(self._told, retry_after=math.ceil(lacking))
+            raise RateLimitedError(self._detail, retry_after=math.ceil(lacking))
         if len(self._full_at) >= MOST_BUCKETS:
             self._forget(now)
         self._full_at[name] = max(now, full_at) + self._token

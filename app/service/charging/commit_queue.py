@@ -63,7 +63,7 @@ CommandResult = StepResult | LedgerError | AccountingError | NotReady
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
-_NOBODYS_FAULT = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
+_OUTAGES = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
 """Failures of the database itself; retrying each command alone would only take longer."""
 
 _logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class CommitQueue:
         try:
             outcomes = await self._tried(commands)
         except Exception as error:
-            foreseen = isinstance(error, _NOBODYS_FAULT)
+            foreseen = isinstance(error, _OUTAGES)
             metrics.count_failed_group(foreseen=foreseen)
             why = error_summary(error)
             # Tracebacks of a database outage would flood the log.

@@ -190,14 +190,14 @@ def _by_the_accounts(
     fingerprint: str,
 ) -> Decision:
     """Admit, refuse or record steps against every account of the path."""
-    request, ready, now = command.request, command.context.costs, command.context.now
+    request, computed, now = command.request, command.context.costs, command.context.now
     _require_allowed(work, command, run, path, steps)
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, now)
     costs = work.costs_of(path[0])
-    require_planned(path, ready)
-    priced = price_steps(path[0], steps, costs, ready)
+    require_planned(path, computed)
+    priced = price_steps(path[0], steps, costs, computed)
     outcome: Admission | Refusal
     if request.mode is Mode.REPORT:
         outcome = record(path, priced)
@@ -205,14 +205,14 @@ def _by_the_accounts(
         fitting = first_that_fit(path, priced) if request.on_exceed is OnExceed.TRUNCATE else 0
         if fitting:
             steps = first_steps(steps, fitting)
-            priced = price_steps(path[0], steps, costs, ready)
-        outcome = admit(path, priced, ready.noise_that_fits)
+            priced = price_steps(path[0], steps, costs, computed)
+        outcome = admit(path, priced, computed.noise_that_fits)
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
         return work.append(run, _decision(command, run, steps, fingerprint, outcome))
     decision = _decision(command, run, steps, fingerprint, outcome)
-    if ready.prices:  # only then may the ledger lack any
+    if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)
     work.charge(outcome.accounts, priced, now)
     if outcome.overdrawn or not outcome.steps_remaining:

@@ -52,8 +52,8 @@ class Excess:
     def facts(self) -> dict[str, object]:
         """Serialize for a proposal; infinity becomes null."""
         amounts = {"others": self.others, "promised": self.promised}
-        told = {name: None if amount == inf else amount for name, amount in amounts.items()}
-        return {"account": self.path, "bound": self.bound, **told}
+        finite = {name: None if amount == inf else amount for name, amount in amounts.items()}
+        return {"account": self.path, "bound": self.bound, **finite}
 
 
 def find_excess(
@@ -166,14 +166,14 @@ def propose_run(
     }
     if excess is None:
         does = "plans to" if planned and own.limit is None else "may"
-        told = f"{own.path} {does} spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
+        summary = f"{own.path} {does} spend {_epsilon(size.epsilon)}; above {most:g} another person has to approve it."
     else:
         facts["unapproved"] = excess.facts()
-        told = (
+        summary = (
             f"{own.path} may spend {_epsilon(excess.promised)}; other runs under {excess.path} without "
             f"approval have {_epsilon(excess.others)}, and all of them may have {excess.bound:g} without an approval."
         )
-    propose(tx, context, ProposalKind.RUN, own.id, facts, told)
+    propose(tx, context, ProposalKind.RUN, own.id, facts, summary)
 
 
 def _epsilon(number: float) -> str:

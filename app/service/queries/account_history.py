@@ -119,14 +119,14 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     found = [one for one in usage_history.sample_decisions(tx, organisation_id, account.id, each) if one.charged]
     if not found or account.spent.is_zero:
         return AccountHistory(account, (), (), None, (), (), decisions, len(found), exact=True)
-    told = usage_history.events_of(tx, organisation_id, account.id, each, EVENTS)
+    events = usage_history.events_of(tx, organisation_id, account.id, each, EVENTS)
     prices = CostTable.of(organisation_id, account)
-    keys = {key for one in found for key, _ in told.get((one.run_id, one.position), ())}
+    keys = {key for one in found for key, _ in events.get((one.run_id, one.position), ())}
     moments = _moments(record, found, max_points)
     whole = all(part.decisions <= each for part in parts)
     grown = spend_series(
         found,
-        told,
+        events,
         {part.run_id: part.child_id for part in parts},
         dp_events.find_curves(tx, prices, keys),
         moments,
@@ -174,12 +174,14 @@ def _shares(
     ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
     named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
     names = overview_queries.names_of(tx, organisation_id, named)
-    told = [ChildShare(child, names[child].path, names[child].kind, tuple(shares[child].tolist())) for child in named]
+    children = [
+        ChildShare(child, names[child].path, names[child].kind, tuple(shares[child].tolist())) for child in named
+    ]
     others = ranked[len(named) :]
     if others:
         rest = np.sum([shares[child] for child in others], axis=0)
-        told.append(ChildShare(None, f"{len(others)} others", None, tuple(rest.tolist())))
-    return float(orders(account.grid_version)[place]), tuple(told)
+        children.append(ChildShare(None, f"{len(others)} others", None, tuple(rest.tolist())))
+    return float(orders(account.grid_version)[place]), tuple(children)
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:
@@ -189,5 +191,5 @@ def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[Li
 
 
 def _limit(facts: str | None) -> Limit:
-    told = json.loads(facts or "{}")["limit"]
-    return Limit(told["epsilon"], told["delta"])
+    limit = json.loads(facts or "{}")["limit"]
+    return Limit(limit["epsilon"], limit["delta"])

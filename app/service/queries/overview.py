@@ -112,9 +112,9 @@ def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]
     `shown` has the parents of its accounts, as far as they are within the caller's scope.
     """
     ids = {each.id for each in shown}
-    beneath: dict[str | None, list[AccountStatus]] = {}
+    children_of: dict[str | None, list[AccountStatus]] = {}
     for each in shown:
-        beneath.setdefault(each.parent_id if each.parent_id in ids else None, []).append(each)
+        children_of.setdefault(each.parent_id if each.parent_id in ids else None, []).append(each)
     hidden: dict[str, int] = {}
     parents = {each.id: each.parent_id for each in everything}
     for each in everything:
@@ -124,10 +124,10 @@ def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]
             at = None if at in ids else parents.get(at)
 
     def grow(status: AccountStatus) -> AccountTree:
-        children = sorted(map(grow, beneath.get(status.id, [])), key=_sort_key)
+        children = sorted(map(grow, children_of.get(status.id, [])), key=_sort_key)
         return AccountTree(status, tuple(children), hidden.get(status.id, 0))
 
-    return tuple(sorted(map(grow, beneath.get(None, [])), key=_sort_key))
+    return tuple(sorted(map(grow, children_of.get(None, [])), key=_sort_key))
 
 
 def _sort_key(tree: AccountTree) -> tuple[int, float, str]:

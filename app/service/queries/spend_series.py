@@ -146,10 +146,10 @@ def _by_event(found: list[Sample], events: Events) -> dict[str, tuple[list[float
     kept: dict[str, tuple[list[float], list[float]]] = {}
     before: Sample | None = None
     for each in found:
-        told = events.get((each.run_id, each.position), ())
-        asked = sum(count for _, count in told)
+        counts = events.get((each.run_id, each.position), ())
+        asked = sum(count for _, count in counts)
         weight = _steps_since(before, each) / asked if asked else 0.0
-        for key, count in told:
+        for key, count in counts:
             at, cumulated = kept.setdefault(key, ([], []))
             at.append(each.at.timestamp())
             cumulated.append((cumulated[-1] if cumulated else 0.0) + count * weight)

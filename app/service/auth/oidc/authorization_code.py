@@ -220,13 +220,13 @@ class OidcClient:
 
 
 def _endpoints(terms: OidcConfig) -> _Endpoints:
-    told = configuration_of(terms)
-    methods = told.get("token_endpoint_auth_methods_supported")
+    configuration = configuration_of(terms)
+    methods = configuration.get("token_endpoint_auth_methods_supported")
     basic = not isinstance(methods, list) or "client_secret_basic" in methods
     return _Endpoints(
-        authorization=check_url(str(told.get("authorization_endpoint")), terms.issuer),
-        token=check_url(str(told.get("token_endpoint")), terms.issuer),
+        authorization=check_url(str(configuration.get("authorization_endpoint")), terms.issuer),
+        token=check_url(str(configuration.get("token_endpoint")), terms.issuer),
         secret_in_body=not basic,
-        names_itself=told.get("authorization_response_iss_parameter_supported") is True,
+        names_itself=configuration.get("authorization_response_iss_parameter_supported") is True,
         read_at=monotonic(),
     )

@@ -128,10 +128,10 @@ def configuration_of(terms: OidcConfig) -> dict[str, object]:
     Raises:
         HTTPError, OSError, HTTPException, ValueError: there is none, or it names another issuer.
     """
-    told = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
-    if told.get("issuer") != terms.issuer:
+    configuration = fetched_from(f"{terms.issuer.rstrip('/')}/.well-known/openid-configuration")
+    if configuration.get("issuer") != terms.issuer:
         raise ValueError("its configuration names another issuer than EPSILON_LEDGER_OIDC_ISSUER")
-    return told
+    return configuration
 
 
 def said(error: Exception) -> str:

@@ -115,9 +115,9 @@ class JwksCache:
         return terms.jwks_url or check_url(str(configuration_of(terms).get("jwks_uri")), terms.issuer)
 
 
-def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
+def _signing_keys(key_set: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
     """Select the signing keys of a set; RFC 7517 asks to skip the others."""
-    listed = told.get("keys")
+    listed = key_set.get("keys")
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
         raise ValueError(f"its key set has no list `keys`, or one of more than {MOST_KEYS}")
     by_id: dict[str, tuple[SigningKey, ...]] = {}
@@ -133,11 +133,11 @@ def _signing_keys(told: dict[str, object]) -> dict[str, tuple[SigningKey, ...]]:
     return by_id
 
 
-def _public(told: dict[str, object]) -> Key | None:
+def _public(jwk: dict[str, object]) -> Key | None:
     """Import a public key that can sign; None: another kind, or malformed."""
-    if told.get("kty") not in {"RSA", "EC", "OKP"} or "d" in told:
+    if jwk.get("kty") not in {"RSA", "EC", "OKP"} or "d" in jwk:
         return None
-    given = {name: told.get(name) for name in ("kty", "n", "e", "crv", "x", "y")}
+    given = {name: jwk.get(name) for name in ("kty", "n", "e", "crv", "x", "y")}
     if given["kty"] == "RSA" and len(str(given["n"])) * 6 < LEAST_RSA_BITS:
         return None  # the library would log a warning
     try:

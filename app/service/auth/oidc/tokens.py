@@ -57,8 +57,8 @@ _REGISTRY: Final = _Registry(algorithms=list(KINDS), strict_check_header=False)
 class TokenRefusedError(AuthenticationError):
     """Refusal of a token that the provider signed; the audit log has the reason."""
 
-    def __init__(self, why: str, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, why: str, detail: str) -> None:
+        super().__init__(detail)
         self.why = why
 
 
@@ -112,8 +112,8 @@ def check_sign_in(claims: Mapping[str, object], client_id: str, nonce: str) -> N
     Raises:
         TokenRefusedError: it belongs to another login, or to several clients.
     """
-    told = claims.get("nonce")
-    if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):
+    claimed = claims.get("nonce")
+    if not isinstance(claimed, str) or not compare_digest(claimed.encode(), nonce.encode()):
         raise TokenRefusedError("wrong_nonce", "The provider's answer belongs to another sign-in.")
     audience = claims.get("aud")
     several = isinstance(audience, list) and len(audience) > 1
