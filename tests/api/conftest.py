@@ -11,6 +11,14 @@ from tests.api.trainer import Trainer
 from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
 from tests.persistence.dump import Dump, dump
 
+LIMIT = {"epsilon": 1.0, "delta": 1e-5}
+POPULATION = {
+    "name": "people",
+    "privacy_unit": "user",
+    "neighboring_relation": "add_or_remove_one",
+    "limit": LIMIT,
+}
+
 
 @dataclass(frozen=True)
 class SeededLedger:

@@ -7,16 +7,9 @@ import pytest
 from app.accounting.curves import GRID_VERSION, finite_orders
 from app.ledger.accounts import MAX_DEPTH
 from app.ledger.filters import FilterKind, smallest_useful_epsilon
-from tests.api.conftest import SeededLedger
+from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.conftest import SAMPLED, Ledger
 
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
-POPULATION = {
-    "name": "people",
-    "privacy_unit": "user",
-    "neighboring_relation": "add_or_remove_one",
-    "limit": LIMIT,
-}
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 100.0}
 
 

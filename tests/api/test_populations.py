@@ -4,16 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import SeededLedger
+from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.conftest import SAMPLED, Ledger
 
-LIMIT = {"epsilon": 1.0, "delta": 1e-5}
-POPULATION = {
-    "name": "people",
-    "privacy_unit": "user",
-    "neighboring_relation": "add_or_remove_one",
-    "limit": LIMIT,
-}
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 100.0}
 UNSAMPLED = {"type": "poisson_sampled", "sampling_probability": 1, "event": GAUSSIAN}
 

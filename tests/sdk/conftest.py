@@ -1,4 +1,4 @@
-"""A client whose ledger, network and clock are all in memory."""
+"""Clients: one whose ledger, network and clock are all in memory, and those of real servers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from epsilon_ledger import LedgerClient, Run
-from tests.conftest import Ledger, open_ledger
+from tests.conftest import Ledger, LiveServer, open_ledger
 from tests.sdk.fake_ledger import KEY, RUN_ID, URL, FakeLedger
 from tests.sdk.simulation import Simulation, clock_of_all, new_world
 
@@ -52,6 +52,20 @@ def run(client: LedgerClient, ledger: FakeLedger) -> Run:
     made = client.get_run(RUN_ID)
     ledger.requests.clear()
     return made
+
+
+@pytest.fixture
+def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
+    """A client of a real server, with the key of an admin."""
+    with LedgerClient(live_server.url, live_server.key("admin")) as made:
+        yield made
+
+
+@pytest.fixture
+def trainer(live_server: LiveServer) -> Iterator[LedgerClient]:
+    """A client of a real server, with the key of a trainer."""
+    with LedgerClient(live_server.url, live_server.key("trainer")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import re
 import threading
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,18 +50,6 @@ class LosingTransport(httpx.HTTPTransport):
             response.read()
             raise httpx.ReadTimeout("lost on the way back", request=request)
         return response
-
-
-@pytest.fixture
-def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        yield client
-
-
-@pytest.fixture
-def trainer(live_server: LiveServer) -> Iterator[LedgerClient]:
-    with LedgerClient(live_server.url, live_server.key("trainer")) as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The monitor against a real server: it knows how long a training may last, and the training lasts so long."""
 
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
@@ -8,18 +7,11 @@ import pytest
 from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussian, poisson_sampled
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.monitor import PrivacyMonitor
-from tests.conftest import LiveServer
 from tests.sdk.test_live_server import open_budget
 
 DATA: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}
 """Twenty steps an epoch."""
 STEP = poisson_sampled(0.05, gaussian(1.5))
-
-
-@pytest.fixture
-def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        yield client
 
 
 def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  # noqa: ANN401 - passed on

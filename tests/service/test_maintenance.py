@@ -1,6 +1,7 @@
 """Maintenance outlives whatever goes wrong, and does not fill the log with it."""
 
 import asyncio
+from collections.abc import Sized
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,19 @@ from app.service import maintenance
 from tests.conftest import Ledger
 
 DOWN = OperationalError("SELECT 1", {}, Exception("connection refused\nis the server running?"))
+
+
+def _maintain(ledger: Ledger, looks: Sized, most: int) -> None:
+    """Run maintenance until it has looked so often."""
+
+    async def work() -> None:
+        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
+        async with asyncio.timeout(30):
+            while len(looks) < most:  # noqa: ASYNC110 - another thread looks
+                await asyncio.sleep(0.01)
+        keeping.cancel()
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(("error", "traced"), [(DOWN, False), (LookupError("a bug"), True)])
@@ -34,14 +48,7 @@ def test_a_look_that_fails_is_logged_and_the_next_one_comes(
     monkeypatch.setattr(maintenance, "expire_reservations", look)
     monkeypatch.setattr(maintenance, "LOOK_SECONDS", 0.01)
 
-    async def work() -> None:
-        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
-        async with asyncio.timeout(30):
-            while len(looks) < 3:  # noqa: ASYNC110 - another thread looks
-                await asyncio.sleep(0.01)
-        keeping.cancel()
-
-    asyncio.run(work())
+    _maintain(ledger, looks, 3)
     [record] = [record for record in caplog.records if "maintenance" in record.message]
     assert bool(record.exc_info) == traced
     assert "\n" not in record.message
@@ -58,12 +65,5 @@ def test_no_lease_is_forfeited_that_may_still_run_by_the_databases_clock(
     for work in ("expire_reservations", "alert_stale_reservations"):
         monkeypatch.setattr(maintenance, work, lambda _, now, work=work: looked.append((work, now)))
 
-    async def keep() -> None:
-        keeping = asyncio.create_task(maintenance.run_maintenance(ledger.database))
-        async with asyncio.timeout(30):
-            while len(looked) < 2:  # noqa: ASYNC110 - another thread looks
-                await asyncio.sleep(0.01)
-        keeping.cancel()
-
-    asyncio.run(keep())
+    _maintain(ledger, looked, 2)
     assert looked[:2] == [("expire_reservations", earliest), ("alert_stale_reservations", earliest)]

@@ -2,7 +2,6 @@
 
 import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,7 +13,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, PrivacyFilter, Problem, Run
-from tests.conftest import LiveServer
 from tests.sdk.fake_ledger import REFUSAL
 
 # Read when MLflow is imported: tests tell nobody that they ran.
@@ -150,18 +148,6 @@ def make_private(engine: PrivacyEngine, loader: DataLoader[Any] | None = None, *
         module, optimizer, criterion, private = made
         return Training(module, optimizer, private, criterion)
     return Training(*made)
-
-
-@pytest.fixture
-def admin(live_server: LiveServer) -> Iterator[LedgerClient]:
-    with LedgerClient(live_server.url, live_server.key("admin")) as client:
-        yield client
-
-
-@pytest.fixture
-def trainer(live_server: LiveServer) -> Iterator[LedgerClient]:
-    with LedgerClient(live_server.url, live_server.key("trainer")) as client:
-        yield client
 
 
 def open_budget(admin: LedgerClient, epsilon: float, privacy_filter: PrivacyFilter = "adaptive") -> str:
