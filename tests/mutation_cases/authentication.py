@@ -44,7 +44,7 @@ CASES = (
     Mutation(
         "half a surrogate pair in a cookie or a token is taken for text",
         "app/service/json_values.py",
-        "        require_characters(told)\n",
+        "        require_characters(parsed)\n",
         "",
         ("tests/dashboard/test_hostile_strings.py", "tests/api/test_oidc_tokens.py"),
     ),
@@ -109,7 +109,7 @@ CASES = (
     Mutation(
         "an identity provider's token for another sign-in signs in",
         "app/service/auth/oidc/tokens.py",
-        "if not isinstance(told, str) or not compare_digest(told.encode(), nonce.encode()):",
+        "if not isinstance(claimed, str) or not compare_digest(claimed.encode(), nonce.encode()):",
         "if False:",
         ("tests/dashboard/test_oidc_login.py",),
     ),
