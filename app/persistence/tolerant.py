@@ -19,7 +19,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     cast,
+    select,
     type_coerce,
 )
 from sqlalchemy.engine import result_tuple
@@ -77,7 +79,8 @@ def refuse(cell: DamagedCell) -> NoReturn:
 class TolerantQuery:
     """A SELECT of table columns that is read cell by cell.
 
-    Neither the driver nor SQLAlchemy types convert values: one failure would abort the whole result.
+    Neither the driver nor SQLAlchemy types convert values: one failure would abort the whole result. It is built once,
+    for one organisation and for all: building takes longer than reading a few rows.
 
     Args:
         statement: selects columns; those of its first table have the key that identifies a row.
@@ -105,6 +108,8 @@ class TolerantQuery:
         self._spare = frozenset(spare)
         self._row: Callable[[list[Any]], Row[Any]] = result_tuple([str(name) for name, _, _ in selected])
         driving = self._columns[0].table
+        owner = driving.c["organisation_id" if "organisation_id" in driving.c else "id"]
+        self._of_one = self._statement.where(owner == bindparam("of_organisation"))
         known = {*driving.primary_key.columns.keys(), *_OWNERS}
         self._named = [
             (place, column.name)
@@ -113,11 +118,15 @@ class TolerantQuery:
         ]
 
     def rows(
-        self, tx: Connection, report: Report = refuse, parameters: Mapping[str, object] | None = None
+        self, tx: Connection, organisation_id: str | None, report: Report = refuse, **parameters: object
     ) -> Iterator[Row[Any]]:
-        """Yield the readable rows with columns as attributes; report the other cells."""
+        """Yield the readable rows of one or every organisation, with columns as attributes; report the other cells."""
         cells = self._cells
-        for row in tx.execute(self._statement, parameters or {}):
+        if organisation_id is None:
+            result = tx.execute(self._statement, parameters)
+        else:
+            result = tx.execute(self._of_one, parameters | {"of_organisation": organisation_id})
+        for row in result:
             try:
                 read = [cell(value) for cell, value in zip(cells, row, strict=True)]
             except DAMAGED:
@@ -128,14 +137,10 @@ class TolerantQuery:
             yield self._row(read)
 
     def objects(
-        self,
-        tx: Connection,
-        make: Callable[[Row[Any]], T],
-        report: Report = refuse,
-        parameters: Mapping[str, object] | None = None,
+        self, tx: Connection, organisation_id: str | None, make: Callable[[Row[Any]], T], report: Report = refuse
     ) -> Iterator[T]:
         """Yield `make` of the readable rows; report rows for which it fails."""
-        for row in self.rows(tx, report, parameters):
+        for row in self.rows(tx, organisation_id, report):
             try:
                 made = make(row)
             except DAMAGED as fault:
@@ -160,6 +165,11 @@ class TolerantQuery:
         named = {name: row[place] for place, name in self._named}
         why = str(fault) if str(fault) and not isinstance(fault, LookupError) else f"{type(fault).__name__} {fault}"
         return DamagedCell(table, column, named, _printable(why))
+
+
+def by_key(table: Table, contents: Contents | None = None) -> TolerantQuery:
+    """Build the query for all rows of a table, by primary key."""
+    return TolerantQuery(select(table).order_by(*table.primary_key), contents)
 
 
 def _column(element: Any) -> Column[Any]:  # noqa: ANN401 - a column, or its label

@@ -24,7 +24,7 @@ from app.persistence.repositories.account_values import (
     read_weights,
 )
 from app.persistence.repositories.dp_events import CostCache
-from app.persistence.repositories.expressions import NO_RUN, join_on, matches, owned_by, read_page
+from app.persistence.repositories.expressions import NO_RUN, join_on, matches, read_page
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
 from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
@@ -142,14 +142,6 @@ class StoredAccount:
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredAccount]:
     """List all accounts of one or every organisation, ancestors first, reporting damage."""
-    query = TolerantQuery(
-        _ACCOUNTS.outerjoin(populations, _IN_POPULATION)
-        .where(owned_by(accounts, organisation_id))
-        .order_by(accounts.c.organisation_id, accounts.c.depth, accounts.c.id),
-        _CONTENTS,
-        [kept_balances, populations],
-        _SPARE,
-    )
     book = CostCache()
 
     def kept(row: Row[Any]) -> StoredAccount:
@@ -157,7 +149,7 @@ def list_all(tx: Connection, organisation_id: str | None = None, report: Report 
         population = record.population if record.account.kind is AccountKind.POPULATION else None
         return StoredAccount(row.organisation_id, record, population, row.name_skeleton)
 
-    return query.objects(tx, kept, report)
+    return _STORED.objects(tx, organisation_id, kept, report)
 
 
 def find_many(tx: Connection, book: CostCache, organisation_id: str, account_ids: Sequence[str]) -> list[AccountRecord]:
@@ -259,3 +251,12 @@ _CONTENTS: Final[Contents] = {
 
 _SPARE: Final = (accounts.c.policy, accounts.c.organisation_policy)
 """Columns that no balance depends on."""
+
+_STORED: Final = TolerantQuery(
+    _ACCOUNTS.outerjoin(populations, _IN_POPULATION).order_by(
+        accounts.c.organisation_id, accounts.c.depth, accounts.c.id
+    ),
+    _CONTENTS,
+    [kept_balances, populations],
+    _SPARE,
+)

@@ -25,6 +25,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.runs import ChargingMode
+from app.persistence import tolerant
 from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.repositories.expressions import RecordTable, in_period, join_on, matches, owned_by, read_page
@@ -52,6 +53,10 @@ from app.persistence.tolerant import Contents, Report, TolerantQuery, json_objec
 
 _ENTRIES = RecordTable(audit_entries, AuditEntry)
 _CHECKPOINTS = RecordTable(checkpoints, Checkpoint)
+_STORED_ENTRIES = TolerantQuery(_ENTRIES.select(None).order_by(*audit_entries.primary_key))
+_STORED_CHECKPOINTS = TolerantQuery(
+    _CHECKPOINTS.select(None).order_by(*checkpoints.primary_key), {checkpoints.c.document: json_object}
+)
 
 
 def head(tx: Connection, organisation_id: str) -> tuple[int, bytes]:
@@ -125,8 +130,7 @@ def _subjects(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str
 
 def all_entries(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[AuditEntry]:
     """List the entries of one or every organisation in chain order, reporting damage."""
-    found = _ENTRIES.select(organisation_id).order_by(*audit_entries.primary_key)
-    return TolerantQuery(found).objects(tx, _ENTRIES.read, report)
+    return _STORED_ENTRIES.objects(tx, organisation_id, _ENTRIES.read, report)
 
 
 def unanchored(tx: Connection, organisation_id: str, most: int) -> list[tuple[str, int, bytes]]:
@@ -173,8 +177,7 @@ def all_checkpoints(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> Iterator[Checkpoint]:
     """List the checkpoints of one or every organisation, reporting damage."""
-    found = _CHECKPOINTS.select(organisation_id).order_by(*checkpoints.primary_key)
-    return TolerantQuery(found, {checkpoints.c.document: json_object}).objects(tx, _CHECKPOINTS.read, report)
+    return _STORED_CHECKPOINTS.objects(tx, organisation_id, _CHECKPOINTS.read, report)
 
 
 RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
@@ -195,6 +198,7 @@ _CONTENTS: Final[Contents] = {
     alerts.c.payload: json_object,
     verifications.c.report: json_object,
 }
+_STORED_RECORDS: Final = {table: tolerant.by_key(table, _CONTENTS) for table in (*UNPROVEN, *RECORDED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +213,13 @@ class StoredRecord:
 
 def list_records(tx: Connection, organisation_id: str | None, report: Report) -> Iterator[StoredRecord]:
     """Yield the rows that the audit log proves, reporting damage everywhere."""
-    for table in (*UNPROVEN, *RECORDED):
-        owner = table.c.id if table is organisations else table.c.organisation_id
+    for table, query in _STORED_RECORDS.items():
+        owner = "id" if table is organisations else "organisation_id"
         names = [column.name for column in table.primary_key if column.name != "organisation_id"]
-        here = [] if organisation_id is None else [owner == organisation_id]
-        found = TolerantQuery(select(table).where(*here).order_by(*table.primary_key), _CONTENTS)
-        for row in found.rows(tx, report):
+        for row in query.rows(tx, organisation_id, report):
             if table in RECORDED:  # reading the others is their check
                 cells = row._mapping  # noqa: SLF001 - public, despite its name
-                yield StoredRecord(table.name, cells[owner.name], "/".join(str(cells[name]) for name in names), row)
+                yield StoredRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
 
 
 KEPT: Final = 1000

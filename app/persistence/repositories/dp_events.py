@@ -14,7 +14,7 @@ from app.accounting.rdp import FORMULA_VERSION
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories.expressions import join_on, owned_by
+from app.persistence.repositories.expressions import join_on
 from app.persistence.tables import dp_events, event_costs
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
@@ -56,6 +56,18 @@ def read_event(description: str, key: str) -> DpEvent:
 
 
 # Built once: every group of commands executes it.
+_EVENTS = TolerantQuery(select(dp_events))
+_COSTS = TolerantQuery(
+    select(event_costs, dp_events.c.canonical_json).join(
+        dp_events, join_on(dp_events, event_costs, fingerprint="event_fingerprint")
+    ),
+    {
+        event_costs.c.neighboring_relation: NeighboringRelation,
+        event_costs.c.grid_version: orders,
+        event_costs.c.curve: RdpCurve.from_bytes,
+        event_costs.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
+    },
+)
 _PRICED = select(event_costs.c.event_fingerprint).where(
     event_costs.c.organisation_id == bindparam("of_organisation"),
     event_costs.c.neighboring_relation == bindparam("of_relation"),
@@ -157,25 +169,13 @@ def descriptions(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> Iterator[tuple[str, str, bytes]]:
     """Yield organisation, fingerprint and canonical description of every used event."""
-    used = TolerantQuery(select(dp_events).where(owned_by(dp_events, organisation_id)))
-    for row in used.rows(tx, report):
+    for row in _EVENTS.rows(tx, organisation_id, report):
         yield row.organisation_id, row.fingerprint, row.canonical_json.encode()
 
 
 def list_all(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[StoredCost]:
     """List the prices of one or every organisation, reporting damage."""
-    query = TolerantQuery(
-        select(event_costs, dp_events.c.canonical_json)
-        .join(dp_events, join_on(dp_events, event_costs, fingerprint="event_fingerprint"))
-        .where(owned_by(event_costs, organisation_id)),
-        {
-            event_costs.c.neighboring_relation: NeighboringRelation,
-            event_costs.c.grid_version: orders,
-            event_costs.c.curve: RdpCurve.from_bytes,
-            event_costs.c.curve_delta: lambda delta: RdpCurve.from_bytes(b"", delta),
-        },
-    )
-    return query.objects(tx, _stored, report)
+    return _COSTS.objects(tx, organisation_id, _stored, report)
 
 
 def _stored(row: Row[Any]) -> StoredCost:

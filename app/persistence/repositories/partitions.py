@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, select
 
 from app.ledger.account_records import Attestation, Block
-from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
+from app.persistence.repositories.expressions import RecordTable, join_on
 from app.persistence.tables import account_ancestors, accounts, data_blocks, partition_attestations
 from app.persistence.tolerant import Report, TolerantQuery, refuse
 
 _ATTESTATIONS = RecordTable(partition_attestations, Attestation, {"text": "attestation"})
 _BLOCKS = RecordTable(data_blocks, Block)
+_STORED = (TolerantQuery(select(partition_attestations)), TolerantQuery(select(data_blocks)))
 
 attest = _ATTESTATIONS.add
 add_block = _BLOCKS.add
@@ -37,10 +38,7 @@ def list_all(
     tx: Connection, organisation_id: str | None = None, report: Report = refuse
 ) -> tuple[dict[tuple[str, str], Attestation], dict[tuple[str, str], Block]]:
     """List all attestations and blocks of one or every organisation, reporting damage."""
-    stated, data = (
-        TolerantQuery(select(table).where(owned_by(table, organisation_id))).rows(tx, report)
-        for table in (partition_attestations, data_blocks)
-    )
+    stated, data = (query.rows(tx, organisation_id, report) for query in _STORED)
     return (
         {(row.organisation_id, row.account_id): _ATTESTATIONS.read(row) for row in stated},
         {(row.organisation_id, row.account_id): _BLOCKS.read(row) for row in data},

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
 from app.ledger.decisions import DecisionEntry
+from app.persistence import tolerant
 from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations
@@ -24,7 +25,7 @@ from app.persistence.tables import (
     run_budgets,
     runs,
 )
-from app.persistence.tolerant import Contents, DamagedCell, Report, TolerantQuery, refuse
+from app.persistence.tolerant import DamagedCell, Report, TolerantQuery, refuse
 
 PAGE = 2000
 """Rows fetched at once; a run may have millions."""
@@ -105,7 +106,7 @@ _ENTRIES = TolerantQuery(
         decision_events.c.count.label("times"),
     )
     .outerjoin(decision_events, join_on(decision_events, decisions, run_id="run_id", position="position"))
-    .where(decisions.c.organisation_id == bindparam("of_organisation"), decisions.c.run_id == bindparam("of_run"))
+    .where(decisions.c.run_id == bindparam("of_run"))
     .order_by(decisions.c.position, decision_events.c.item)
     .execution_options(yield_per=PAGE),
     optional=[decision_events],
@@ -116,21 +117,38 @@ _RUNS = RecordTable(runs, StoredRun, {"id": "account_id", "event": "event_finger
 _STORED_RESERVATIONS = RecordTable(reservations, StoredReservation)
 
 # All cells are validated except the curve, which is read with its plan.
-_RESERVATIONS = select(
-    *(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})
-).order_by(*reservations.primary_key)
+_RESERVATIONS = TolerantQuery(
+    select(*(column for column in reservations.c if column.name not in {"reserved_curve", "reserved_delta"})).order_by(
+        *reservations.primary_key
+    )
+)
 _RESERVED = TolerantQuery(
     select(reservations.c.id, reservations.c.run_id, reservations.c.reserved_curve, reservations.c.reserved_delta)
-    .where(
-        reservations.c.organisation_id == bindparam("of_organisation"), reservations.c.id == bindparam("of_reservation")
-    )
+    .where(reservations.c.id == bindparam("of_reservation"))
     .execution_options(yield_per=None)  # a server-side cursor is not worth it for one row
+)
+_STORED_RUNS = tolerant.by_key(runs, {runs.c.deviations: read_deviations})
+_ATTEMPTS = tolerant.by_key(attempts)
+_RESERVATION_ITEMS = tolerant.by_key(reservation_items)
+_RUN_BUDGETS = tolerant.by_key(run_budgets)
+_ANCESTORS = TolerantQuery(
+    select(account_ancestors).order_by(
+        account_ancestors.c.organisation_id,
+        account_ancestors.c.account_id,
+        account_ancestors.c.depth,
+        account_ancestors.c.ancestor_id,
+    )
+)
+_QUARANTINED = TolerantQuery(
+    select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine_reason).where(
+        accounts.c.quarantine_reason.is_not(None)
+    )
 )
 
 
 def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = refuse) -> Iterator[StoredEntry]:
     """Yield a run's decisions in chain order, in constant memory."""
-    found = _ENTRIES.rows(tx, report, {"of_organisation": organisation_id, "of_run": run_id})
+    found = _ENTRIES.rows(tx, organisation_id, report, of_run=run_id)
     for _, rows in groupby(found, attrgetter("position")):
         items: list[tuple[str, int]] = []
         for row in rows:
@@ -150,10 +168,9 @@ def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[s
 def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:
     """List all runs of one or every organisation by key, reporting damage."""
     found = {
-        (row.organisation_id, row.account_id): _RUNS.read(row)
-        for row in _all(runs, organisation_id, {runs.c.deviations: read_deviations}).rows(tx, report)
+        (row.organisation_id, row.account_id): _RUNS.read(row) for row in _STORED_RUNS.rows(tx, organisation_id, report)
     }
-    for row in _all(attempts, organisation_id).rows(tx, report):
+    for row in _ATTEMPTS.rows(tx, organisation_id, report):
         run = found.get((row.organisation_id, row.run_id))
         if run is not None:
             run.attempts[row.attempt] = row.first_step
@@ -166,9 +183,9 @@ def list_reservations(
     """List all reservations of one or every organisation by key, reporting damage."""
     found = {
         (row.organisation_id, row.id): _STORED_RESERVATIONS.read(row)
-        for row in TolerantQuery(_RESERVATIONS.where(owned_by(reservations, organisation_id))).rows(tx, report)
+        for row in _RESERVATIONS.rows(tx, organisation_id, report)
     }
-    for row in _all(reservation_items, organisation_id).rows(tx, report):
+    for row in _RESERVATION_ITEMS.rows(tx, organisation_id, report):
         reservation = found.get((row.organisation_id, row.reservation_id))
         if reservation is not None:
             *_, count, revoked, used = tuple(row)
@@ -183,17 +200,15 @@ def reserved(
     tx: Connection, organisation_id: str, reservation_id: str, report: Report = refuse
 ) -> tuple[bytes, int] | None:
     """Read the bytes and delta of a reservation's curve; None if it is damaged."""
-    asked = {"of_organisation": organisation_id, "of_reservation": reservation_id}
-    found = [(row.reserved_curve, row.reserved_delta) for row in _RESERVED.rows(tx, report, asked)]  # read to its end
+    rows = _RESERVED.rows(tx, organisation_id, report, of_reservation=reservation_id)
+    found = [(row.reserved_curve, row.reserved_delta) for row in rows]  # read to its end
     return found[0] if found else None
 
 
 def ancestors(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, list[Ancestor]]:
     """Read each account's ancestors from the paths' table, by depth and id, itself last."""
     found: dict[Key, list[Ancestor]] = {}
-    order = (*list(account_ancestors.primary_key)[:2], account_ancestors.c.depth, account_ancestors.c.ancestor_id)
-    in_order = select(account_ancestors).where(owned_by(account_ancestors, organisation_id)).order_by(*order)
-    for row in TolerantQuery(in_order).rows(tx, report):
+    for row in _ANCESTORS.rows(tx, organisation_id, report):
         found.setdefault((row.organisation_id, row.account_id), []).append((row.ancestor_id, row.depth))
     return found
 
@@ -203,7 +218,7 @@ def charged_budgets(
 ) -> dict[Key, list[str]]:
     """Read the budgets that each run charges, in order, reporting damage."""
     found: dict[Key, list[str]] = {}
-    for row in _all(run_budgets, organisation_id).rows(tx, report):
+    for row in _RUN_BUDGETS.rows(tx, organisation_id, report):
         budgets = found.setdefault((row.organisation_id, row.run_id), [])
         _count_on(report, run_budgets, "position", row, len(budgets))
         budgets.append(row.budget_id)
@@ -212,10 +227,8 @@ def charged_budgets(
 
 def quarantined(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> dict[Key, str]:
     """Read the quarantine reason of each quarantined account, reporting damage."""
-    found = select(accounts.c.organisation_id, accounts.c.id, accounts.c.quarantine_reason).where(
-        accounts.c.quarantine_reason.is_not(None), owned_by(accounts, organisation_id)
-    )
-    return {(row.organisation_id, row.id): row.quarantine_reason for row in TolerantQuery(found).rows(tx, report)}
+    rows = _QUARANTINED.rows(tx, organisation_id, report)
+    return {(row.organisation_id, row.id): row.quarantine_reason for row in rows}
 
 
 def set_quarantine(
@@ -243,7 +256,3 @@ def _count_on(report: Report, table: Table, column: str, row: Row[Any], due: int
     if cells[column] != due:
         key = {each.name: cells[each.name] for each in table.primary_key.columns if each.name in cells}
         report(DamagedCell(table.name, column, key, f"it is not {due}, which comes next"))
-
-
-def _all(table: Table, organisation_id: str | None, contents: Contents | None = None) -> TolerantQuery:
-    return TolerantQuery(select(table).where(owned_by(table, organisation_id)).order_by(*table.primary_key), contents)
