@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.ledger.errors import LedgerUnavailableError
@@ -68,6 +68,8 @@ MICROSECOND = 2e-6
     st.floats(-DRIFT / 2, DRIFT / 2),
     st.floats(-1e6, 1e6),
 )
+@example([(0.0, 0.0, 3.0, 0.0)], -DRIFT / 2, 0.0)  # the whole way is back, and this machine counts too little of it
+@example([(0.0, 3.0, 0.0, 60.0)], DRIFT / 2, 0.0)
 def test_the_time_lies_between_the_bounds_however_slow_the_way_and_wrong_the_own_clock(
     looks: list[tuple[float, float, float, float]], counts_too_much: float, own_ahead: float
 ) -> None:
