@@ -7,6 +7,7 @@ three are integers rounded up and B_j is an integer rounded down.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -160,9 +161,13 @@ def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], cu
 
     The count is negative if these do not fit; the index is that of the binding account.
     """
-    counts = [UNLIMITED if account.limit is None else account.repetitions(pending, curve) for account in accounts]
+    counts = _repetitions(accounts, pending, curve)
     least = min(counts)
     return least, counts.index(least)
+
+
+def _repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> list[int]:
+    return [UNLIMITED if account.limit is None else account.repetitions(pending, curve) for account in accounts]
 
 
 def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
@@ -191,17 +196,32 @@ def governing_of(path: Sequence[Account]) -> Account:
 
 
 def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[int, Account]:
-    """Count the steps that fit, from the first, and find the binding account."""
+    """Count the steps that fit, from the first, and find the binding account.
+
+    Of accounts that admit equally few steps, the one with the least room for the first refused step binds.
+    """
     pending = zero_curve(accounts[0].grid_version)
     fitting = 0
     for step in steps:
         cost = step.cost
         if not all(account.fits(pending, cost) for account in accounts):  # far faster than counting
-            count, binding = min_repetitions(accounts, (pending,), step.curve)
-            return fitting + max(0, count), accounts[binding]
+            counts = _repetitions(accounts, (pending,), step.curve)
+            least = min(counts)
+            refused = step.curve.times(max(0, least) + 1)
+            tied = [account for account, count in zip(accounts, counts, strict=True) if count == least]
+            return fitting + max(0, least), min(tied, key=lambda account: _relative_room(account, pending, refused))
         pending = pending + cost
         fitting += step.step.count
     raise AssertionError("the whole request fits, and yet it was refused")
+
+
+def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> float:
+    """Compute the largest share of a refused charge that fits at an order; -inf if own deltas refuse it."""
+    own_delta = account.own_delta(pending, refused)
+    gate = account.bounds(own_delta)
+    if own_delta > gate.room:
+        return -inf
+    return float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
 
 
 def _refusal(

@@ -170,6 +170,20 @@ def test_the_numbers_of_a_refusal_add_up(account: AccountMaker) -> None:
     assert refusal.reading.epsilon == refusal.epsilon
 
 
+def test_of_equally_refusing_accounts_the_one_with_the_least_room_is_named(account: AccountMaker) -> None:
+    small, large = PoissonSampled(0.01, Gaussian(1.1)), Gaussian(1.0)
+    for limits, named in (((3.0, 2.5), "child"), ((2.5, 3.0), "parent"), ((3.0, 3.0), "parent")):
+        accounts = [account(limit, name=name) for limit, name in zip(limits, ("parent", "child"), strict=True)]
+        path = chained(*accounts, account(name="run", limited=False))
+        count, _ = repetitions_left(path, small)
+        outcome = admit(path, [StepEvent(small, count)])
+        assert isinstance(outcome, Admission)
+        assert [each.fits(each.price(StepEvent(large, 1)).cost) for each in outcome.accounts] == [False, False, True]
+        refusal = admit(outcome.accounts, [StepEvent(large, 1)])
+        assert isinstance(refusal, Refusal)
+        assert refusal.binding.name == named
+
+
 def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsilon(account: AccountMaker) -> None:
     refusal = admit([account(10.0)], [StepEvent(Gaussian(1e-3), 10**9)])
     assert isinstance(refusal, Refusal)

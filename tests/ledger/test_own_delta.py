@@ -54,6 +54,16 @@ def test_an_account_that_planned_none_admits_one_hundredth_of_its_delta(account:
     assert refused.epsilon_requested == np.inf
 
 
+def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named(account: AccountMaker) -> None:
+    parent, child = (
+        account(epsilon=3.0, delta=delta, name=name) for delta, name in ((1e-5, "parent"), (1e-6, "child"))
+    )
+    path = [charge(each, priced(0.0)) for each in (parent, child)]
+    refused = admit(path, [priced(5e-8, noise=0.5)])  # its curve fits into neither, its delta into the parent's
+    assert isinstance(refused, Refusal)
+    assert refused.binding.name == "child"
+
+
 def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
     frugal = account(epsilon=3.0, delta=1e-5)
     weights = adaptive_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
