@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.accounting.curves import GRID_VERSION, orders
+from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_text
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
@@ -218,3 +219,22 @@ def test_the_account_that_leaves_the_fewest_steps_is_named(ledger: Ledger) -> No
     assert (response["binding_account"], response["binding_account_path"]) == (ids["budget"], "people/division/team")
     assert response["epsilon"] > 0
     assert ledger.get(f"/v1/runs/{ids['run']}").json()["epsilon"] == 0
+
+
+@pytest.mark.parametrize(
+    ("spent", "limit", "requested", "told"),
+    [
+        (1.5, 2.0, 2.5, "1.5000 of 2 (delta 1e-05); with this request it would be 2.5000."),
+        (1.99997, 2.0, 2.00002, "1.99997 of 2 (delta 1e-05); with this request it would be 2.00002."),
+        (2.0, 2.0, 2.0000004, "2.0000000 of 2 (delta 1e-05); with this request it would be 2.0000004."),
+        (1.99996, 1.99998, 2.5, "1.99996 of 1.99998 (delta 1e-05); with this request it would be 2.50000."),
+        (0.5, 0.500001, 0.6, "0.5000 of 0.500001 (delta 1e-05); with this request it would be 0.6000."),
+        (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 (delta 1e-05); with this request it would be infinite."),
+        (1.5, 2.0, 1.5, "1.5000 of 2 (delta 1e-05); with this request it would be 1.5000."),
+    ],
+)
+def test_no_rounding_hides_the_reason_of_a_refusal(
+    spent: float, limit: float, requested: float | str, told: str
+) -> None:
+    facts = REFUSED_EXAMPLE | {"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}
+    assert refusal_text(facts, "mimic", 1).startswith(f"mimic has spent epsilon {told} ")

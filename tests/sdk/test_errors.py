@@ -203,3 +203,22 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
         stack.append((depth, name))
     public = [getattr(epsilon_ledger, name) for name in epsilon_ledger.__all__ if name.endswith("Error")]
     assert sorted(drawn) == sorted((kind.__name__, kind.__base__.__name__) for kind in public)
+
+
+@pytest.mark.parametrize(
+    ("spent", "limit", "requested", "told"),
+    [
+        (1.99888, 2.0, 2.00019, "1.99888 of 2 at delta 1e-05, and this would make it 2.00019."),
+        (1.9999996, 2.0, 2.0000003, "1.9999996 of 2 at delta 1e-05, and this would make it 2.0000003."),
+        (1.5, 2.0000001, 2.5, "1.5 of 2.0000001 at delta 1e-05, and this would make it 2.5."),
+        (2 - 1e-13, 2.0, "Infinity", "1.9999999999999 of 2 at delta 1e-05, and this would make it inf."),
+    ],
+)
+def test_no_rounding_hides_the_reason_of_a_refusal(
+    run: Run, ledger: FakeLedger, spent: float, limit: float, requested: float | str, told: str
+) -> None:
+    members = REFUSAL | {"epsilon": spent, "epsilon_limit": limit, "epsilon_requested": requested}
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **members)))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize()
+    assert f"has spent epsilon {told}" in str(caught.value)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
@@ -198,14 +198,32 @@ def refusal_facts(decision: Decision) -> dict[str, Any]:
     return facts
 
 
+_EPSILONS: Final = ("epsilon", "epsilon_limit", "epsilon_requested")
+
+
+def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, str, str]:
+    """Format the epsilons of a refusal with enough decimals that rounding changes no comparison."""
+    texts = (repr(spent), repr(requested))
+    for decimals in range(4, 11):
+        if _comparisons(round(spent, decimals), limit, round(requested, decimals)) == _comparisons(
+            spent, limit, requested
+        ):
+            texts = (f"{spent:.{decimals}f}", f"{requested:.{decimals}f}")
+            break
+    is_now, became = ("infinite" if text == "inf" else text for text in texts)
+    return is_now, repr(limit).removesuffix(".0"), became
+
+
+def _comparisons(*numbers: float) -> list[bool]:
+    return [one < other for one in numbers for other in numbers]
+
+
 def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
     """Describe a refusal of steps or of a plan."""
-    is_now, became = (
-        "infinite" if facts[name] == "Infinity" else f"{facts[name]:.4f}" for name in ("epsilon", "epsilon_requested")
-    )
+    is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
     fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
     spent = (
-        f"{binding_path} has spent epsilon {is_now} of {facts['epsilon_limit']:g} "
+        f"{binding_path} has spent epsilon {is_now} of {limit} "
         f"(delta {facts['delta']:g}); with this request it would be {became}."
     )
     if facts["rdp"]["held"]:

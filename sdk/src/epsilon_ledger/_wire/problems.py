@@ -144,10 +144,11 @@ class BudgetExceededError(ProblemError):
         if self.noise_multiplier_that_fits is not None:
             whole = "" if self.count == 1 else "all of them with "
             fits.append(f"{whole}a noise multiplier of {self.noise_multiplier_that_fits:.6g} or more")
+        spent, limit, requested = _epsilon_texts(self.epsilon, self.epsilon_limit, self.epsilon_requested)
         return (
             f"{what} refused: {self.binding_account_path} has spent epsilon "
-            f"{self.epsilon:.6g} of {self.epsilon_limit:.6g} at delta {self.delta:g}, and this would make it "
-            f"{self.epsilon_requested:.6g}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
+            f"{spent} of {limit} at delta {self.delta:g}, and this would make it "
+            f"{requested}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
             f"{self._changed()}"
         )
 
@@ -159,3 +160,18 @@ class BudgetExceededError(ProblemError):
             f" The limit was changed from epsilon {change.epsilon_before:g} "
             f"at {change.changed_at:%Y-%m-%d %H:%M:%S %Z} by {change.actor}."
         )
+
+
+def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, str, str]:
+    """Format the epsilons of a refusal with enough digits that rounding changes no comparison."""
+    texts = (repr(spent), repr(requested))
+    for digits in range(6, 11):
+        rounded = (f"{spent:.{digits}g}", f"{requested:.{digits}g}")
+        if _comparisons(float(rounded[0]), limit, float(rounded[1])) == _comparisons(spent, limit, requested):
+            texts = rounded
+            break
+    return texts[0], repr(limit).removesuffix(".0"), texts[1]
+
+
+def _comparisons(*numbers: float) -> list[bool]:
+    return [one < other for one in numbers for other in numbers]
