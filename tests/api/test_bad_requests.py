@@ -141,3 +141,26 @@ def test_a_path_with_a_slash_too_many_is_not_there(shared: SeededLedger, method:
         method, path.format(**shared.ids()), headers=shared.ledger.headers(), follow_redirects=False
     )
     assert (reply.status_code, reply.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "remedy"),
+    [
+        ("/v1/populations/mimic", "population", "GET /v1/populations lists the ids by name"),
+        ("/v1/budgets/icu-team", "budget", "GET /v1/budgets?path= finds a budget by its path, such as mimic/icu-team"),
+        ("/v1/runs/resnet", "run", "GET /v1/runs?budget= lists the ids of a budget's runs by name"),
+        ("/v1/runs/resnet/steps", "run", "GET /v1/runs?budget= lists the ids of a budget's runs by name"),
+    ],
+)
+def test_a_name_in_place_of_an_id_is_told_how_to_find_the_id(
+    shared: SeededLedger, path: str, kind: str, remedy: str
+) -> None:
+    reply = shared.ledger.post(path, {}) if path.endswith("steps") else shared.ledger.get(path)
+    name = path.split("/")[3]
+    assert reply.status_code == 404
+    assert reply.json()["detail"] == f"There is no {kind} with the id '{name}' in your organisation; {remedy}."
+
+
+def test_an_unknown_id_is_only_told(shared: SeededLedger) -> None:
+    detail = shared.ledger.get("/v1/populations/pop_0").json()["detail"]
+    assert detail == "There is no population with the id 'pop_0' in your organisation."

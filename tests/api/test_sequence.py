@@ -118,6 +118,16 @@ def test_a_conflict_says_which_steps_were_admitted_where_they_begin(seeded: Seed
     assert "another request (that step alone). The next step is 6." in alone["detail"]
 
 
+def test_a_conflict_of_equal_counts_says_what_may_differ(seeded: SeededLedger) -> None:
+    _post(seeded, {"first_step": 1})
+    loud = _is_refused(seeded, (409, "sequence_conflict"), {"first_step": 1, "event": NOISY})
+    assert loud["detail"] == (
+        "Step 1 was admitted before, with another `event`, `events` or `on_exceed`. The next step is 2."
+    )
+    reported = _is_refused(seeded, (409, "sequence_conflict"), {"first_step": 1, "mode": "report"})
+    assert reported["detail"] == "Step 1 was admitted before, in mode `authorize`. The next step is 2."
+
+
 @pytest.mark.parametrize("first_step", [2, 3, 1000, 2**53])
 def test_a_gap_is_told_with_the_step_that_is_expected(seeded: SeededLedger, first_step: int) -> None:
     answer = _is_refused(seeded, (409, "sequence_gap"), {"first_step": first_step}, "k-1")

@@ -11,7 +11,7 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
-from app.ledger.errors import InvalidInputError, NameTakenError, NotFoundError
+from app.ledger.errors import InvalidInputError, NameTakenError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
@@ -20,7 +20,7 @@ from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effect
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_text, read_planned
-from app.service.accounts.lookup import AccountView, account_views, find_parent, require_reach
+from app.service.accounts.lookup import AccountView, account_views, find_parent, missing_account_error, require_reach
 from app.service.accounts.spec import (
     AccountSpec,
     ParallelSpec,
@@ -162,7 +162,7 @@ def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> 
     with context.read() as tx:
         found = accounts.find(tx, context.organisation_id, account_id)
         if found is None or found.account.kind is not kind:
-            raise NotFoundError(f"There is no {kind} {account_id!r} in your organisation.")
+            raise missing_account_error(kind, account_id)
         require_reach(tx, context, found.account.id)
         [view] = account_views(tx, context, [found])
     return view

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -11,6 +12,7 @@ from app.ledger.composition import budgets_of
 from app.ledger.errors import NotFoundError
 from app.persistence.repositories import accounts, locks, partitions
 from app.persistence.repositories.dp_events import CostCache
+from app.service.accounts.spec import ID_PREFIXES
 from app.service.auth.request_context import RequestContext
 
 
@@ -39,6 +41,19 @@ def require_every_budget(tx: Connection, context: RequestContext, account_id: st
     if len(budgets) > 1:
         for budget in budgets:
             require_reach(tx, context, budget.id)
+
+
+_FINDERS: Final = {
+    AccountKind.POPULATION: "GET /v1/populations lists the ids by name",
+    AccountKind.BUDGET: "GET /v1/budgets?path= finds a budget by its path, such as mimic/icu-team",
+    AccountKind.RUN: "GET /v1/runs?budget= lists the ids of a budget's runs by name",
+}
+
+
+def missing_account_error(kind: AccountKind, reference: str) -> NotFoundError:
+    """Build the error about an unknown id; for what is no id, it says how to find one."""
+    hint = "" if reference.startswith(f"{ID_PREFIXES[kind]}_") else f"; {_FINDERS[kind]}"
+    return NotFoundError(f"There is no {kind} with the id {reference!r} in your organisation{hint}.")
 
 
 def find_account(tx: Connection, context: RequestContext, reference: str) -> AccountRecord:

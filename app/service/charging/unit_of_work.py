@@ -10,14 +10,15 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
 from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
-from app.ledger.decisions import Decision, sealed
-from app.ledger.errors import AccountQuarantinedError, NotFoundError, SequenceConflictError
+from app.ledger.decisions import Decision, DecisionOutcome, sealed
+from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
+from app.service.accounts.lookup import missing_account_error
 from app.service.charging.requests import Mode, StepRequest
 from app.service.idempotency import key_reused_error
 
@@ -79,7 +80,7 @@ class UnitOfWork:
         """Get a run."""
         found = self.runs.get(run_id)
         if found is None:
-            raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+            raise missing_account_error(AccountKind.RUN, run_id)
         return found
 
     def record(self, account_id: str) -> AccountRecord:
@@ -140,12 +141,8 @@ class UnitOfWork:
             return admitted
         if not current:
             return None
-        which = ""
-        if admitted is not None:
-            last = admitted.next_step - 1
-            which = f" (steps {admitted.first_step} to {last})" if last > admitted.first_step else " (that step alone)"
         raise SequenceConflictError(
-            f"Step {request.first_step} was admitted before, as part of another request{which}. "
+            f"Step {request.first_step} was admitted before, {_difference(request, admitted)}. "
             f"The next step is {run.next_step}.",
             next_step=run.next_step,
         )
@@ -228,3 +225,17 @@ def _quarantined(path: str, account_id: str) -> AccountQuarantinedError:
         f"quarantine: POST /v1/accounts/{account_id}/quarantine/lift.",
         account=account_id,
     )
+
+
+def _difference(request: StepRequest, admitted: Decision | None) -> str:
+    """Describe how admitted steps differ from a request; their events are not loaded."""
+    if admitted is None:
+        return "as part of another request"
+    if admitted.requested_count != sum(count for _, count in request.items):
+        last = admitted.next_step - 1
+        which = f"steps {admitted.first_step} to {last}" if last > admitted.first_step else "that step alone"
+        return f"as part of another request ({which})"
+    mode = Mode.REPORT if admitted.outcome is DecisionOutcome.REPORTED else Mode.AUTHORIZE
+    if request.mode is not mode:
+        return f"in mode `{mode}`"
+    return "with another `event`, `events` or `on_exceed`"

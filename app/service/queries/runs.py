@@ -14,13 +14,12 @@ from app.ledger.admission import Reading, governing_of, reading_of, repetitions_
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
-from app.ledger.errors import NotFoundError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus
 from app.persistence.repositories import accounts, audit, decisions, locks, overview_queries, reservations, runs
 from app.persistence.repositories.overview_queries import Attempt
-from app.service.accounts.lookup import find_parent
+from app.service.accounts.lookup import find_parent, missing_account_error
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 
@@ -118,7 +117,7 @@ def find_path(tx: Connection, context: RequestContext, run_id: str) -> Path:
     """Get the path of a run, locked if the transaction writes."""
     path = accounts.path_of(tx, context.organisation_id, run_id)
     if not path or path[-1].account.kind is not AccountKind.RUN:
-        raise NotFoundError(f"There is no run {run_id!r} in your organisation.")
+        raise missing_account_error(AccountKind.RUN, run_id)
     context.require_scope([record.account.id for record in path])
     return tuple(path)
 
