@@ -19,7 +19,7 @@ from app.service.auth.request_context import RequestContext, cli_context
 from app.service.placements import Placement, Placements
 from app.settings import Settings, known_variables, unknown_variables
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 Organisation = Annotated[str, typer.Option("--org", help="The organisation's id or name.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the audit log.")]
 
@@ -124,7 +124,9 @@ def require_database(db: Database, called: str) -> None:
         NotFoundError: the file named by the setting or option `called` does not exist.
     """
     if not db.exists():
-        raise NotFoundError(f"There is no file {_file(db)}: {called} names no ledger.")
+        named = called != URL_SETTING or URL_SETTING in os.environ
+        remedy = f", which {called} names" if named else f"; go to its folder or set {URL_SETTING}"
+        raise NotFoundError(f"There is no ledger at {_file(db)}{remedy}.")
 
 
 def display_urls(placements: Placements) -> str:

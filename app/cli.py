@@ -35,7 +35,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 def options(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Keep differential-privacy budgets the way a bank keeps accounts."""
@@ -68,7 +68,7 @@ def main() -> None:
         _fail(f"The database did not answer as it should: {str(getattr(error, 'orig', error)).splitlines()[0]}")
     except ValidationError as error:
         wrong = error.errors()[0]
-        why = wrong["msg"].removeprefix("Value error, ")
+        why = wrong["msg"].removeprefix("Value error, ").removesuffix(".")
         # Errors about several settings name them in the message.
         named = f"EPSILON_LEDGER_{str(wrong['loc'][0]).upper()} is invalid: " if wrong["loc"] else ""
         _fail(f"{named}{why}.")

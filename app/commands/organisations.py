@@ -86,9 +86,17 @@ def _timestamp(text: str) -> datetime:
     return timestamp.astimezone(UTC)
 
 
+def _role(text: str) -> Role:
+    """Parse a role; typer's own message has a prefix of pydantic's."""
+    try:
+        return Role(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no role; there are: {', '.join(Role)}.") from None
+
+
 def create_key(
     organisation: Organisation,
-    role: Annotated[Role, typer.Option(help="Role of the key.")],
+    role: Annotated[Role, typer.Option(parser=_role, metavar="|".join(Role), help="Role of the key.")],
     name: Annotated[str | None, typer.Option(help="Name for display.")] = None,
     scope: Annotated[
         str | None, typer.Option(help="Restrict the key to this account, by id or path, and everything under it.")
@@ -112,7 +120,7 @@ def create_key(
 
 
 def list_keys(organisation: Organisation, *, as_json: Json = False) -> None:
-    """List an organisation's API keys by creation time, including revoked and expired ones, without secrets."""
+    """List an organisation's API keys, newest first, including revoked and expired ones, without secrets."""
     with open_organisation(organisation) as context:
         found = list(_all_keys(context))
     states = [_describe_state(key, context.now) for key in found]
@@ -131,7 +139,9 @@ def revoke_key(
     include_successors: Annotated[
         bool,
         typer.Option(
-            "--include-successors", help="Revoke also the keys that it was rotated into, for example by a thief."
+            "--include-successors",
+            metavar="",
+            help="Revoke also the keys that it was rotated into, for example by a thief.",
         ),
     ] = False,
     as_json: Json = False,

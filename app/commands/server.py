@@ -39,7 +39,8 @@ def serve(
 def migrate(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if the schema of a database is not current.")
+        bool,
+        typer.Option("--check", metavar="", help="Change nothing; exit 1 if the schema of a database is not current."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -64,7 +64,7 @@ def copy_ledger(
 
 def verify(
     *,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Quarantine no account.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", metavar="", help="Quarantine no account.")] = False,
     checkpoint: Annotated[
         list[Path] | None, typer.Option("--checkpoint", help="File of a signed checkpoint to compare with; repeatable.")
     ] = None,

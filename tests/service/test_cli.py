@@ -107,6 +107,21 @@ def test_help_is_help(run: Run, arguments: tuple[str, ...]) -> None:
     assert "Usage" in said.out
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ((), ["--version"]),
+        (("verify",), ["--read-only", "--json"]),
+        (("migrate",), ["--check"]),
+        (("keys", "revoke"), ["--include-successors"]),
+    ],
+)
+def test_the_help_of_a_flag_shows_no_value(run: Run, command: tuple[str, ...], flags: list[str]) -> None:
+    lines = run(*command, "--help").out.splitlines()
+    for flag in flags:
+        assert not [line for line in lines if flag in line and "<bool>" in line]
+
+
 @pytest.mark.parametrize("command", ["serve", "demo", "migrate", "openapi", "org", "keys", "verify", "export"])
 def test_help_names_every_command(run: Run, command: str) -> None:
     assert command in run("--help").out
@@ -157,16 +172,25 @@ def test_migrate_only_looks_if_asked(run: Run, tmp_path: Path) -> None:
 def test_verify_does_not_call_a_ledger_sound_that_is_not_there(run: Run, tmp_path: Path) -> None:
     said = run("verify")
     _is_one_sentence(said)
-    assert said.err.startswith(f"There is no file {tmp_path / 'ledger.db'}")
-    assert "migrate" not in said.err
+    assert said.err == f"There is no ledger at {tmp_path / 'ledger.db'}, which EPSILON_LEDGER_DATABASE_URL names.\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_ledger_is_told_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("EPSILON_LEDGER_DATABASE_URL")
+    said = run("verify")
+    _is_one_sentence(said)
+    path = tmp_path / "epsilon-ledger.db"
+    assert said.err == f"There is no ledger at {path}; go to its folder or set EPSILON_LEDGER_DATABASE_URL.\n"
 
 
 def test_the_source_of_a_copy_that_is_not_there_is_named(run: Run, url: str, tmp_path: Path) -> None:
     run("migrate")
     said = run("copy", "--from", "sqlite:///nofile.db", "--to", url)
     _is_one_sentence(said)
-    assert said.err == f"There is no file {tmp_path / 'nofile.db'}: --from names no ledger.\n"
+    assert said.err == f"There is no ledger at {tmp_path / 'nofile.db'}, which --from names.\n"
 
 
 def test_an_empty_ledger_is_called_empty(run: Run) -> None:

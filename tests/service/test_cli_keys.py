@@ -137,6 +137,13 @@ def test_mistakes_are_told_and_no_key_is_made(run: Run) -> None:
     assert _listed(run) == before
 
 
+def test_an_unknown_role_is_told_with_those_that_there_are(run: Run) -> None:
+    said = run("keys", "create", "--org", "hospital", "--role", "boss")
+    told = " ".join(said.err.replace("│", " ").split())
+    assert (said.status, said.out) == (2, "")
+    assert "'--role': 'boss' is no role; there are: viewer, trainer," in told
+
+
 def test_a_secret_given_by_mistake_is_not_repeated(run: Run) -> None:
     issued = _created(run)
     said = run("keys", "revoke", issued["key"], "--reason", "x")

@@ -104,7 +104,7 @@ def test_a_command_names_the_placement_that_does_not_answer(
     monkeypatch.setenv("EPSILON_LEDGER_PLACEMENTS", json.dumps({"us": f"sqlite:///{tmp_path / 'no' / 'folder.db'}"}))
     for command in (("migrate",), ("org", "create", "hospital")):
         assert "placement 'us' does not answer" in run(*command, status=2)
-    assert "placement 'us' names no ledger" in run("verify", status=2)
+    assert "folder.db, which the placement 'us' names." in run("verify", status=2)
 
 
 def test_copies_of_one_ledger_are_not_served(configured: dict[str, str], run: Run) -> None:
