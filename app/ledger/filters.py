@@ -147,15 +147,21 @@ def smallest_useful_epsilon(delta: float, kind: FilterKind, grid: NDArray[np.flo
     return max(0.0, float(conversion_prices(grid, share).min()))
 
 
-def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
-    """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
-    if population_size is not None and limit.delta * population_size >= 1:
+def check_delta(delta: float, population_size: int) -> None:
+    """Reject a delta of 1/size or more."""
+    if delta * population_size >= 1:
         raise DeltaTooLargeError(
-            f"delta {limit.delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "
+            f"delta {delta:g} is not below 1/{population_size} = {1 / population_size:.3g}: it would allow "
             f"one whole record of this population to be published. Choose a smaller delta.",
-            delta=limit.delta,
+            delta=delta,
             population_size=population_size,
         )
+
+
+def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
+    """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
+    if population_size is not None:
+        check_delta(limit.delta, population_size)
     smallest = smallest_useful_epsilon(limit.delta, kind, orders(grid_version))
     if limit.epsilon <= smallest:
         raise LimitTooSmallError(

@@ -42,6 +42,15 @@ def test_a_delta_of_one_in_the_population_protects_nobody(
     assert [made.json()["code"] for made in (budget, run)] == [code] * 2
 
 
+def test_a_delta_above_every_bound_is_told_that_of_the_size(ledger: Ledger) -> None:
+    limit = {"epsilon": 1.0, "delta": 0.7}
+    sized = ledger.post("/v1/populations", POPULATION | {"size": 1000, "limit": limit}).json()
+    assert (sized["code"], "delta 0.7 is not below 1/1000 = 0.001" in sized["detail"]) == ("delta_too_large", True)
+    for size in (None, 1, 0):
+        other = ledger.post("/v1/populations", POPULATION | {"size": size, "limit": limit}).json()
+        assert "body.limit.delta: must be less than 0.5" in other["detail"]
+
+
 @pytest.mark.parametrize(
     ("declared", "code"),
     [

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
@@ -21,7 +21,7 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, step_events_of
 from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
-from app.ledger.filters import FilterKind
+from app.ledger.filters import FilterKind, check_delta
 from app.ledger.windows import ALWAYS, Window
 from app.service.accounts.spec import AccountSpec, ParallelSpec
 
@@ -104,6 +104,15 @@ class CreatePopulation(CreateComposedAccount):
     neighboring_relation: Relation
     size: int | None = Field(default=None, ge=1, le=10**12, description="Number of privacy units, if known.")
     limit: LimitInput
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _delta_below_inverse_size(cls, limit: object, info: ValidationInfo) -> object:
+        """Name 1/size at once, not first the bound of every delta."""
+        size, delta = info.data.get("size"), limit.get("delta") if isinstance(limit, dict) else None
+        if size is not None and isinstance(delta, float) and 0.5 <= delta < 1:  # noqa: PLR2004 - within every bound
+            check_delta(delta, size)
+        return limit
 
     def terms(self) -> AccountSpec:
         """Convert to the account's specification."""
