@@ -1,5 +1,6 @@
 """Messages of validation errors: the invalid member, and the valid values."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 from pydantic import BaseModel
 
 from app.api.schemas.events import Event, EventCount
+from app.api.schemas.steps import AuthorizeSteps
 from app.ledger.errors import InvalidInputError
 
 MAX_ERRORS: Final = 20
@@ -27,6 +29,33 @@ _BOUNDS: Final = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
+
+_INTEGER: Final = "must be an integer"
+_NUMBER: Final = "must be a number"
+_TIME: Final = "must be a time such as 2026-11-21T09:00:00Z"
+_MESSAGES: Final = {
+    "missing": "is required",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
+    "int_type": _INTEGER,
+    "int_parsing": _INTEGER,
+    "int_from_float": _INTEGER,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": "must be a finite number",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "datetime_type": _TIME,
+    "datetime_parsing": _TIME,
+    "datetime_from_date_parsing": _TIME,
+    "timezone_aware": "must have a time zone, such as 2026-11-21T09:00:00Z",
+}
+"""Messages by pydantic's error type, where they need nothing of the error."""
+
+_LIBRARY_SUBJECT: Final = re.compile("^(Input|String) should ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +156,7 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
     facts = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden" if place.owner is not None:
-            words = f"unknown member; known here: {_among(place.owner.model_fields, str(place.path[-1]))}"
+            words = _unknown_member(place.owner, str(place.path[-1]))
         case "union_tag_invalid":
             words = f"{facts['tag'][:MAX_NAME]!r} is no event type; known: {_among(_EVENTS, facts['tag'])}"
         case "union_tag_not_found":
@@ -136,8 +165,6 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
             words = 'each item is {"event": {...}, "count": n}'
         case "missing" if place.path == ("body",):
             words = "send a JSON object, at least {}"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            words = "must be a JSON object"
         case "too_short":
             words = f"must hold at least {_things(facts['min_length'], place)}"
         case "too_long":
@@ -145,9 +172,18 @@ def _message(place: _Place, error: Mapping[str, Any]) -> str:
         case kind if kind in _BOUNDS:
             relation, name = _BOUNDS[kind]
             words = f"must be {relation} {str(facts[name]).removesuffix('.0')}"
+        case kind if kind in _MESSAGES:
+            words = _MESSAGES[kind]
         case _:
-            words = truncate_echo(error["msg"].removeprefix("Value error, "))
+            plain = error["msg"].removeprefix("Value error, ").removesuffix(".")
+            words = truncate_echo(_LIBRARY_SUBJECT.sub("must ", plain))
     return words
+
+
+def _unknown_member(owner: type[BaseModel], name: str) -> str:
+    if owner is AuthorizeSteps and name == "dry_run":
+        return "is a query parameter: send ?dry_run=true"
+    return f"unknown member; known here: {_among(owner.model_fields, name)}"
 
 
 def _things(number: int, place: _Place) -> str:

@@ -64,6 +64,13 @@ def test_an_unknown_type_is_told_where_it_stands(shared: SeededLedger) -> None:
     ("body", "field", "message"),
     [
         ({"cuont": 1}, "cuont", f"unknown member; known here: {STEPS_MEMBERS}; did you mean count?"),
+        ({"dry_run": True}, "dry_run", "is a query parameter: send ?dry_run=true"),
+        ({"count": "4"}, "count", "must be an integer"),
+        ({"count": 4.5}, "count", "must be an integer"),
+        ({"mode": 5}, "mode", "must be 'authorize' or 'report'"),
+        ({"event": {"type": "gaussian"}}, "event.noise_multiplier", "is required"),
+        ({"event": {**GAUSSIAN, "noise_multiplier": "1"}}, "event.noise_multiplier", "must be a number"),
+        ({"events": {}}, "events", "must be a list"),
         ({"zzz": 1}, "zzz", f"unknown member; known here: {STEPS_MEMBERS}"),
         ({"event": {}}, "event", f"an event needs a `type`, one of {ALL_TYPES}"),
         ({"event": {"event": GAUSSIAN}}, "event", f"an event needs a `type`, one of {ALL_TYPES}"),
@@ -175,3 +182,35 @@ def test_a_header_that_is_wrong_keeps_its_name(shared: SeededLedger) -> None:
 def test_an_optional_body_is_told_of_as_any_other(shared: SeededLedger) -> None:
     answer = _told(shared, {"steps": 1}, "/v1/runs/{run}/complete")
     _is_the_only_fault(answer, "body.steps", "unknown member; known here: attempt, steps_executed")
+
+
+def test_other_types_are_told_in_the_same_words(shared: SeededLedger) -> None:
+    body = {"name": 5, "budget": "mimic/icu-team", "planned": 1}
+    answer = _told(shared, body, "/v1/runs")
+    assert answer["detail"] == "body.name: must be a string; body.planned: must be a list"
+    answer = _told(shared, {"name": "", "budget": "mimic/icu-team"}, "/v1/runs")
+    _is_the_only_fault(answer, "body.name", "must have at least 1 character")
+
+
+@pytest.mark.parametrize(
+    ("since", "message"),
+    [
+        ("soon", "must be a time such as 2026-11-21T09:00:00Z"),
+        ("2026-11-21T09:00:00", "must have a time zone, such as 2026-11-21T09:00:00Z"),
+    ],
+)
+def test_a_time_is_told_by_an_example(shared: SeededLedger, since: str, message: str) -> None:
+    answer = shared.ledger.get(f"/v1/audit-events?since={since}").json()
+    assert answer["detail"] == f"query.since: {message}"
+
+
+def test_a_flag_of_a_query_is_told_its_values(shared: SeededLedger) -> None:
+    answer = _told(shared, {}, "/v1/runs/{run}/steps?dry_run=maybe")
+    _is_the_only_fault(answer, "query.dry_run", "must be true or false")
+
+
+def test_messages_are_joined_without_doubled_punctuation(shared: SeededLedger) -> None:
+    answer = _told(shared, {"name": "a/b", "budget": 5}, "/v1/runs")
+    assert answer["detail"] == (
+        "body.name: A name has no slash, no control characters, and no space at its ends; body.budget: must be a string"
+    )
