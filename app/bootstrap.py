@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database
@@ -97,6 +98,18 @@ def prepare_to_serve(placements: Placements) -> None:
     for why in down:
         typer.echo(f"{why} Its organisations get 503 until it does.", err=True)
     placements.require_distinct()
+
+
+def has_organisations(placements: Placements) -> bool:
+    """Return whether a placement has an organisation, or does not answer."""
+    for placement in placements:
+        try:
+            with placement.database.read(ALL_TENANTS) as tx:
+                if organisations.organisation_ids(tx):
+                    return True
+        except SQLAlchemyError:
+            return True
+    return False
 
 
 def migrate(db: Database) -> None:

@@ -1,13 +1,26 @@
 """Commands that serve the API or prepare the service."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from app.bootstrap import Json, display_urls, is_schema_current, open_databases, prepare_to_serve, print_result
+from app.bootstrap import (
+    Json,
+    display_urls,
+    has_organisations,
+    is_schema_current,
+    open_databases,
+    prepare_to_serve,
+    print_result,
+)
 from app.bootstrap import migrate as upgrade_schema
 from app.server import PortError, check_port
 from app.server import serve as serve_http
+
+FIRST_STEPS: Final = (
+    "\nThere is no organisation yet: epsilon-ledger org create NAME, then "
+    "epsilon-ledger keys create --org NAME --role admin"
+)
 
 
 def serve(
@@ -26,11 +39,12 @@ def serve(
     with open_databases() as placements:
         prepare_to_serve(placements)
         databases = display_urls(placements)
+        hint = "" if has_organisations(placements) else FIRST_STEPS
     url = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
     shared = f", with {workers} workers" if workers > 1 else ""
     print_result(
         as_json=as_json,
-        text=f"Epsilon Ledger on {url}, on {databases}{shared}",
+        text=f"Epsilon Ledger on {url}, on {databases}{shared}{hint}",
         facts={"host": host, "port": taken, "workers": workers, "databases": databases},
     )
     serve_http(host, taken, workers)

@@ -44,8 +44,10 @@ def test_it_says_where_it_listens_and_on_which_database(
     ((host, port, workers),) = served
     assert (host, workers) == ("127.0.0.1", 1)
     assert port
-    assert said.out == f"Epsilon Ledger on http://127.0.0.1:{port}, on sqlite:///{tmp_path / 'ledger.db'}\n"
+    line = f"Epsilon Ledger on http://127.0.0.1:{port}, on sqlite:///{tmp_path / 'ledger.db'}\n"
+    assert said.out.startswith(f"{line}There is no organisation yet: epsilon-ledger org create NAME, then ")
     assert said.err == f"Created a new ledger at {tmp_path / 'ledger.db'}.\n"
+    run("org", "create", "hospital")
     assert run("serve", "--port", "0", "--workers", "3").out.endswith("ledger.db, with 3 workers\n")
     facts = json.loads(run("serve", "--port", "0", "--json").out)
     assert (facts["host"], facts["port"], facts["workers"]) == served[-1]
