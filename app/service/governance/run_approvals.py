@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import reduce
-from math import inf
+from math import ceil, inf
 from typing import Final
 
 from sqlalchemy import Connection
@@ -177,7 +177,12 @@ def propose_run(
 
 
 def _epsilon(number: float) -> str:
-    return "an unbounded epsilon" if number == inf else f"epsilon {number:.4g}"
+    return "an unbounded epsilon" if number == inf else f"epsilon {_rounded_up(number)}"
+
+
+def _rounded_up(number: float) -> str:
+    """Format an epsilon, rounded up to a thousandth unless six digits are exact."""
+    return f"{number:g}" if float(f"{number:g}") == number else f"{ceil(round(number * 1000, 6)) / 1000:.3f}"
 
 
 def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
@@ -194,8 +199,8 @@ def require_still_allowed(path: Sequence[Account], proposal: Proposal) -> None:
     measured_by_limit = facts["limited"] or not facts["planned"]
     if measured_by_limit and epsilon > size.epsilon:
         raise PreconditionFailedError(
-            f"The run was proposed with epsilon {size.epsilon:.4g}, and a limit was raised since: it may spend "
-            f"{epsilon:.4g}. Reject the proposal, and let the run be registered anew.",
+            f"The run was proposed with epsilon {_rounded_up(size.epsilon)}, and a limit was raised since: "
+            f"it may spend {_rounded_up(epsilon)}. Reject the proposal, and let the run be registered anew.",
             epsilon=epsilon,
         )
     require_run(sources_of(path), size, limited=facts["limited"], planned=facts["planned"])

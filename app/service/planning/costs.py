@@ -22,7 +22,9 @@ from app.service.planning.calibration import smallest_adaptive_limit
 POINT: Final = 120
 """Maximum time of a trajectory's point, in microseconds."""
 
-RDP = "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a ledger counts."
+RDP = (
+    "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a declared filter counts."
+)
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
 ADAPTIVE = "The smallest limit of an account with an adaptive filter that admits all of this as planned."
