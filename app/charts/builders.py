@@ -6,6 +6,7 @@ from typing import Final
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, sampling_probability, smallest_noise
 from app.charts.model import (
+    PERCENT,
     Axis,
     AxisKind,
     Chart,
@@ -35,7 +36,11 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
     times = [milliseconds(at) for at in history.moments]
     spent = Series("Spent", tuple(zip(times, history.epsilons, strict=True)), SeriesKind.STEP, SeriesRole.SPENT)
     crossings = [
-        Series(f"{share:.0%} of the limit", _flat(times, share * limit.epsilon), role=SeriesRole.THRESHOLD)
+        Series(
+            f"{format_exact(round(100 * share, 9))}{PERCENT} of the limit",
+            _flat(times, share * limit.epsilon),
+            role=SeriesRole.THRESHOLD,
+        )
         for share in thresholds
         if share < 1
     ]

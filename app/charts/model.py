@@ -15,7 +15,19 @@ MOST_ROWS: Final = 40
 MOST_MARKS: Final = 24
 """Maximum number of vertical lines; the last ones are drawn."""
 
+PERCENT: Final = "\N{NARROW NO-BREAK SPACE}%"
+"""Percent sign after a number."""
+
 _MILLE: Final = 1000
+
+
+def count(number: int) -> str:
+    """Format an integer in groups of three digits."""
+    return _grouped(f"{number:,}")
+
+
+def _grouped(number: str) -> str:
+    return number.replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def format_exact(number: float) -> str:
@@ -143,7 +155,7 @@ class Chart:
         """Format a horizontal position."""
         if self.x.kind is AxisKind.TIME:
             return f"{datetime.fromtimestamp(x / _MILLE, UTC):%Y-%m-%d %H:%M}"
-        return f"{x:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}") if x == int(x) else f"{x:.6g}"
+        return format_position(x)
 
     def table(self) -> Table:
         """Tabulate the chart, thinned evenly to `MOST_ROWS` positions."""
@@ -154,6 +166,11 @@ class Chart:
             (self.place(x), *(format_value(column[x]) if x in column else "" for column in columns)) for x in shown
         )
         return Table((self.x.label, *(series.name for series in self.series)), rows, len(places) - len(shown))
+
+
+def format_position(x: float) -> str:
+    """Format a number on an axis."""
+    return count(int(x)) if x == int(x) else f"{x:.6g}"
 
 
 def milliseconds(at: datetime) -> float:
@@ -171,7 +188,7 @@ def format_value(y: float | None) -> str:
         return "0"
     digits = 3 - math.floor(math.log10(abs(y)))
     scale = 10.0**digits
-    return f"{math.ceil(round(y * scale, 6)) / scale:.{max(digits, 0)}f}"
+    return _grouped(f"{math.ceil(round(y * scale, 6)) / scale:,.{max(digits, 0)}f}")
 
 
 def _last(series: Series) -> str:

@@ -10,7 +10,7 @@ from io import BytesIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from app.charts.model import AxisKind, Chart, Series, SeriesKind, SeriesRole
+from app.charts.model import AxisKind, Chart, Series, SeriesKind, SeriesRole, format_position
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,6 +154,7 @@ def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
 
 def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - as said
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - as said
 
     axes.set_title(chart.title, color=colours["ink"], fontsize=10.5, loc="left")
     axes.set_xlabel(chart.x.label, color=colours["soft"])
@@ -173,6 +174,8 @@ def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> No
             axes.set_xlim(moment - timedelta(minutes=1), moment + timedelta(minutes=1))
     elif chart.x.kind is AxisKind.LOG:
         axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_position(x)))
     if chart.x.start is not None:
         axes.set_xlim(left=chart.x.start)
     if chart.y.start is not None:

@@ -40,7 +40,7 @@ RULES: Final = {
     "neighboring_relations": "Allowed neighboring relations",
     "min_noise_multiplier": "Smallest noise multiplier",
     "approval_above_epsilon": "Runs above this epsilon need approval",
-    "max_unapproved_epsilon_per_budget": "Largest epsilon of all unapproved runs together",
+    "max_unapproved_epsilon_per_budget": "Largest epsilon of all unapproved runs together, per budget or population",
     "report_roles": "Roles that may report executed steps",
     "approvers_to_raise_limit": "People needed to raise a limit",
     "approvers_to_create_population": "People needed to create a population",

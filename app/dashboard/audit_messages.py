@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from app.charts.model import format_exact
-from app.dashboard.formatting import count, short
+from app.charts.model import count, format_exact
+from app.dashboard.formatting import short
 from app.ledger.audit import AuditAction, AuditEntry
 
 SENTENCES: Final[Mapping[str, str]] = {

@@ -1,7 +1,8 @@
-"""Formats of numbers and times on pages."""
+"""Formats of numbers, times and paths on pages."""
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -11,11 +12,12 @@ from markupsafe import Markup, escape
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
 from app.api.schemas.steps import refusal_facts, refusal_text
-from app.charts.model import format_exact
+from app.charts.model import PERCENT, count, format_exact
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
+_EXPONENT: Final = re.compile(r"(\b[\d.]+e-\d+)")
 
 RELATIONS: Final = {
     NeighboringRelation.ADD_OR_REMOVE_ONE: "Add or remove one",
@@ -53,22 +55,53 @@ def _thousandths(epsilon: float | None, rounded: Callable[[float], int]) -> str:
 def percent(share: float) -> str:
     """Format a share in percent, up to 999 %."""
     if share > 10:  # noqa: PLR2004 - as said
-        return "over 999 %"
-    return f"{math.ceil(round(share * _MILLE, 6)) / 10:.1f} %"
+        return f"over 999{PERCENT}"
+    return f"{math.ceil(round(share * _MILLE, 6)) / 10:.1f}{PERCENT}"
 
 
-def count(number: int) -> str:
-    """Format an integer in groups of three digits."""
-    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+def limit(number: float) -> Markup:
+    """Format a configured number in text."""
+    return unbroken(format_exact(number))
 
 
-def moment(at: datetime | None) -> Markup:
-    """Format a time in UTC to the minute, with the exact time for scripts and on hover."""
+def unbroken(text: str) -> Markup:
+    """Keep numbers such as "1e-06" in a text from breaking at their hyphen."""
+    parts = enumerate(_EXPONENT.split(text))
+    return Markup("").join(
+        Markup('<span class="unbroken">{}</span>').format(part) if place % 2 else escape(part) for place, part in parts
+    )
+
+
+def observed(number: float | str | None) -> str:
+    """Format a declared or observed value, whole numbers without a fraction."""
+    if number is None:
+        return "nothing"
+    if isinstance(number, str):
+        return number
+    return count(int(number)) if number == int(number) else format_exact(float(f"{number:.9g}"))
+
+
+def path(account_path: str) -> Markup:
+    """Format a path that may break after each slash."""
+    return Markup("/<wbr>").join(account_path.split("/"))
+
+
+def label(name: object) -> str:
+    """Format a constant of the API, such as a neighboring relation or a mechanism, in lower case."""
+    known = {str(relation): words for relation, words in RELATIONS.items()}
+    return known.get(str(name), str(name).replace("_", " ")).lower()
+
+
+def moment(at: datetime | None, zone: str = "") -> Markup:
+    """Format a time in UTC to the minute, with the exact time for scripts and on hover.
+
+    The zone is " UTC", unless the head of a column says it.
+    """
     if at is None:
         return Markup("–")  # noqa: RUF001 - a dash is meant
     at = at.astimezone(UTC)
     exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}{zone}")
 
 
 def lasting(time: timedelta) -> str:
@@ -132,6 +165,11 @@ _FORMATS: Final = (
     free,
     percent,
     count,
+    limit,
+    unbroken,
+    observed,
+    path,
+    label,
     moment,
     lasting,
     short,
@@ -146,6 +184,6 @@ _FORMATS: Final = (
 FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     **{each.__name__: each for each in _FORMATS},
     "cursor": encode_cursor,
-    "limit": format_exact,
+    "exact": format_exact,
 }
 """Jinja filters by name."""

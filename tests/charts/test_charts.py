@@ -89,7 +89,14 @@ def test_of_many_marks_the_last_ones_are_drawn() -> None:
 
 @pytest.mark.parametrize(
     ("y", "answer"),
-    [(0.0, "0"), (0.50001, "0.5001"), (1.64771, "1.648"), (95.8205, "95.83"), (123_456.7, "123500"), (None, "")],
+    [
+        (0.0, "0"),
+        (0.50001, "0.5001"),
+        (1.64771, "1.648"),
+        (95.8205, "95.83"),
+        (123_456.7, "123\N{NARROW NO-BREAK SPACE}500"),
+        (None, ""),
+    ],
 )
 def test_what_was_lost_is_not_made_smaller(y: float | None, answer: str) -> None:
     assert format_value(y) == answer

@@ -6,6 +6,9 @@ import httpx2
 
 from tests.conftest import Ledger
 
+_INVISIBLE = re.compile(r'<wbr>|<span class="unbroken">([^<]*)</span>')
+"""Marks of where a line may break, and where not."""
+
 
 def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> httpx2.Response:
     """A page as it is answered."""
@@ -14,7 +17,12 @@ def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> 
     return reply
 
 
+def without_breaks(page: str) -> str:
+    """A page without marks of where a line may break."""
+    return _INVISIBLE.sub(r"\1", page)
+
+
 def words(reply: httpx2.Response) -> str:
     """What a page says, without its tags."""
-    text = re.sub(r"<script.*?</script>|<[^>]+>", " ", reply.text, flags=re.DOTALL)
+    text = re.sub(r"<script.*?</script>|<[^>]+>", " ", without_breaks(reply.text), flags=re.DOTALL)
     return re.sub(r"\s+", " ", text)

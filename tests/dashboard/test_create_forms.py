@@ -18,7 +18,7 @@ def test_a_population_and_a_budget_are_opened_by_hand_and_spent_from(
     page.get_by_text("Create a population", exact=True).click()
     page.get_by_label("Name").fill("sleep-study")
     page.get_by_label("Who is protected").fill("sleeper")
-    page.get_by_label("Neighbouring data sets").select_option("Replace with a null record")
+    page.get_by_label("Neighboring relation").select_option("Replace with a null record")
     page.get_by_label("Size").fill("12000")
     page.get_by_label("Limit: epsilon").fill("6")
     page.get_by_label("Limit: delta").fill("1e-6")
@@ -29,7 +29,7 @@ def test_a_population_and_a_budget_are_opened_by_hand_and_spent_from(
     expect(page.locator("#message")).to_have_text("Population sleep-study created.")
     expect(page.get_by_role("heading", level=1)).to_contain_text("sleep-study")
     expect(page.locator("#facts")).to_contain_text("sleeper")
-    expect(page.locator("#facts")).to_contain_text("replace special")
+    expect(page.locator("#facts")).to_contain_text("replace with a null record")
 
     page.get_by_text("Create a child budget", exact=True).click()
     form = page.locator("#open-budget")

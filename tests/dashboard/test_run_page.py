@@ -79,6 +79,7 @@ def test_a_refusal_says_why_and_what_would_fit(ledger: Ledger) -> None:
     assert refused.status_code == 403
     reply = visit(ledger, f"/runs/{run}", signed_in(ledger))
     assert refused.json()["detail"] in words(reply)
+    assert "exhausted." not in words(reply)
     assert [each["kind"] for each in numbers(reply.text)["series"] if each["role"] == "refused"] == ["points"]
 
 

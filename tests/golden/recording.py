@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx2
 
 from tests.conftest import Ledger
+from tests.dashboard.html_reader import without_breaks
 from tests.login_helpers import signed_in
 
 _FLEETING: Final = re.compile(
@@ -117,7 +118,7 @@ class Recorder:
 
 def _texts(page: str) -> list[str]:
     """What a page says, element by element."""
-    pieces = re.split(r"<(?:script|style).*?</(?:script|style)>|<[^>]+>", page, flags=re.DOTALL)
+    pieces = re.split(r"<(?:script|style).*?</(?:script|style)>|<[^>]+>", without_breaks(page), flags=re.DOTALL)
     return [text for piece in pieces if (text := " ".join(unescape(piece).split()))]
 
 

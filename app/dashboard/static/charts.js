@@ -59,16 +59,25 @@ function timeTicks(scale) {
   scale.ticks = places.map((at) => ({ value: at, label: moment(at).slice(from, to) }));
 }
 
-const said = (y) => y === null ? "∞" : Math.abs(y) >= 1000 ? y.toLocaleString("en") : String(Number(y.toPrecision(5)));
+// Digits in groups of three, as in the text of the pages.
+const grouped = (text) => text.replaceAll(",", "\u202f");
+const count = (number) => grouped(number.toLocaleString("en"));
+const said = (y) => y === null ? "∞" : Math.abs(y) >= 1000 ? count(y) : String(Number(y.toPrecision(5)));
+
+function tickOf(kind) {
+  const format = Chart.defaults.scales[kind].ticks.callback;
+  return function (...tick) { return grouped(String(format.apply(this, tick))); };
+}
 
 function xAxis(spec, ink, line) {
   const times = spec.x.kind === "time";
+  const type = spec.x.kind === "log" ? "logarithmic" : "linear";
   return {
-    type: spec.x.kind === "log" ? "logarithmic" : "linear",
+    type,
     ...(spec.x.from === null ? {} : { min: spec.x.from }),
     bounds: times ? "data" : "ticks",
     title: { display: true, text: spec.x.label, color: ink },
-    ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, ...(times ? { callback: (_, at, all) => all[at].label } : {}) },
+    ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, callback: times ? (_, at, all) => all[at].label : tickOf(type) },
     grid: { color: line },
     ...(times ? { afterBuildTicks: timeTicks } : {}),
   };
@@ -91,14 +100,14 @@ function optionsOf(spec) {
       x: xAxis(spec, ink, line),
       y: {
         ...(spec.y.from === null ? {} : { min: spec.y.from }), stacked: spec.stacked,
-        title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink }, grid: { color: line },
+        title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink, callback: tickOf("linear") }, grid: { color: line },
       },
     },
     plugins: {
       legend: { position: "bottom", labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf } },
       tooltip: {
         callbacks: {
-          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} UTC` : `${spec.x.label} ${item.parsed.x.toLocaleString("en")}`),
+          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} UTC` : `${spec.x.label} ${count(item.parsed.x)}`),
           label: (item) => ` ${item.dataset.label}: ${said(item.parsed.y)}`,
         },
       },
@@ -165,6 +174,7 @@ function print(light) {
   for (const { chart } of drawn.values()) chart.resize();
 }
 
+Chart.defaults.locale = "en";
 Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
 drawAll();
 document.addEventListener("page:changed", () => drawAll());
