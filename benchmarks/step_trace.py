@@ -95,8 +95,8 @@ def _height(file: str) -> int:
     return LAYERS.index(file.split("/", 1)[0])
 
 
-async def _post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, str]:
-    """Send a request without a network, and return the response body."""
+async def post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, str]:
+    """Send a request without a network, and return the body of its answer."""
     sent: list[Message] = []
     received: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
     headers = {"host": "benchmark", "authorization": f"Bearer {key}", "content-type": "application/json"}
@@ -128,19 +128,25 @@ async def _post(served: ASGIApp, key: str, path: str, body: object) -> dict[str,
     return answer
 
 
-async def _trace(served: ASGIApp, key: str) -> StepTrace:
+async def register_runs(served: ASGIApp, key: str, count: int) -> list[str]:
+    """Create a population, a budget and runs with a default event, and return the runs' ids."""
     limit = {"epsilon": 10_000, "delta": 1e-5}
     population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
-    await _post(served, key, "/v1/populations", population)
-    await _post(served, key, "/v1/budgets", {"name": "b", "parent": "p", "limit": limit})
-    run = await _post(served, key, "/v1/runs", {"name": "r", "budget": "p/b", "event": EVENT})
-    path = f"/v1/runs/{run['id']}/steps"
+    await post(served, key, "/v1/populations", population)
+    await post(served, key, "/v1/budgets", {"name": "b", "parent": "p", "limit": limit})
+    run = {"name": "r", "budget": "p/b", "event": EVENT}
+    return [(await post(served, key, "/v1/runs", run))["id"] for _ in range(count)]
+
+
+async def _trace(served: ASGIApp, key: str) -> StepTrace:
+    [run] = await register_runs(served, key, 1)
+    path = f"/v1/runs/{run}/steps"
     for step in range(WARM_STEPS):
-        await _post(served, key, path, {"event": EVENT, "count": 1, "first_step": step})
+        await post(served, key, path, {"event": EVENT, "count": 1, "first_step": step})
     tracer = _Tracer(Path(app.__file__).parent)
     sys.setprofile(tracer)
     try:
-        await _post(served, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
+        await post(served, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
     finally:
         sys.setprofile(None)
     return StepTrace(tuple(tracer.calls))
@@ -150,14 +156,19 @@ def trace_step() -> StepTrace:
     """Take steps on a new SQLite file, and trace the last one."""
     credential_cache.CACHE_SECONDS = 3600.0  # on a slow machine, too, the traced step finds its caller in the cache
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/ledger.db"
-        database = Database(url)
-        upgrade(database)
-        now = database.clock.now()
-        key = create_key(database, create_organisation(database, "benchmark", now), Role.ADMIN, now).key
-        database.dispose()
-        served = create_app(Settings(database_url=url))
+        _, served, key = new_ledger(Path(folder))
         return asyncio.run(_trace(served, key))
+
+
+def new_ledger(folder: Path) -> tuple[str, ASGIApp, str]:
+    """Create a SQLite ledger; return its URL, its application and the key of an admin."""
+    url = f"sqlite:///{folder}/ledger.db"
+    database = Database(url)
+    upgrade(database)
+    now = database.clock.now()
+    key = create_key(database, create_organisation(database, "benchmark", now), Role.ADMIN, now).key
+    database.dispose()
+    return url, create_app(Settings(database_url=url)), key
 
 
 def describe(calls: Iterable[Call]) -> str:

@@ -1,0 +1,122 @@
+"""Processor time of a step inside a group: `python -m benchmarks.step_groups [--rounds N]`.
+
+In this process and without HTTP, on SQLite with `synchronous=FULL`: groups of 64 steps of one run and of 64 runs, and a
+lone step. Each stage is timed where `commit_group` calls it; what remains begins and commits the transaction. Medians
+over the rounds, in microseconds of processor time a step, and the bytes that a step adds to the write-ahead log.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from statistics import median
+from time import process_time
+from unittest.mock import patch
+
+from starlette.types import ASGIApp
+
+from app.ledger.permissions import Role
+from app.persistence.database import ALL_TENANTS, Database
+from app.service.auth.authentication import Principal
+from app.service.auth.request_context import RequestContext
+from app.service.charging import commit_queue
+from app.service.charging.requests import StepCommand, StepRequest, StepResult
+from app.service.charging.saving import LedgerCache
+from benchmarks.step_trace import new_ledger, post, register_runs
+
+GROUP = 64
+WARM_ROUNDS = 20
+STAGES = ("load", "decide_command", "save")
+SHAPES = {"64 steps, one run": (GROUP, 1), "64 steps, 64 runs": (GROUP, GROUP), "a lone step": (1, 1)}
+"""By name: steps of a group, and their runs."""
+
+
+class Groups:
+    """A ledger whose groups are committed here, and the processor time of each stage."""
+
+    def __init__(self, folder: Path, runs: int) -> None:
+        url, served, key = new_ledger(folder)
+        self.log = folder / "ledger.db-wal"
+        self.database = Database(url)
+        self.run_ids = asyncio.run(_charged_runs(served, key, runs))
+        with self.database.read(ALL_TENANTS) as tx:
+            organisation = str(tx.exec_driver_sql("SELECT id FROM organisations").scalar_one())
+        self._principal = Principal(organisation, "key_benchmark", Role.TRAINER)
+        self._memory = LedgerCache()
+        self._next = dict.fromkeys(self.run_ids, 1)
+
+    def commands(self, steps: int) -> list[StepCommand]:
+        """Build one-step commands of the runs in turn."""
+        made = []
+        for number in range(steps):
+            run_id = self.run_ids[number % len(self.run_ids)]
+            context = RequestContext(self.database, self._principal, self.database.clock.now())
+            made.append(StepCommand(context, StepRequest(run_id, ((None, 1),), self._next[run_id], None)))
+            self._next[run_id] += 1
+        return made
+
+    def committed(self, commands: Sequence[StepCommand]) -> dict[str, float]:
+        """Commit a group; return the seconds of processor time by stage."""
+        seconds: dict[str, float] = defaultdict(float)
+        with ExitStack() as stack:
+            for name in STAGES:
+                stack.enter_context(patch.object(commit_queue, name, timed(getattr(commit_queue, name), seconds, name)))
+            began = process_time()
+            outcomes = commit_queue.commit_group(self.database, self._memory, commands)
+            whole = process_time() - began
+        assert all(isinstance(each, StepResult) and each.decision.admitted for each in outcomes), outcomes
+        return {**seconds, "begin and commit": whole - sum(seconds.values()), "total": whole}
+
+
+async def _charged_runs(served: ASGIApp, key: str, count: int) -> list[str]:
+    """Register runs and take the first step of each, which stores the cost of their event."""
+    run_ids = await register_runs(served, key, count)
+    for run_id in run_ids:
+        await post(served, key, f"/v1/runs/{run_id}/steps", {"first_step": 0})
+    return run_ids
+
+
+def timed(function: Callable[..., object], seconds: dict[str, float], name: str) -> Callable[..., object]:
+    """Wrap a function so that its processor time is added up under a name."""
+
+    def wrapper(*arguments: object) -> object:
+        began = process_time()
+        try:
+            return function(*arguments)
+        finally:
+            seconds[name] += process_time() - began
+
+    return wrapper
+
+
+def measured(steps: int, runs: int, rounds: int) -> tuple[dict[str, float], float]:
+    """Return microseconds a step by stage, and bytes of log a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        groups = Groups(Path(folder), runs)
+        with closing(groups.database.engine.raw_connection()) as watching:  # the log is kept while somebody reads
+            for _ in range(WARM_ROUNDS):
+                groups.committed(groups.commands(steps))
+            watching.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            times = [groups.committed(groups.commands(steps)) for _ in range(rounds)]
+            size = groups.log.stat().st_size
+        groups.database.dispose()
+    per_step = {name: median(each[name] for each in times) / steps * 1e6 for name in times[0]}
+    return per_step, size / rounds / steps
+
+
+def main(rounds: int = 60) -> None:
+    """Print the table."""
+    print(f"{'':20}" + "".join(f"{name:>18}" for name in (*STAGES, "begin and commit", "total", "bytes of log")))
+    for name, (steps, runs) in SHAPES.items():
+        per_step, size = measured(steps, runs, rounds)
+        figures = [per_step[stage] for stage in (*STAGES, "begin and commit", "total")]
+        print(f"{name:20}" + "".join(f"{figure:18.1f}" for figure in figures) + f"{size:18,.0f}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=60)
+    main(parser.parse_args().rounds)
