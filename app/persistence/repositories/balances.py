@@ -25,7 +25,8 @@ from app.persistence.tolerant import json_object
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
-_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "filter_weights", "version", "updated_at"])
+_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "version", "updated_at"])
+_FROZEN = BulkStatement(accounts, ["filter_weights"])
 _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
 
 
@@ -76,7 +77,7 @@ def add(tx: Connection, organisation_id: str, account: Account) -> None:
 
 
 def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
-    """Write balances, frozen weights and versions after charges, with the owners of the accounts."""
+    """Write balances and versions after charges, with the owners of the accounts."""
     _CHARGED.execute(
         tx,
         [
@@ -84,7 +85,6 @@ def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
                 "organisation_id": owner,
                 "id": record.account.id,
                 "uncompacted_charges": json.dumps(record.uncompacted or {}, separators=(",", ":")),
-                "filter_weights": weights_text(record.account.weights),
                 "version": record.account.version,
                 "updated_at": record.updated_at,
             }
@@ -98,6 +98,15 @@ def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
     ]
     if written:
         _WRITTEN.execute(tx, written)
+
+
+def freeze(tx: Connection, frozen: Sequence[tuple[str, Account]]) -> None:
+    """Write the filter weights that the first charges of accounts have frozen."""
+    rows = [
+        {"organisation_id": owner, "id": account.id, "filter_weights": weights_text(account.weights)}
+        for owner, account in frozen
+    ]
+    _FROZEN.execute(tx, rows)
 
 
 def read_uncompacted(text: str) -> UncompactedCharges:

@@ -32,6 +32,8 @@ _MANY = _RUNS.where(
 _SAME: Final = ("status", "attempt", "next_step", "chain_head", "reservation_id")
 """Columns of a run's state that have the names of its fields."""
 _SAVED = BulkStatement(runs, [*_SAME, "decision_count", "deviations"])
+# Naming a column of a foreign key would check the key again.
+_ADVANCED = BulkStatement(runs, ["next_step", "decision_count", "chain_head"])
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
@@ -103,6 +105,23 @@ def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
                 "deviations": _deviations_text(run.deviations),
             }
             for organisation_id, run in changed
+        ],
+    )
+
+
+def advance_all(tx: Connection, advanced: Iterable[tuple[str, Run]]) -> None:
+    """Write the next steps and chain heads of several runs, of which nothing else changed."""
+    _ADVANCED.execute(
+        tx,
+        [
+            {
+                "organisation_id": organisation_id,
+                "account_id": run.account_id,
+                "next_step": run.next_step,
+                "decision_count": run.decisions,
+                "chain_head": run.chain_head,
+            }
+            for organisation_id, run in advanced
         ],
     )
 

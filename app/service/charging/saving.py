@@ -64,6 +64,13 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     moved = [(work.organisation_id, work.runs[run_id]) for work in works for run_id in sorted(work.changed_runs)]
     if moved:
         runs.save_all(tx, moved)
+    advanced = [
+        (work.organisation_id, work.runs[run_id])
+        for work in works
+        for run_id in sorted(work.advanced - work.changed_runs)
+    ]
+    if advanced:
+        runs.advance_all(tx, advanced)
     used = [
         (work.organisation_id, work.reservations[run_id], places)
         for work in works
@@ -74,6 +81,9 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     changed = [(work.organisation_id, work.accounts[each]) for work in works for each in sorted(work.changed)]
     if changed:
         balances.save(tx, changed)
+    frozen = [(work.organisation_id, work.accounts[each].account) for work in works for each in sorted(work.frozen)]
+    if frozen:
+        balances.freeze(tx, frozen)
     for work in works:
         _raise_threshold_alerts(work)
         if work.alerts:

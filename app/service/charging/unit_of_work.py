@@ -46,6 +46,8 @@ class UnitOfWork:
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: decisions to append.
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
+        frozen: those of the changed accounts whose filter weights are new.
+        advanced: runs of which only the next step and the chain's length and head are to be written.
         opened: reservations to add, with the curve of their plans.
         mentioned: events of refusals, stored without costs.
         added_costs: those of them that the ledger lacks.
@@ -68,6 +70,8 @@ class UnitOfWork:
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[Decision] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
+    frozen: set[str] = field(default_factory=set)
+    advanced: set[str] = field(default_factory=set)
     changed_runs: set[str] = field(default_factory=set)
     changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
@@ -191,13 +195,19 @@ class UnitOfWork:
         for account in charged:
             before = self.accounts[account.id]
             self.accounts[account.id] = before.charged_to(account, steps, now, from_held=from_held)
-            self.changed.add(account.id)
+            self._write(before.account, account)
 
     def change(self, changed: Iterable[Account], now: datetime) -> None:
         """Replace accounts; their curves are written in full."""
         for account in changed:
-            self.accounts[account.id] = self.accounts[account.id].changed_to(account, now)
-            self.changed.add(account.id)
+            before = self.accounts[account.id]
+            self.accounts[account.id] = before.changed_to(account, now)
+            self._write(before.account, account)
+
+    def _write(self, before: Account, after: Account) -> None:
+        self.changed.add(after.id)
+        if after.weights is not before.weights:
+            self.frozen.add(after.id)
 
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
         """Append a decision with its hash to its run's chain, and the deviations found in its steps to the run."""
@@ -207,9 +217,14 @@ class UnitOfWork:
             self.by_key[whole.idempotency_key] = whole
         if whole.admitted:
             self.by_first_step[whole.run_id, whole.attempt, whole.first_step] = whole
+        after = replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash)
         if found:
-            run = replace(run, deviations=merge_deviations(run.deviations, found))
-        self.move(replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash))
+            self.move(replace(after, deviations=merge_deviations(run.deviations, found)))
+        elif run is self.runs[run.account_id]:
+            self.runs[run.account_id] = after
+            self.advanced.add(run.account_id)
+        else:
+            self.move(after)
         return whole
 
     def move(self, run: Run) -> None:
