@@ -140,18 +140,13 @@ class AccountRecord:
         same = (self.population, self.created_at)
         return AccountRecord(account, *same, now, self.quarantine, uncompacted, self.alert_settings, watermark)
 
-    def after(self, earlier: "AccountRecord | None") -> "AccountRecord":
+    def after(self, earlier: "AccountRecord") -> "AccountRecord":
         """Copy the record with an earlier watermark that still holds despite other charges."""
-        if earlier is None or earlier.alert_settings.thresholds != self.alert_settings.thresholds:
+        if earlier.alert_settings.thresholds != self.alert_settings.thresholds:
             return self
         if earlier.watermark is None or not holds_on(earlier.watermark, earlier.account, self.account):
             return self
         return replace(self, watermark=earlier.watermark)
-
-    def matches(self, read: AccountVersion) -> bool:
-        """Check whether the record is current; after a restore a version alone may repeat."""
-        here = (self.account.version, self.updated_at, self.quarantine)
-        return here == (read.version, read.updated_at, read.quarantine)
 
 
 @dataclass(frozen=True, slots=True)

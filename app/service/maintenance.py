@@ -93,7 +93,7 @@ def alert_stale_reservations(db: Database, now: datetime) -> int:
 
     def alert_if_stale(organisation_id: str, run_id: str, tx: Connection) -> None:
         work = load_run(tx, organisation_id, run_id)
-        reservation, own = work.reservations.get(run_id), work.accounts[run_id]
+        reservation, own = work.reservations.get(run_id), work.record(run_id)
         if reservation is None or now >= reservation.expires_at:
             return
         lease = timedelta(seconds=reservation.lease_seconds)

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Row, insert
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_records import MOST_EVENTS, AccountRecord, UncompactedCharges
+from app.ledger.account_records import MOST_EVENTS, UncompactedCharges
 from app.ledger.accounts import Account, zero_curve
+from app.ledger.counting import CountedAccount
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.parallel_exposure import without
 from app.persistence.bulk import BulkStatement
@@ -76,25 +77,25 @@ def add(tx: Connection, organisation_id: str, account: Account) -> None:
     tx.execute(insert(balances).values(organisation_id=organisation_id, account_id=account.id, **_values(account)))
 
 
-def save(tx: Connection, changed: Sequence[tuple[str, AccountRecord]]) -> None:
+def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
     """Write balances and versions after charges, with the owners of the accounts."""
     _CHARGED.execute(
         tx,
         [
             {
                 "organisation_id": owner,
-                "id": record.account.id,
-                "uncompacted_charges": json.dumps(record.uncompacted or {}, separators=(",", ":")),
-                "version": record.account.version,
-                "updated_at": record.updated_at,
+                "id": counted.record.account.id,
+                "uncompacted_charges": json.dumps(counted.uncompacted, separators=(",", ":")),
+                "version": counted.version,
+                "updated_at": counted.updated_at,
             }
-            for owner, record in changed
+            for owner, counted in changed
         ],
     )
     written = [
-        {"organisation_id": owner, "account_id": record.account.id, **_values(record.account)}
-        for owner, record in changed
-        if record.uncompacted is None
+        {"organisation_id": owner, "account_id": counted.record.account.id, **_values(counted.record.account)}
+        for owner, counted in changed
+        if counted.record.uncompacted is None
     ]
     if written:
         _WRITTEN.execute(tx, written)

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import fingerprint as event_fingerprint
-from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
+from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, reading_of, record
+from app.ledger.counting import admit_by_counting
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import is_exact, without
@@ -39,6 +40,7 @@ from app.ledger.runs import (
     require_no_gap,
     require_no_sweep,
 )
+from app.ledger.windows import ALWAYS
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.requests import (
     Mode,
@@ -92,8 +94,12 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
     elif request.first_step is not None:  # a late report is recorded, but not at another attempt's steps
         require_attempt(run, request.attempt)
     require_no_gap(run, request.first_step)
-    path = work.path(request.run_id)
     plan = work.reservations.get(request.run_id) if request.mode is Mode.AUTHORIZE else None
+    if plan is None and request.mode is Mode.AUTHORIZE:
+        counted = _by_counting(work, command, run, steps, fingerprint)
+        if counted is not None:
+            return StepResult(counted, replayed=False)
+    path = work.path(request.run_id)
     if plan is not None and not has_lapsed(plan, command.context.lapsed_by):
         taken, covered = _taken(command, plan, steps)
         if taken is not None:
@@ -179,6 +185,27 @@ def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reserv
         raise NotLoadedError(own, taken)
     priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
     return total_cost(priced) if priced else zero_curve(own.grid_version)
+
+
+def _by_counting(
+    work: UnitOfWork, command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str
+) -> Decision | None:
+    """Admit repetitions of one event that fit by counting (ADR 0033); None if the rule must decide."""
+    [step, *others] = steps
+    path = [work.accounts[at] for at in work.paths[run.account_id] if at in work.accounts]
+    if others or len(path) < len(work.paths[run.account_id]):
+        return None
+    now = command.context.now
+    accounts = [counted.record.account for counted in path]
+    curve = work.costs_of(accounts[0]).get(step.event)
+    if curve is None or not all(account.window is ALWAYS or account.window.holds(now) for account in accounts):
+        return None
+    outcome = admit_by_counting(path, PricedStep(step, curve))
+    if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
+        return None
+    decision = _decision(command, run, steps, fingerprint, outcome)
+    work.count(path, step.count, now)
+    return work.append(run, decision, work.find_deviations(run, steps, now))
 
 
 def _by_the_accounts(

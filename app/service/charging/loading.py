@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, RepeatAndSelect
-from app.ledger.account_records import AccountRecord, AccountVersion
+from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import Account
 from app.ledger.admission import LimitChange
 from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.counting import CountedAccount
 from app.ledger.filters import Limit
 from app.ledger.pages import PageRequest
 from app.ledger.reservations import PlannedItem
@@ -146,31 +147,31 @@ class _Loader:
             locked.update(path[-1:] if own_only else path)
             above.update(path[:-1] if own_only else ())
         states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
-        for record in self._current(locks.lock(self.tx, owner, locked)):
-            self.work.accounts[record.account.id] = record
+        for counted in self._current(locks.lock(self.tx, owner, locked)):
+            self.work.accounts[counted.record.account.id] = counted
         if states:
             self._load_ancestors(states)
-        parallel = [
-            each.account.id for each in self.work.accounts.values() if each.account.partitions_per_unit is not None
-        ]
+        loaded = [counted.record.account for counted in self.work.accounts.values()]
+        parallel = [account.id for account in loaded if account.partitions_per_unit is not None]
         if parallel:
             self._load_parts(parallel)
 
-    def _current(self, seen: Sequence[AccountVersion]) -> list[AccountRecord]:
+    def _current(self, seen: Sequence[AccountVersion]) -> list[CountedAccount]:
         """Get accounts from the cache if it is current, else from the database."""
         owner = self.work.organisation_id
         cached = self.memory.accounts.get_many([(owner, each.id) for each in seen])
-        records, stale = [], []
+        current, stale = [], []
         for each in seen:
-            record = cached.get((owner, each.id))
-            if record is None or not record.matches(each):
+            counted = cached.get((owner, each.id))
+            if counted is None or not counted.matches(each):
                 stale.append(each.id)
             else:
-                records.append(record)
+                current.append(counted.copy())
         if stale:
-            found = account_rows.find_many(self.tx, self.memory.costs, owner, stale)
-            records.extend(record.after(cached.get((owner, record.account.id))) for record in found)
-        return records
+            for record in account_rows.find_many(self.tx, self.memory.costs, owner, stale):
+                earlier = cached.get((owner, record.account.id))
+                current.append(CountedAccount(record if earlier is None else record.after(earlier.record)))
+        return current
 
     def _load_ancestors(self, states: Sequence[AccountState]) -> None:
         """Load the ancestors of runs whose plans cover their steps: they are neither charged nor locked."""
@@ -178,7 +179,8 @@ class _Loader:
         cached = self.memory.accounts.get_many([(owner, each.id) for each in states])
         unknown = []
         for each in states:
-            record = cached.get((owner, each.id))
+            counted = cached.get((owner, each.id))
+            record = None if counted is None else counted.copy().settled()
             if each.quarantined:
                 self.work.quarantined_paths[each.id] = each.path
             # A filter that was not frozen when it was cached may be by now.
@@ -197,8 +199,8 @@ class _Loader:
     def _load_parts(self, parallel: Sequence[str]) -> None:
         """Load the children of parallel accounts; the lock on the parent protects them."""
         found = locks.read_children(self.tx, self.work.organisation_id, parallel)
-        for record in self._current([part for part in found if part.id not in self.work.accounts]):
-            self.work.unlocked[record.account.id] = record
+        for counted in self._current([part for part in found if part.id not in self.work.accounts]):
+            self.work.unlocked[counted.record.account.id] = counted.settled()
         for part in found:
             parent = self.work.record(part.id).account.parent_id
             assert parent is not None, "a partition has a parent"
@@ -226,8 +228,10 @@ class _Loader:
     def _cached_plan(self, run_id: str, reservation_id: str) -> tuple[PlannedItem, ...] | None:
         """Get the cached rest of a plan if its run's account is unchanged."""
         plan = self.memory.plans.get((self.work.organisation_id, reservation_id))
-        own = self.work.accounts.get(run_id)
-        if plan is None or own is None or (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
+        if plan is None or run_id not in self.work.accounts:
+            return None
+        own = self.work.record(run_id)
+        if (plan.version, plan.updated_at) != (own.account.version, own.updated_at):
             return None
         return plan.items
 
@@ -256,7 +260,7 @@ class _Loader:
         """Load the costs of requested events, and of a plan's last event, which mostly shows that its hold is exact."""
         rules: dict[CostRule, set[DpEvent]] = {}
         for each in wanted:
-            own, plan = self.work.accounts[each.run_id].account, self.work.reservations.get(each.run_id)
+            own, plan = self.work.accounts[each.run_id].record.account, self.work.reservations.get(each.run_id)
             events = rules.setdefault((own.relation, own.grid_version), set())
             events.update(each.events)
             if each.steps is None:

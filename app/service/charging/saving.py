@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord, watermark_of
+from app.ledger.counting import CountedAccount
 from app.ledger.reservations import PlannedItem
 from app.ledger.runs import Run
 from app.persistence.lru_cache import LruCache
@@ -49,7 +50,7 @@ class LedgerCache:
     """
 
     runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
-    accounts: LruCache[Key, AccountRecord] = field(default_factory=lambda: LruCache(2048))
+    accounts: LruCache[Key, CountedAccount] = field(default_factory=lambda: LruCache(2048))
     costs: CostCache = field(default_factory=CostCache)
     plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
 
@@ -81,7 +82,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     changed = [(work.organisation_id, work.accounts[each]) for work in works for each in sorted(work.changed)]
     if changed:
         balances.save(tx, changed)
-    frozen = [(work.organisation_id, work.accounts[each].account) for work in works for each in sorted(work.frozen)]
+    frozen = [(work.organisation_id, work.record(each).account) for work in works for each in sorted(work.frozen)]
     if frozen:
         balances.freeze(tx, frozen)
     for work in works:
@@ -92,7 +93,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
 
 def save_transition(tx: Connection, work: UnitOfWork, context: RequestContext, run: Run) -> None:
     """Write a run and a new version of its account, which invalidates caches."""
-    own = work.accounts[run.account_id].account
+    own = work.record(run.account_id).account
     work.move(run)
     work.change([replace(own, version=own.version + 1)], context.now)
     save(tx, work)
@@ -118,26 +119,37 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
 def _raise_threshold_alerts(work: UnitOfWork) -> None:
     """Raise alerts for thresholds reached; the watermark makes most checks one comparison."""
     for account_id in sorted(work.changed):
-        record = work.accounts[account_id]
+        if work.accounts[account_id].charges:  # counts end before a threshold
+            continue
+        record = work.record(account_id)
         assert record.watermark is not None, "thresholds are read before an account changes"
         if record.watermark.holds(record.account.spent):
             continue
         watch = watermark_of(record.account, record.alert_settings.thresholds)
         crossed = record.alert_settings.thresholds[record.watermark.passed : watch.passed]
         work.alerts.extend(threshold_alerts(record.account, crossed, record.updated_at))
-        work.accounts[account_id] = replace(record, watermark=watch)
+        work.accounts[account_id] = CountedAccount(replace(record, watermark=watch))
 
 
 def remember(memory: LedgerCache, work: UnitOfWork) -> None:
     """Cache the rows of a committed unit of work."""
     owner = work.organisation_id
     memory.accounts.put_many(
-        ((owner, each), replace(record, uncompacted={}) if record.uncompacted is None else record)
-        for each, record in (work.unlocked | work.accounts).items()
+        ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
+        for each, counted in work.accounts.items()
+    )
+    known = memory.accounts.get_many([(owner, each) for each in work.unlocked])
+    memory.accounts.put_many(
+        ((owner, each), CountedAccount(record)) for each, record in work.unlocked.items() if (owner, each) not in known
     )
     for run_id, reservation in work.reservations.items():
-        own = work.accounts[run_id]
+        own = work.record(run_id)
         plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
         memory.plans.put((owner, reservation.id), plan)
     for (relation, grid_version), costs in work.added_costs.items():
         memory.costs.put_events(CostTable(owner, relation, grid_version), costs)
+
+
+def _compacted(record: AccountRecord) -> CountedAccount:
+    """Cache an account whose curves were written."""
+    return CountedAccount(replace(record, uncompacted={}))

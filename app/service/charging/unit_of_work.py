@@ -14,6 +14,7 @@ from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
 from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
+from app.ledger.counting import CountedAccount
 from app.ledger.decisions import Decision, DecisionOutcome, sealed
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
@@ -55,7 +56,7 @@ class UnitOfWork:
 
     organisation_id: str
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    accounts: dict[str, AccountRecord] = field(default_factory=dict)
+    accounts: dict[str, CountedAccount] = field(default_factory=dict)
     unlocked: dict[str, AccountRecord] = field(default_factory=dict)
     parts: dict[str, list[str]] = field(default_factory=dict)
     quarantined_paths: dict[str, str] = field(default_factory=dict)
@@ -89,7 +90,8 @@ class UnitOfWork:
 
     def record(self, account_id: str) -> AccountRecord:
         """Get a loaded account."""
-        return self.accounts.get(account_id) or self.unlocked[account_id]
+        counted = self.accounts.get(account_id)
+        return self.unlocked[account_id] if counted is None else counted.settled()
 
     def path(self, run_id: str) -> tuple[Account, ...] | None:
         """Get the accounts of a run's path; None if they are not locked.
@@ -99,8 +101,8 @@ class UnitOfWork:
         """
         path = []
         for at in self.paths[run_id]:
-            record = self.accounts.get(at)
-            if record is not None:
+            if at in self.accounts:
+                record = self.record(at)
                 if record.quarantine is not None:
                     raise _quarantined(record.account.path, at)
                 path.append(record.account)
@@ -153,7 +155,7 @@ class UnitOfWork:
 
     def find_deviations(self, run: Run, steps: Iterable[StepEvent], now: datetime) -> tuple[Deviation, ...]:
         """Find the deviations of steps from the run's declaration."""
-        own = self.accounts[run.account_id]
+        own = self.accounts[run.account_id].record
         return find_deviations(run, own.account.planned, steps, (now - own.created_at).total_seconds() / 3600)
 
     def costs_of(self, account: Account) -> dict[DpEvent, RdpCurve]:
@@ -193,21 +195,27 @@ class UnitOfWork:
     ) -> None:
         """Replace accounts that these steps, or their move from held, charged."""
         for account in charged:
-            before = self.accounts[account.id]
-            self.accounts[account.id] = before.charged_to(account, steps, now, from_held=from_held)
-            self._write(before.account, account)
+            before = self.record(account.id)
+            self._write(before, before.charged_to(account, steps, now, from_held=from_held))
 
     def change(self, changed: Iterable[Account], now: datetime) -> None:
         """Replace accounts; their curves are written in full."""
         for account in changed:
-            before = self.accounts[account.id]
-            self.accounts[account.id] = before.changed_to(account, now)
-            self._write(before.account, account)
+            before = self.record(account.id)
+            self._write(before, before.changed_to(account, now))
 
-    def _write(self, before: Account, after: Account) -> None:
-        self.changed.add(after.id)
-        if after.weights is not before.weights:
-            self.frozen.add(after.id)
+    def _write(self, before: AccountRecord, after: AccountRecord) -> None:
+        account_id = after.account.id
+        self.accounts[account_id] = CountedAccount(after)
+        self.changed.add(account_id)
+        if after.account.weights is not before.account.weights:
+            self.frozen.add(account_id)
+
+    def count(self, path: Iterable[CountedAccount], number: int, now: datetime) -> None:
+        """Charge repetitions that were found to fit by counting."""
+        for counted in path:
+            counted.charge(number, now)
+            self.changed.add(counted.record.account.id)
 
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
         """Append a decision with its hash to its run's chain, and the deviations found in its steps to the run."""

@@ -1,0 +1,231 @@
+"""Charges decided by counting are those of the rule, to the last bit of every row."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
+from app.ledger import admission
+from app.ledger.account_records import MOST_EVENTS, AccountRecord, Population, watermark_of
+from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
+from app.ledger.admission import Admission
+from app.ledger.alerts import AlertSettings
+from app.ledger.counting import EPSILONS_AHEAD, CountedAccount, admit_by_counting
+from app.ledger.filters import FilterKind, Limit
+from app.ledger.policies import Policy
+
+from .conftest import AccountMaker, chained
+
+NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
+POPULATION = Population("patient", NeighboringRelation.ADD_OR_REMOVE_ONE, None)
+EVENTS: list[DpEvent] = [
+    Gaussian(2.0),
+    Gaussian(40.0),
+    Laplace(3.0),
+    PoissonSampled(0.004, Gaussian(1.1)),
+    PoissonSampled(0.2, Gaussian(3.0)),
+    EpsilonDelta(0.01, 1e-9),
+]
+terms = st.tuples(
+    st.sampled_from([0.3, 1.0, 8.0, 10_000.0]), st.sampled_from([1e-5, 1e-8]), st.sampled_from(FilterKind)
+)
+thresholds = st.sampled_from([(), (0.5, 0.8, 1.0), (0.1, 0.2, 0.9)])
+
+
+def recorded(account: Account, reached: Sequence[float] = ()) -> AccountRecord:
+    """An account as it is kept after a charge."""
+    settings = AlertSettings(tuple(reached), 30)
+    return AccountRecord(
+        account, POPULATION, NOW, NOW, alert_settings=settings, watermark=watermark_of(account, settings.thresholds)
+    )
+
+
+def charged_once(path: Sequence[Account], priced: PricedStep, reached: Sequence[float]) -> list[AccountRecord] | None:
+    """The path after its first charge, which freezes the weights; None if that does not fit."""
+    outcome = admission.admit(path, [priced])
+    if not isinstance(outcome, Admission):
+        return None
+    records = []
+    for account, after in zip(path, outcome.accounts, strict=True):
+        charged = recorded(account, reached).charged_to(after, [priced], NOW)
+        records.append(replace(charged, watermark=watermark_of(after, reached)))
+    return records
+
+
+def settled_by_the_rule(record: AccountRecord) -> AccountRecord:
+    """The record after its rows were written: its curves, and the next threshold."""
+    assert record.watermark is not None
+    if not record.watermark.holds(record.account.spent):
+        record = replace(record, watermark=watermark_of(record.account, record.alert_settings.thresholds))
+    return replace(record, uncompacted=record.uncompacted or {})
+
+
+def path_of(account: AccountMaker, limits: list[tuple[float, float, FilterKind]]) -> tuple[Account, ...]:
+    nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
+    return chained(*nodes, account(name="run", limited=False))
+
+
+@given(
+    st.lists(terms, min_size=1, max_size=3),
+    thresholds,
+    st.sampled_from(EVENTS),
+    st.lists(
+        st.tuples(st.sampled_from(EVENTS), st.one_of(st.integers(1, 3), st.integers(1, 10**9))), min_size=1, max_size=30
+    ),
+    st.data(),
+)
+def test_counting_decides_as_the_rule(
+    account: AccountMaker,
+    limits: list[tuple[float, float, FilterKind]],
+    reached: tuple[float, ...],
+    first: DpEvent,
+    asked: list[tuple[DpEvent, int]],
+    data: st.DataObject,
+) -> None:
+    path = path_of(account, limits)
+    records = charged_once(path, path[0].price(StepEvent(first, 1)), reached)
+    if records is None:
+        return
+    counted = [CountedAccount(record) for record in records]
+    for event, wished in asked:
+        left, _ = admission.repetitions_left([record.account for record in records], path[0].price(StepEvent(event, 1)))
+        beside = [max(1, left - 1), max(1, left), left + 1]  # the boundary, and one on either side
+        number = min(10**9, data.draw(st.sampled_from([wished, *beside])))
+        priced = path[0].price(StepEvent(event, number))
+        ruled = admission.admit([record.account for record in records], [priced])
+        by_count = admit_by_counting(counted, priced)
+        if by_count is not None:
+            assert isinstance(ruled, Admission)
+            assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+            assert by_count.binding.id == ruled.binding.id
+            assert not by_count.overdrawn
+        if not isinstance(ruled, Admission):
+            continue
+        records = [
+            record.charged_to(after, [priced], NOW) for record, after in zip(records, ruled.accounts, strict=True)
+        ]
+        if by_count is None:
+            records = [settled_by_the_rule(record) for record in records]
+            counted = [CountedAccount(record) for record in records]
+            continue
+        for each, record in zip(counted, records, strict=True):
+            each.charge(number, NOW)
+            assert (each.version, each.uncompacted) == (record.account.version, record.uncompacted)
+            assert record.watermark is not None
+            assert record.watermark.holds(record.account.spent)
+    for each, record in zip(counted, records, strict=True):
+        assert each.copy().settled() == record
+
+
+@pytest.fixture
+def counted(account: AccountMaker) -> CountedAccount:
+    """An account of epsilon 8 that was charged once, with a Gaussian of 40."""
+    path = (account(8.0, 1e-5),)
+    records = charged_once(path, path[0].price(StepEvent(Gaussian(40.0), 1)), (0.5, 1.0))
+    assert records is not None
+    return CountedAccount(records[0])
+
+
+def admitted(counted: CountedAccount, event: DpEvent, number: int = 1) -> Admission | None:
+    return admit_by_counting([counted], counted.record.account.price(StepEvent(event, number)))
+
+
+def test_what_is_plain_is_counted(counted: CountedAccount) -> None:
+    first = admitted(counted, Gaussian(40.0))
+    assert first is not None
+    for number in range(2 * EPSILONS_AHEAD):
+        outcome = admitted(counted, Gaussian(40.0))
+        assert outcome is not None
+        assert outcome.steps_remaining == first.steps_remaining - number
+        counted.charge(1, NOW)
+    assert counted.settled().account.version == 1 + 2 * EPSILONS_AHEAD
+    assert counted.charges == counted.count == 0
+
+
+def test_no_charge_goes_past_a_threshold_uncounted(counted: CountedAccount) -> None:
+    event = Gaussian(40.0)
+    while admitted(counted, event) is not None:
+        counted.charge(1, NOW)
+    record = counted.settled()
+    assert record.watermark is not None
+    assert record.watermark.holds(record.account.spent)
+    after = record.account.charged(record.account.price(StepEvent(event, 1)).curve)
+    assert not record.watermark.holds(after.spent)
+
+
+def _exhausted_somewhere(record: AccountRecord) -> AccountRecord:
+    values = record.account.spent.values.copy()
+    values[:] = 2**53
+    return replace(record, account=replace(record.account, spent=RdpCurve(values)))
+
+
+def test_a_changed_limit_changes_the_reading_of_the_runs_below(account: AccountMaker) -> None:
+    path = path_of(account, [(8.0, 1e-5, FilterKind.ADAPTIVE)])
+    priced = path[0].price(StepEvent(Gaussian(40.0), 1))
+    records = charged_once(path, priced, ())
+    assert records is not None
+    above, run = [CountedAccount(record) for record in records]
+    assert admit_by_counting([above, run], priced) is not None
+    limited = replace(records[0].account, limit=Limit(8.0, 1e-7), weights=None).prepared_for([priced])
+    changed = CountedAccount(recorded(limited))
+    counted, ruled = admit_by_counting([changed, run], priced), admission.admit([limited, records[1].account], [priced])
+    assert counted is not None
+    assert counted.reading == ruled.reading
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda record: replace(record, quarantine="its balance is unproven"),
+        lambda record: replace(record, uncompacted=None),
+        lambda record: replace(record, uncompacted={f"event {number}": (1, 0) for number in range(MOST_EVENTS)}),
+        lambda record: replace(record, watermark=None),
+        lambda record: replace(record, account=replace(record.account, policy=Policy())),
+        lambda record: replace(record, account=replace(record.account, organisation_policy=Policy())),
+        lambda record: replace(record, account=replace(record.account, partitions_per_unit=2)),
+        lambda record: replace(record, account=replace(record.account, weights=None)),
+        lambda record: replace(
+            record, account=replace(record.account, spent=RdpCurve(record.account.spent.values, EXHAUSTED))
+        ),
+        _exhausted_somewhere,
+    ],
+    ids=[
+        "in quarantine",
+        "its curves are to be written",
+        "too many different events",
+        "no watermark",
+        "a policy",
+        "the organisation's policy",
+        "parallel",
+        "no weights yet",
+        "no delta left",
+        "more than floats hold",
+    ],
+)
+def test_what_is_unusual_is_for_the_rule(counted: CountedAccount, changed: object) -> None:
+    assert admitted(counted.copy(), Gaussian(40.0)) is not None
+    assert callable(changed)
+    assert admitted(CountedAccount(changed(counted.record)), Gaussian(40.0)) is None
+
+
+def test_events_with_a_delta_and_free_ones_are_for_the_rule(counted: CountedAccount) -> None:
+    assert admitted(counted.copy(), EpsilonDelta(0.001, 1e-12)) is None
+    free = PricedStep(StepEvent(Gaussian(40.0), 1), zero_curve())
+    assert admit_by_counting([counted], free) is None
+
+
+def test_an_order_without_a_cost_never_runs_out(counted: CountedAccount) -> None:
+    account = counted.record.account
+    gate = account.bounds(0)
+    values = np.full(zero_curve().values.shape, 2**60, dtype=np.int64)
+    values[np.asarray(gate.places)[int(np.argmax(gate.bounds))]] = 0
+    curve = RdpCurve(values)
+    assert counted.counts("an event", curve)
+    for number in (1, 2, 10**9):
+        assert counted.fits(number) == account.repetitions([curve.times(number)], curve) > 0
