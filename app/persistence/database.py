@@ -43,6 +43,9 @@ NO_TENANT: Final = TenantScope.NONE
 Tenant = str | TenantScope
 """The id of a transaction's organisation, or ALL_TENANTS, or NO_TENANT."""
 
+Revision = tuple[int, int]
+"""The state of a SQLite file, comparable within a process: write transactions of its own, and SQLite's data version."""
+
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
 _IN_DOUBT = (
     "The connection to the database broke while the request was being committed, so it may or may not have been "
@@ -72,6 +75,9 @@ class Database:
             event.listen(self._trials, "begin", _begin)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = threading.Lock()
+        self._kept: Connection | None = None
+        self._writes = 0
+        self._disposed = False
 
     def take_password_from(self, file: Path) -> None:
         """Read the password of every new PostgreSQL connection from a file, unless the URL has one."""
@@ -97,8 +103,8 @@ class Database:
 
         It changes a tenant's rows only (ADR 0019). SQLite has one writer at a time. Threads of this process wait
         for a lock, which is fair and wakes immediately; other processes wait at BEGIN IMMEDIATE. Without `wait` the
-        caller is never blocked by one. PostgreSQL has many: a caller that decides by what it reads locks the rows first
-        (`FOR UPDATE`, root to leaf) and runs under `retried`.
+        caller is never blocked by one. All use one connection, which keeps its pages cached. PostgreSQL has many: a
+        caller that decides by what it reads locks the rows first (`FOR UPDATE`, root to leaf) and runs under `retried`.
 
         Raises:
             WriteLockBusyError: another writer is active, and the caller does not wait.
@@ -106,10 +112,33 @@ class Database:
                 broke during the commit.
         """
         begin = _write_statement(self.dialect, tenant)
-        at_once = not wait and self.dialect == "sqlite"
-        with self._turn(wait=wait), closing(self._begun(begin, writes=True, wait=not at_once)) as connection:
-            yield connection
-            _commit(connection)
+        if self.dialect == "postgresql":
+            with closing(self._begun(begin, writes=True)) as connection:
+                yield connection
+                _commit(connection)
+            return
+        with self._turn(wait=wait):
+            connection = self._begun_again(begin, wait=wait)
+            try:
+                yield connection
+                _commit(connection)
+            except BaseException:
+                connection.close()  # rolled back, and another one is opened next time
+                raise
+            if self._disposed:
+                connection.close()
+            else:
+                self._kept = connection
+
+    def revision(self, tx: Connection) -> Revision | None:
+        """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.
+
+        It is the number of this process's write transactions before, and SQLite's `data_version` of their connection,
+        which changes with every commit of another one.
+        """
+        if self.dialect == "postgresql":
+            return None
+        return self._writes - 1, sqlite.data_version(tx)
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
@@ -200,8 +229,8 @@ class Database:
 
     def connections(self) -> tuple[int, int]:
         """Count the connections in use, and the idle ones."""
-        pool = self.engine.pool
-        return (pool.checkedout(), pool.checkedin()) if isinstance(pool, QueuePool) else (0, 0)
+        pool, kept = self.engine.pool, self._kept is not None
+        return (pool.checkedout() - kept, pool.checkedin() + kept) if isinstance(pool, QueuePool) else (0, 0)
 
     def exists(self) -> bool:
         """Check whether the database exists; opening a missing file would create it."""
@@ -210,6 +239,12 @@ class Database:
     def dispose(self) -> None:
         """Close every connection; one in use is closed on return to the pool."""
         event.listen(self.engine, "checkin", lambda _, record: record.close())  # closes and drops it
+        self._disposed = True
+        if self._writer.acquire(blocking=False):  # else whoever writes closes it
+            if self._kept is not None:
+                self._kept.close()
+                self._kept = None
+            self._writer.release()
         self.engine.dispose()
 
     @contextmanager
@@ -226,14 +261,25 @@ class Database:
         finally:
             self._writer.release()
 
+    def _begun_again(self, begin: str, *, wait: bool) -> Connection:
+        """Begin a write transaction on SQLite, on the connection of the previous one if that is known to be sound."""
+        connection, self._kept = self._kept, None
+        if connection is None:
+            connection = self._begun(begin, writes=True, wait=wait)
+        else:
+            try:
+                _begin_transaction(connection, wait=wait)
+            except BaseException:
+                connection.close()
+                raise
+        self._writes += 1
+        return connection
+
     def _begun(self, begin: str, *, writes: bool, wait: bool = True) -> Connection:
         """Begin a transaction on a connection of the pool, or on a new one if that has died."""
         connection = self.engine.connect().execution_options(begin=begin, writes=writes)
         try:
-            if wait:
-                connection.begin()
-            else:
-                sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
+            _begin_transaction(connection, wait=wait)
         except BaseException as error:
             connection.close()
             if not (isinstance(error, DBAPIError) and error.connection_invalidated):
@@ -260,6 +306,13 @@ def open_engine(url: str, pool_size: int, called: str, *, read_only: bool) -> En
         raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _begin_transaction(connection: Connection, *, wait: bool) -> None:
+    if wait:
+        connection.begin()
+    else:
+        sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
 
 
 def _begin(connection: Connection) -> None:

@@ -116,6 +116,13 @@ def begin_at_once(connection: Connection, patience: float) -> None:
         raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
 
 
+def data_version(connection: Connection) -> int:
+    """Get the number that changes when another connection commits (https://www.sqlite.org/pragma.html)."""
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return int(raw.execute("PRAGMA data_version").fetchone()[0])
+
+
 def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
     """Switch the enforcement of foreign keys, which SQLite allows outside transactions only."""
     raw = connection.connection.driver_connection

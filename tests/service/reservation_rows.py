@@ -12,6 +12,7 @@ from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.audit import SERVICE
+from app.ledger.counting import CountedAccount
 from app.ledger.decisions import Decision, DecisionOutcome, sealed
 from app.ledger.reservations import (
     Reservation,
@@ -145,7 +146,7 @@ class Reserver:
             AccountRecord(replace(account, version=account.version + 1), people, NOW, NOW, uncompacted=None)
             for account in changed
         ]
-        balances.save(tx, [(self.organisation_id, record) for record in records])
+        balances.save(tx, [(self.organisation_id, CountedAccount(record)) for record in records])
 
     def _append(
         self,

@@ -225,6 +225,8 @@ def commit_group(
         wanted.setdefault(owner, []).append(request)
     whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
     with db.write(whose, wait=wait) as tx:
+        revision = db.revision(tx)
+        memory.begin(revision)
         works = {owner: load(tx, memory, owner, wanted[owner]) for owner in sorted(wanted)}
         outcomes = [
             decide_command(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)
@@ -232,6 +234,7 @@ def commit_group(
         save(tx, *works.values())
     for work in works.values():
         remember(memory, work)
+    memory.revision = revision and (revision[0] + 1, revision[1])
     return outcomes
 
 

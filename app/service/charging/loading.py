@@ -15,6 +15,7 @@ from app.ledger.counting import CountedAccount
 from app.ledger.filters import Limit
 from app.ledger.pages import PageRequest
 from app.ledger.reservations import PlannedItem
+from app.ledger.runs import Run
 from app.persistence.repositories import accounts as account_rows
 from app.persistence.repositories import (
     audit,
@@ -29,7 +30,7 @@ from app.persistence.repositories.dp_events import CostTable
 from app.persistence.repositories.locks import AccountState
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import Mode, NotLoadedError, StepRequest
-from app.service.charging.saving import CachedRun, LedgerCache
+from app.service.charging.saving import CachedRun, Key, LedgerCache
 from app.service.charging.unit_of_work import CostRule, UnitOfWork
 
 
@@ -54,7 +55,8 @@ def load(tx: Connection, memory: LedgerCache, organisation_id: str, wanted: Sequ
 
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003).
     """
-    loader = _Loader(tx, memory, UnitOfWork(organisation_id))
+    stored_costs = memory.stored_costs.get(organisation_id, set()) if locks.writes(tx) else set()
+    loader = _Loader(tx, memory, UnitOfWork(organisation_id, stored_costs=stored_costs))
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:
         idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])
@@ -147,7 +149,10 @@ class _Loader:
             locked.update(path[-1:] if own_only else path)
             above.update(path[:-1] if own_only else ())
         states = locks.read_states(self.tx, owner, above - locked) if above - locked else []
-        for counted in self._current(locks.lock(self.tx, owner, locked)):
+        for (_, account_id), counted in self.memory.accounts.get_many(self._current_of(locked)).items():
+            self.work.accounts[account_id] = counted.copy()
+        others = locked - self.work.accounts.keys()
+        for counted in self._current(locks.lock(self.tx, owner, others)) if others else ():
             self.work.accounts[counted.record.account.id] = counted
         if states:
             self._load_ancestors(states)
@@ -210,7 +215,7 @@ class _Loader:
         """Load the runs with their active reservations, and which of them are whole sweeps."""
         owner = self.work.organisation_id
         plans: dict[str, tuple[PlannedItem, ...] | None] = {}
-        for run in runs.get_many(self.tx, owner, list(self.work.paths)):
+        for run in self._runs(list(self.work.paths)):
             self.work.runs[run.account_id] = run
             reserved = run.reservation_id is not None
             if reserved != (run.account_id in self.hinted):
@@ -224,6 +229,21 @@ class _Loader:
         sweeps = [run.account_id for run in self.work.runs.values() if isinstance(run.event, RepeatAndSelect)]
         if sweeps:
             self.work.sweeps = experiments.charged_at_once(self.tx, owner, sweeps)
+
+    def _current_of(self, account_ids: Iterable[str]) -> list[Key]:
+        """List the keys of cached rows that need no validation: only a writer knows that nobody else has written."""
+        if not locks.writes(self.tx):
+            return []
+        owner = self.work.organisation_id
+        return [(owner, each) for each in account_ids if (owner, each) in self.memory.current]
+
+    def _runs(self, run_ids: Sequence[str]) -> list[Run]:
+        """Get runs from the cache if they are current, else from the database."""
+        owner = self.work.organisation_id
+        cached = self.memory.runs.get_many(self._current_of(run_ids)).values()
+        known = [each.run for each in cached if each.run is not None]
+        others = set(run_ids).difference(run.account_id for run in known)
+        return [*known, *runs.get_many(self.tx, owner, sorted(others))] if others else known
 
     def _cached_plan(self, run_id: str, reservation_id: str) -> tuple[PlannedItem, ...] | None:
         """Get the cached rest of a plan if its run's account is unchanged."""

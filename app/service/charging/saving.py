@@ -5,19 +5,24 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from app.accounting.events import DpEvent
 from app.ledger.account_records import AccountRecord, watermark_of
 from app.ledger.counting import CountedAccount
 from app.ledger.reservations import PlannedItem
 from app.ledger.runs import Run
+from app.persistence.database import Revision
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
-from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.unit_of_work import CostRule, UnitOfWork
 
 Key = tuple[str, str]
 """Organisation id and id of an object in it."""
+
+MOST_CURRENT = 20_000
+"""Accounts known to be current; more than are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +36,22 @@ class CachedPlan:
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """The accounts of a run by depth and id, and whether it was last seen with an active reservation."""
+    """The accounts of a run by depth and id, and its state as of the last transaction that read it.
+
+    `reserved` says whether it had an active reservation then.
+    """
 
     path: tuple[str, ...]
     reserved: bool = False
+    run: Run | None = None
 
 
 @dataclass
 class LedgerCache:
     """Ledger data that is kept between transactions.
+
+    On SQLite, rows that this memory has written or read since anybody else wrote are current: they need not be read
+    again, not even their versions.
 
     Args:
         runs: a run never moves, and its reservation is a hint of what to lock.
@@ -47,12 +59,25 @@ class LedgerCache:
         costs: committed costs of events, which never change.
         plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
             charges.
+        revision: of the file after the last group; None on PostgreSQL, and before the first one.
+        current: accounts whose rows, and those of their runs, were read or written since anybody else has written.
+        stored_costs: costs of which the same is true, by organisation.
     """
 
     runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
     accounts: LruCache[Key, CountedAccount] = field(default_factory=lambda: LruCache(2048))
     costs: CostCache = field(default_factory=CostCache)
     plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
+    revision: Revision | None = None
+    current: set[Key] = field(default_factory=set)
+    stored_costs: dict[str, set[tuple[CostRule, DpEvent]]] = field(default_factory=dict)
+
+    def begin(self, revision: Revision | None) -> None:
+        """Note the revision that a group begins with: only after the previous one's is everything still current."""
+        if revision is None or revision != self.revision or len(self.current) > MOST_CURRENT:
+            self.current.clear()
+            self.stored_costs.clear()
+        self.revision = None  # until the group is committed
 
 
 def save(tx: Connection, *works: UnitOfWork) -> None:
@@ -104,7 +129,10 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
     for (relation, grid_version), costs in work.costs.items() if work.changed else ():
         table = CostTable(work.organisation_id, relation, grid_version)
         new = work.added_costs.get((relation, grid_version), {})
-        lost = dp_events.without_curve(tx, table, costs.keys() - new.keys())  # by a backup that was restored
+        unknown = [
+            event for event in costs if event not in new and ((relation, grid_version), event) not in work.stored_costs
+        ]
+        lost = dp_events.without_curve(tx, table, unknown) if unknown else []  # by a backup that was restored
         if new or lost:
             added = work.added_costs[relation, grid_version] = new | {event: costs[event] for event in lost}
             dp_events.add_curves(tx, table, added)
@@ -138,6 +166,11 @@ def remember(memory: LedgerCache, work: UnitOfWork) -> None:
         ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
         for each, counted in work.accounts.items()
     )
+    memory.current.update((owner, each) for each in work.accounts)
+    stored = {(rule, event) for rule, costs in work.costs.items() for event in costs} if work.changed else set()
+    memory.stored_costs.setdefault(owner, set()).update(stored)
+    for run_id, run in work.runs.items():
+        memory.runs.put((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
     known = memory.accounts.get_many([(owner, each) for each in work.unlocked])
     memory.accounts.put_many(
         ((owner, each), CountedAccount(record)) for each, record in work.unlocked.items() if (owner, each) not in known

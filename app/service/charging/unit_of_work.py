@@ -50,6 +50,7 @@ class UnitOfWork:
         frozen: those of the changed accounts whose filter weights are new.
         advanced: runs of which only the next step and the chain's length and head are to be written.
         opened: reservations to add, with the curve of their plans.
+        stored_costs: costs that are known to be stored.
         mentioned: events of refusals, stored without costs.
         added_costs: those of them that the ledger lacks.
     """
@@ -77,6 +78,7 @@ class UnitOfWork:
     changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     closed: list[tuple[Reservation, datetime]] = field(default_factory=list)
+    stored_costs: set[tuple[CostRule, DpEvent]] = field(default_factory=set)
     mentioned: set[DpEvent] = field(default_factory=set)
     alerts: list[Alert] = field(default_factory=list)
     added_costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
