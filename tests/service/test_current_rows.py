@@ -1,0 +1,129 @@
+"""Rows that a process remembers as current: whoever else writes to them is noticed before the next decision."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError
+
+from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
+from app.persistence.database import Database
+from app.service.charging.commit_queue import preview
+from tests.conftest import Ledger
+from tests.persistence.dump import dump
+from tests.service.step_commands import CommandRunner, another, opened, request, sound
+from tests.service.tampering import restore, set_account, set_run, tampering
+
+
+class Reads:
+    """The SELECT statements of a database's transactions."""
+
+    def __init__(self, database: Database) -> None:
+        self.seen: list[str] = []
+        event.listen(database.engine, "before_cursor_execute", self._see)
+
+    def _see(self, *arguments: Any) -> None:  # noqa: ANN401 - SQLAlchemy's
+        if arguments[2].startswith("SELECT"):
+            self.seen.append(arguments[2])
+
+    def during(self, work: Callable[[], object]) -> int:
+        self.seen.clear()
+        work()
+        return len(self.seen)
+
+
+@pytest.fixture
+def another_process(ledger: Ledger) -> Iterator[Ledger]:
+    """The same ledger by connections of its own."""
+    url = ledger.database.engine.url.render_as_string(hide_password=False)
+    database = Database(url)
+    yield Ledger(ledger.http, database, ledger.keys)
+    database.dispose()
+
+
+def test_a_file_is_read_again_only_if_somebody_else_has_written(ledger: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    reads = Reads(ledger.database)
+    usual = reads.during(lambda: runner.once(request(run)))
+    assert (usual == 0) is (ledger.database.dialect == "sqlite")  # on PostgreSQL others may have locked the rows
+    other = another(ledger)
+    assert reads.during(lambda: runner.once(request(run))) > 0
+    assert reads.during(lambda: runner.once(request(run))) == usual
+    assert reads.during(lambda: runner.once(request(run), request(other))) > usual
+    assert reads.during(lambda: runner.once(request(run), request(other))) == usual
+    assert sound(ledger)
+
+
+def test_processes_that_take_turns_see_each_others_steps(ledger: Ledger, another_process: Ledger) -> None:
+    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
+    left = [runner.charged(request(run)).steps_remaining for runner in (ours, ours, theirs, ours, theirs, theirs, ours)]
+    assert left == list(range(left[0], left[0] - 7, -1))
+    assert sound(ledger)
+
+
+@pytest.mark.parametrize("which", ["mimic", "mimic/icu-team"])
+def test_a_limit_that_is_lowered_elsewhere_holds_for_the_next_step(
+    ledger: Ledger, another_process: Ledger, which: str
+) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    spent = runner.charged(request(run)).reading.epsilon
+    assert runner.charged(request(run)).admitted
+    with tampering(another_process.database) as tx:
+        set_account(tx, which, epsilon_limit=spent, version=99)
+    assert not runner.charged(request(run)).admitted
+
+
+def test_a_quarantine_that_is_placed_elsewhere_holds_for_the_next_step(ledger: Ledger, another_process: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    assert runner.charged(request(run)).admitted
+    with tampering(another_process.database) as tx:
+        set_account(tx, "mimic", quarantine_reason="its balance is unproven", version=99)
+    [outcome] = runner.once(request(run))
+    assert isinstance(outcome, AccountQuarantinedError)
+
+
+def test_a_run_that_is_paused_elsewhere_takes_no_further_step(ledger: Ledger, another_process: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    path = runner.path(run)[-1].path
+    assert runner.charged(request(run)).admitted
+    with tampering(another_process.database) as tx:
+        set_run(tx, path, status="paused")
+    [outcome] = runner.once(request(run))
+    assert isinstance(outcome, RunStateConflictError)
+
+
+def test_an_older_state_is_noticed_between_any_two_groups(ledger: Ledger, another_process: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    before = dump(another_process.database)
+    left = runner.charged(request(run)).steps_remaining
+    runner.charged(request(run))
+    restore(another_process.database, before)
+    assert runner.charged(request(run)).steps_remaining == left
+    assert sound(ledger)
+
+
+def test_a_preview_sees_what_another_process_has_charged(ledger: Ledger, another_process: Ledger) -> None:
+    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
+    ours.charged(request(run))
+    left = theirs.charged(request(run)).steps_remaining
+    assert left is not None
+    shown = preview(ledger.database, ours.memory, ours.command(request(run)))
+    assert shown.decision.steps_remaining == left - 1  # type: ignore[union-attr]
+
+
+def test_after_a_failed_group_nothing_is_current(ledger: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    other = another(ledger)
+    left = runner.charged(request(run)).steps_remaining
+    assert left is not None
+    runner.charged(request(other))
+    path = runner.path(other)[-1].path
+    with tampering(ledger.database) as tx:
+        set_run(tx, path, decision_count=0)
+    with pytest.raises(IntegrityError):
+        runner.once(request(run), request(other))
+    assert not runner.memory.current
+    assert runner.charged(request(run)).steps_remaining == left - 2
