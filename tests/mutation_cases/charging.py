@@ -7,6 +7,7 @@ STEPS = "tests/api/test_steps.py"
 REPLICAS = "tests/reliability/test_replicas.py"
 MODEL = "tests/reliability/test_state_machine.py"
 LOWERED = "tests/api/test_lowered_limits.py"
+CURRENT_ROWS = "tests/service/test_current_rows.py"
 
 
 CASES = (
@@ -20,9 +21,37 @@ CASES = (
     Mutation(
         "what is remembered is believed",
         "app/service/charging/loading.py",
-        "if record is None or not record.matches(each):",
-        "if record is None:",
+        "if counted is None or not counted.matches(each):",
+        "if counted is None:",
         (REPLICAS,),
+    ),
+    Mutation(
+        "what others have written to a file is not noticed",
+        "app/service/charging/saving.py",
+        "if revision is None or revision != self.revision or",
+        "if revision is None or",
+        (CURRENT_ROWS,),
+    ),
+    Mutation(
+        "another process is not noticed",
+        "app/persistence/database.py",
+        "return self._writes - 1, sqlite.data_version(tx)",
+        "return self._writes - 1, 0",
+        (CURRENT_ROWS,),
+    ),
+    Mutation(
+        "a failed group is believed",
+        "app/service/charging/saving.py",
+        "        self.revision = None  # until the group is committed\n",
+        "        self.revision = revision and (revision[0] + 1, revision[1])\n",
+        (CURRENT_ROWS,),
+    ),
+    Mutation(
+        "a preview believes rows that it has not locked",
+        "app/service/charging/loading.py",
+        "        if not locks.writes(self.tx):\n            return []\n",
+        "",
+        (CURRENT_ROWS,),
     ),
     Mutation(
         "steps are not looked up among earlier answers",

@@ -6,6 +6,7 @@ MODEL = "tests/reliability/test_state_machine.py"
 ADMISSION = "tests/ledger/test_admission.py"
 CURVES = "tests/accounting/test_curves.py"
 RELATIONS = "tests/accounting/test_relation_table.py"
+COUNTING = "tests/ledger/test_counting.py"
 
 
 CASES = (
@@ -155,5 +156,40 @@ CASES = (
         "    return above",
         "    return round(mean)",
         ("tests/accounting/test_run_count_sampling.py",),
+    ),
+    Mutation(
+        "what was counted is forgotten",
+        "app/ledger/counting.py",
+        "max(self.most - after, self.endless)",
+        "max(self.most, self.endless)",
+        (COUNTING,),
+    ),
+    Mutation(
+        "counts pass a threshold without an alert",
+        "app/ledger/counting.py",
+        "after > self.repetitions.unannounced",
+        "False",
+        (COUNTING,),
+    ),
+    Mutation(
+        "a count ignores the event's delta",
+        "app/ledger/counting.py",
+        " and not curve.delta",
+        "",
+        (COUNTING,),
+    ),
+    Mutation(
+        "a counted reading keeps the old limit",
+        "app/ledger/counting.py",
+        "known.gate is not gate or ",
+        "",
+        (COUNTING,),
+    ),
+    Mutation(
+        "floats are counted beyond what they hold",
+        "app/ledger/counting.py",
+        " and int(cost.max()) * last + int(before.max()) < _EXACT",
+        "",
+        (COUNTING,),
     ),
 )

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.exc import IntegrityError
 
 from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
 from app.persistence.database import Database
+from app.service.charging import commit_queue
 from app.service.charging.commit_queue import preview
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
@@ -114,16 +114,19 @@ def test_a_preview_sees_what_another_process_has_charged(ledger: Ledger, another
     assert shown.decision.steps_remaining == left - 1  # type: ignore[union-attr]
 
 
-def test_after_a_failed_group_nothing_is_current(ledger: Ledger) -> None:
+def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runner = opened(ledger), CommandRunner(ledger)
-    other = another(ledger)
     left = runner.charged(request(run)).steps_remaining
     assert left is not None
-    runner.charged(request(other))
-    path = runner.path(other)[-1].path
-    with tampering(ledger.database) as tx:
-        set_run(tx, path, decision_count=0)
-    with pytest.raises(IntegrityError):
-        runner.once(request(run), request(other))
-    assert not runner.memory.current
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_queue, "save", fail)
+        with pytest.raises(OSError, match="disk"):
+            runner.once(request(run))
+    reads = Reads(ledger.database)
+    assert reads.during(lambda: runner.once(request(run))) > 0
     assert runner.charged(request(run)).steps_remaining == left - 2
+    assert sound(ledger)
