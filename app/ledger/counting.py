@@ -48,10 +48,6 @@ class Repetitions:
     endless: int
     unannounced: int
 
-    def left(self, after: int) -> int:
-        """Count the repetitions that fit after some more; negative if these do not fit."""
-        return max(self.most - after, self.endless)
-
 
 @dataclass(slots=True)
 class CountedAccount:
@@ -66,6 +62,7 @@ class CountedAccount:
         charges: number of charges, each of which made a new version.
         charged_at: time of the last one.
         repetitions: what fits of the event from the record's state on; None if the rule must decide.
+        governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
     """
 
     record: AccountRecord
@@ -76,6 +73,7 @@ class CountedAccount:
     charged_at: datetime | None = None
     repetitions: Repetitions | None = None
     epsilons: "EpsilonsAhead | None" = field(default=None, repr=False)
+    governing: int | None = None
 
     @property
     def version(self) -> int:
@@ -99,7 +97,7 @@ class CountedAccount:
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
         counts = (self.curve, self.event, self.count, self.charges, self.charged_at)
-        return CountedAccount(self.record, *counts, self.repetitions, self.epsilons)
+        return CountedAccount(self.record, *counts, self.repetitions, self.epsilons, self.governing)
 
     def matches(self, read: AccountVersion) -> bool:
         """Check whether the database has the same version; after a restore a version alone may repeat."""
@@ -132,9 +130,9 @@ class CountedAccount:
 
     def fits(self, number: int) -> int:
         """Count the repetitions that would still fit after a further `number`; negative to ask the rule."""
-        assert self.repetitions is not None, "its event is counted"
-        after = self.count + number
-        return -1 if after > self.repetitions.unannounced else self.repetitions.left(after)
+        known, after = self.repetitions, self.count + number
+        assert known is not None, "its event is counted"
+        return -1 if after > known.unannounced else max(known.most - after, known.endless)
 
     def charge(self, number: int, now: datetime) -> None:
         """Charge repetitions that fit."""
@@ -146,29 +144,19 @@ class CountedAccount:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
         assert self.curve is not None, "its event is counted"
         gate = governing.bounds(self.record.account.spent.delta)
-        known = self.epsilons
-        if known is None or known.gate is not gate or not known.first <= self.count + number < known.end:
-            first = self.count + number
-            known = self.epsilons = EpsilonsAhead.of(gate, self.record.account.spent, self.curve, first)
-        return known.after(self.count + number)
+        known, after = self.epsilons, self.count + number
+        if known is None or known.gate is not gate or not 0 <= after - known.first < EPSILONS_AHEAD:
+            known = self.epsilons = EpsilonsAhead.of(gate, self.record.account.spent, self.curve, after)
+        return known.values[after - known.first] if known.values else None
 
 
 @dataclass(frozen=True, slots=True)
 class EpsilonsAhead:
-    """The epsilons after several numbers of repetitions, from `first` on; none where they are not exact."""
+    """The epsilons after `first` repetitions, one more, and so on; none if they are not exact."""
 
     gate: FilterBounds
     first: int
     values: Sequence[float]
-
-    @property
-    def end(self) -> int:
-        """The first number of repetitions after these."""
-        return self.first + EPSILONS_AHEAD
-
-    def after(self, count: int) -> float | None:
-        """Get the epsilon after so many repetitions."""
-        return self.values[count - self.first] if self.values else None
 
     @classmethod
     def of(cls, gate: FilterBounds, spent: RdpCurve, curve: RdpCurve, first: int) -> "EpsilonsAhead":
@@ -197,14 +185,17 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
         return None
     left = [counted.fits(number) for counted in path]
     remaining = min(left)
-    accounts = [counted.record.account for counted in path]
-    governing = governing_of(accounts)
-    epsilon = path[-1].epsilon(governing, number)
+    own = path[-1]
+    if own.governing is None:  # a run never moves
+        accounts = [counted.record.account for counted in path]
+        own.governing = [account.id for account in accounts].index(governing_of(accounts).id)
+    governing = path[own.governing].record.account
+    epsilon = own.epsilon(governing, number)
     if remaining < 0 or epsilon is None:
         return None
     assert governing.limit is not None, "it governs"
     reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
-    return Admission((), reading, remaining, accounts[left.index(remaining)])
+    return Admission((), reading, remaining, path[left.index(remaining)].record.account)
 
 
 def _repetitions(record: AccountRecord, event: str, curve: RdpCurve) -> Repetitions | None:

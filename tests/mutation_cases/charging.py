@@ -48,9 +48,9 @@ CASES = (
     ),
     Mutation(
         "a preview believes rows that it has not locked",
-        "app/service/charging/loading.py",
-        "        if not locks.writes(self.tx):\n            return []\n",
-        "",
+        "app/service/charging/commit_queue.py",
+        "load(tx, memory.unvalidated(), owner, wanted)",
+        "load(tx, memory, owner, wanted)",
         (CURRENT_ROWS,),
     ),
     Mutation(

@@ -160,14 +160,14 @@ CASES = (
     Mutation(
         "what was counted is forgotten",
         "app/ledger/counting.py",
-        "max(self.most - after, self.endless)",
-        "max(self.most, self.endless)",
+        "max(known.most - after, known.endless)",
+        "max(known.most, known.endless)",
         (COUNTING,),
     ),
     Mutation(
         "counts pass a threshold without an alert",
         "app/ledger/counting.py",
-        "after > self.repetitions.unannounced",
+        "after > known.unannounced",
         "False",
         (COUNTING,),
     ),

@@ -242,7 +242,8 @@ def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandR
     """Decide a command without writing."""
     owner, request = command.context.organisation_id, command.request
     with db.read(owner) as tx:
-        work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])
+        wanted = [LoadRequest(request.run_id, request, command.needs_path)]
+        work = load(tx, memory.unvalidated(), owner, wanted)
         return decide_command(tx, memory, work, command)
 
 

@@ -55,7 +55,7 @@ def load(tx: Connection, memory: LedgerCache, organisation_id: str, wanted: Sequ
 
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003).
     """
-    stored_costs = memory.stored_costs.get(organisation_id, set()) if locks.writes(tx) else set()
+    stored_costs = memory.stored_costs.get(organisation_id, set())
     loader = _Loader(tx, memory, UnitOfWork(organisation_id, stored_costs=stored_costs))
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:
@@ -231,9 +231,7 @@ class _Loader:
             self.work.sweeps = experiments.charged_at_once(self.tx, owner, sweeps)
 
     def _current_of(self, account_ids: Iterable[str]) -> list[Key]:
-        """List the keys of cached rows that need no validation: only a writer knows that nobody else has written."""
-        if not locks.writes(self.tx):
-            return []
+        """List the keys of cached rows that need no validation."""
         owner = self.work.organisation_id
         return [(owner, each) for each in account_ids if (owner, each) in self.memory.current]
 

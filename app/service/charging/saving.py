@@ -79,6 +79,10 @@ class LedgerCache:
             self.stored_costs.clear()
         self.revision = None  # until the group is committed
 
+    def unvalidated(self) -> "LedgerCache":
+        """Share the cached rows with a reader, who does not know whether somebody has written since."""
+        return LedgerCache(self.runs, self.accounts, self.costs, self.plans)
+
 
 def save(tx: Connection, *works: UnitOfWork) -> None:
     """Write all changes of units of work; rows of several organisations go in the same statements."""
@@ -169,8 +173,10 @@ def remember(memory: LedgerCache, work: UnitOfWork) -> None:
     memory.current.update((owner, each) for each in work.accounts)
     stored = {(rule, event) for rule, costs in work.costs.items() for event in costs} if work.changed else set()
     memory.stored_costs.setdefault(owner, set()).update(stored)
-    for run_id, run in work.runs.items():
-        memory.runs.put((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
+    memory.runs.put_many(
+        ((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
+        for run_id, run in work.runs.items()
+    )
     known = memory.accounts.get_many([(owner, each) for each in work.unlocked])
     memory.accounts.put_many(
         ((owner, each), CountedAccount(record)) for each, record in work.unlocked.items() if (owner, each) not in known
