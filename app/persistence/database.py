@@ -134,7 +134,7 @@ class Database:
         """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.
 
         It is the number of this process's write transactions before, and SQLite's `data_version` of their connection,
-        which changes with every commit of another one.
+        which changes with every commit of another one. A new connection counts as a transaction.
         """
         if self.dialect == "postgresql":
             return None
@@ -266,6 +266,7 @@ class Database:
         connection, self._kept = self._kept, None
         if connection is None:
             connection = self._begun(begin, writes=True, wait=wait)
+            self._writes += 1  # it has data versions of its own
         else:
             try:
                 _begin_transaction(connection, wait=wait)

@@ -40,6 +40,13 @@ CASES = (
         (CURRENT_ROWS,),
     ),
     Mutation(
+        "a new connection is taken for the one before",
+        "app/persistence/database.py",
+        "            self._writes += 1  # it has data versions of its own\n",
+        "",
+        ("tests/persistence/test_database.py",),
+    ),
+    Mutation(
         "a failed group is believed",
         "app/service/charging/saving.py",
         "        self.revision = None  # until the group is committed\n",

@@ -1,7 +1,7 @@
 """The database: how it is opened, and what its two kinds of transaction promise."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -280,3 +280,48 @@ def test_a_connection_in_use_is_closed_when_it_is_given_back_to_a_database_that_
         database.dispose()
         assert closed == []
     assert closed == [used]
+
+
+def test_a_revision_shows_whether_anybody_else_has_written(file: Database) -> None:
+    def begun(database: Database = file) -> tuple[int, int]:
+        with database.write(ALL_TENANTS) as tx:
+            found = database.revision(tx)
+        assert found is not None
+        return found
+
+    def expected(last: tuple[int, int]) -> tuple[int, int]:
+        return last[0] + 1, last[1]
+
+    last = begun()
+    assert begun() == expected(last)
+    last = begun()
+    with file.read(ALL_TENANTS) as tx:
+        tx.execute(select(NOTES)).all()
+    assert begun() == expected(last)
+    other = Database(str(file.engine.url))
+    unlike: list[Callable[[], None]] = [
+        lambda: _note(other),  # another process
+        lambda: _note(file),  # another use case of this one
+        lambda: _failed(file),  # a connection that may be in any state is replaced, and the new one counts anew
+        lambda: _refused(file, other),
+    ]
+    for write in unlike:
+        last = begun()
+        write()
+        assert begun() != expected(last)
+    other.dispose()
+
+
+def _note(database: Database) -> None:
+    with database.write(ALL_TENANTS) as tx:
+        tx.execute(insert(NOTES).values(at=datetime.now(UTC)))
+
+
+def _failed(database: Database) -> None:
+    with pytest.raises(ZeroDivisionError), database.write(ALL_TENANTS):
+        raise ZeroDivisionError
+
+
+def _refused(database: Database, other: Database) -> None:
+    with other.write(ALL_TENANTS), pytest.raises(WriteLockBusyError), database.write(ALL_TENANTS, wait=False):
+        raise AssertionError("two write at once")

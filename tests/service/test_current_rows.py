@@ -8,6 +8,7 @@ from sqlalchemy import event
 
 from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
 from app.persistence.database import Database
+from app.persistence.sqlite import WriteLockBusyError
 from app.service.charging import commit_queue
 from app.service.charging.commit_queue import preview
 from tests.conftest import Ledger
@@ -130,3 +131,19 @@ def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypat
     assert reads.during(lambda: runner.once(request(run))) > 0
     assert runner.charged(request(run)).steps_remaining == left - 2
     assert sound(ledger)
+
+
+def test_a_new_connection_proves_nothing(ledger: Ledger, another_process: Ledger) -> None:
+    """Its data versions may be those of the one before, whatever others have written in between."""
+    run, ours, theirs = opened(ledger), CommandRunner(ledger), CommandRunner(another_process)
+    left = ours.charged(request(run)).steps_remaining
+    assert left is not None
+    ours.charged(request(run))
+    with another_process.database.write(ours.organisation_id):
+        if ledger.database.dialect == "sqlite":
+            with pytest.raises(WriteLockBusyError), ledger.database.write(ours.organisation_id, wait=False):
+                raise AssertionError("two write at once")
+    theirs.charged(request(run))
+    reads = Reads(ledger.database)
+    assert reads.during(lambda: ours.once(request(run))) > 0
+    assert ours.charged(request(run)).steps_remaining == left - 4

@@ -55,8 +55,7 @@ def load(tx: Connection, memory: LedgerCache, organisation_id: str, wanted: Sequ
 
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003).
     """
-    stored_costs = memory.stored_costs.get(organisation_id, set())
-    loader = _Loader(tx, memory, UnitOfWork(organisation_id, stored_costs=stored_costs))
+    loader = _Loader(tx, memory, UnitOfWork(organisation_id, stored_costs=memory.stored_costs))
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:
         idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])

@@ -22,7 +22,7 @@ Key = tuple[str, str]
 """Organisation id and id of an object in it."""
 
 MOST_CURRENT = 20_000
-"""Accounts known to be current; more than are cached."""
+"""Accounts and costs known to be current; more than are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LedgerCache:
             charges.
         revision: of the file after the last group; None on PostgreSQL, and before the first one.
         current: accounts whose rows, and those of their runs, were read or written since anybody else has written.
-        stored_costs: costs of which the same is true, by organisation.
+        stored_costs: costs of which the same is true, by organisation, relation and grid.
     """
 
     runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
@@ -70,11 +70,11 @@ class LedgerCache:
     plans: LruCache[Key, CachedPlan] = field(default_factory=lambda: LruCache(2048))
     revision: Revision | None = None
     current: set[Key] = field(default_factory=set)
-    stored_costs: dict[str, set[tuple[CostRule, DpEvent]]] = field(default_factory=dict)
+    stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
 
     def begin(self, revision: Revision | None) -> None:
         """Note the revision that a group begins with: only after the previous one's is everything still current."""
-        if revision is None or revision != self.revision or len(self.current) > MOST_CURRENT:
+        if revision is None or revision != self.revision or len(self.current) + len(self.stored_costs) > MOST_CURRENT:
             self.current.clear()
             self.stored_costs.clear()
         self.revision = None  # until the group is committed
@@ -133,9 +133,8 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
     for (relation, grid_version), costs in work.costs.items() if work.changed else ():
         table = CostTable(work.organisation_id, relation, grid_version)
         new = work.added_costs.get((relation, grid_version), {})
-        unknown = [
-            event for event in costs if event not in new and ((relation, grid_version), event) not in work.stored_costs
-        ]
+        place = (work.organisation_id, (relation, grid_version))
+        unknown = [each for each in costs if each not in new and (*place, each) not in work.stored_costs]
         lost = dp_events.without_curve(tx, table, unknown) if unknown else []  # by a backup that was restored
         if new or lost:
             added = work.added_costs[relation, grid_version] = new | {event: costs[event] for event in lost}
@@ -171,8 +170,8 @@ def remember(memory: LedgerCache, work: UnitOfWork) -> None:
         for each, counted in work.accounts.items()
     )
     memory.current.update((owner, each) for each in work.accounts)
-    stored = {(rule, event) for rule, costs in work.costs.items() for event in costs} if work.changed else set()
-    memory.stored_costs.setdefault(owner, set()).update(stored)
+    if work.changed:
+        memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
     memory.runs.put_many(
         ((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
         for run_id, run in work.runs.items()

@@ -78,7 +78,7 @@ class UnitOfWork:
     changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
     closed: list[tuple[Reservation, datetime]] = field(default_factory=list)
-    stored_costs: set[tuple[CostRule, DpEvent]] = field(default_factory=set)
+    stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
     mentioned: set[DpEvent] = field(default_factory=set)
     alerts: list[Alert] = field(default_factory=list)
     added_costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
