@@ -25,7 +25,6 @@ from app.accounting.events import fingerprint
 from app.ledger.account_records import MOST_EVENTS, AccountRecord, AccountVersion, UncompactedCharges
 from app.ledger.accounts import Account, PricedStep
 from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
-from app.ledger.filters import FilterBounds
 
 EPSILONS_AHEAD: Final = 64
 """Epsilons computed at once."""
@@ -143,10 +142,9 @@ class CountedAccount:
     def epsilon(self, governing: Account, number: int) -> float | None:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
         assert self.curve is not None, "its event is counted"
-        gate = governing.bounds(self.record.account.spent.delta)
         known, after = self.epsilons, self.count + number
-        if known is None or known.gate is not gate or not 0 <= after - known.first < EPSILONS_AHEAD:
-            known = self.epsilons = EpsilonsAhead.of(gate, self.record.account.spent, self.curve, after)
+        if known is None or known.governing is not governing or not 0 <= after - known.first < EPSILONS_AHEAD:
+            known = self.epsilons = EpsilonsAhead.of(governing, self.record.account.spent, self.curve, after)
         return known.values[after - known.first] if known.values else None
 
 
@@ -154,24 +152,25 @@ class CountedAccount:
 class EpsilonsAhead:
     """The epsilons after `first` repetitions, one more, and so on; none if they are not exact."""
 
-    gate: FilterBounds
+    governing: Account
     first: int
     values: Sequence[float]
 
     @classmethod
-    def of(cls, gate: FilterBounds, spent: RdpCurve, curve: RdpCurve, first: int) -> "EpsilonsAhead":
-        """Compute epsilons as `FilterBounds.epsilon` does, with the same operations on floats."""
+    def of(cls, governing: Account, spent: RdpCurve, curve: RdpCurve, first: int) -> "EpsilonsAhead":
+        """Compute epsilons as `Account.epsilon` does, with the same operations on floats."""
+        gate = governing.bounds(spent.delta)
         before, cost = spent.values[gate.places], curve.values[gate.places]
         used = (before < EXHAUSTED) & (cost < EXHAUSTED)  # elsewhere a divergence is infinite, and never the least
         before, cost, prices = before[used], cost[used], gate.prices[used]
         last = first + EPSILONS_AHEAD
         exact = before.size and spent.delta <= gate.room and int(cost.max()) * last + int(before.max()) < _EXACT
         if not exact:
-            return cls(gate, first, ())
+            return cls(governing, first, ())
         here = before[:, None] + cost[:, None] * np.arange(first, last)
         epsilons = np.maximum(0.0, (here * np.float64(UNIT) + prices[:, None]).min(axis=0))
         epsilons[(here <= gate.covered).any(axis=0)] = 0.0  # never, where delta covers nothing
-        return cls(gate, first, epsilons.tolist())
+        return cls(governing, first, epsilons.tolist())
 
 
 def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Admission | None:

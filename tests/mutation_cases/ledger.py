@@ -181,7 +181,7 @@ CASES = (
     Mutation(
         "a counted reading keeps the old limit",
         "app/ledger/counting.py",
-        "known.gate is not gate or ",
+        "known.governing is not governing or ",
         "",
         (COUNTING,),
     ),

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import fingerprint as event_fingerprint
@@ -122,8 +123,15 @@ def _steps(request: StepRequest, run: Run) -> tuple[StepEvent, ...]:
 
 def _fingerprint(request: StepRequest, steps: tuple[StepEvent, ...]) -> str:
     """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
-    content: list[object] = [request.run_id, [[event_fingerprint(step.event), step.count] for step in steps]]
-    options = {"mode": request.mode, "on_exceed": request.on_exceed}
+    items = tuple([(event_fingerprint(step.event), step.count) for step in steps])
+    digest = _digest if len(items) == 1 else _digest.__wrapped__  # a trainer repeats itself
+    return digest(request.run_id, items, request.mode, request.on_exceed)
+
+
+@lru_cache(maxsize=4096)
+def _digest(run_id: str, items: tuple[tuple[str, int], ...], mode: Mode, on_exceed: OnExceed) -> str:
+    content: list[object] = [run_id, items]
+    options = {"mode": mode, "on_exceed": on_exceed}
     unusual = {name: str(value) for name, value in options.items() if value not in {Mode.AUTHORIZE, OnExceed.REFUSE}}
     if unusual:
         content.append(unusual)

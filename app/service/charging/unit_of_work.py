@@ -227,7 +227,7 @@ class UnitOfWork:
             self.by_key[whole.idempotency_key] = whole
         if whole.admitted:
             self.by_first_step[whole.run_id, whole.attempt, whole.first_step] = whole
-        after = replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash)
+        after = run.advanced(whole.next_step, whole.entry_hash)
         if found:
             self.move(replace(after, deviations=merge_deviations(run.deviations, found)))
         elif run is self.runs[run.account_id]:
