@@ -1,8 +1,9 @@
 """Processor time of a step inside a group: `python -m benchmarks.step_groups [--rounds N]`.
 
-In this process and without HTTP, on SQLite with `synchronous=FULL`: groups of 64 steps of one run and of 64 runs, and a
-lone step. Each stage is timed where `commit_group` calls it; what remains begins and commits the transaction. Medians
-over the rounds, in microseconds of processor time a step, and the bytes that a step adds to the write-ahead log.
+In this process and without HTTP, on SQLite with `synchronous=FULL`: groups of 64 steps of one run, of 64 runs and of
+ten events in turn, and a lone step. Each stage is timed where `commit_group` calls it; what remains begins and commits
+the transaction. Medians over the rounds, in microseconds of processor time, and the bytes that a step adds to the
+write-ahead log.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -18,6 +20,7 @@ from unittest.mock import patch
 
 from starlette.types import ASGIApp
 
+from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
 from app.service.auth.authentication import Principal
@@ -25,28 +28,36 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging import commit_queue
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
+from benchmarks.servers import EVENT
 from benchmarks.step_trace import new_ledger, post, register_runs
 
 GROUP = 64
 WARM_ROUNDS = 20
 STAGES = ("load", "decide_command", "save")
-SHAPES = {"64 steps, one run": (GROUP, 1), "64 steps, 64 runs": (GROUP, GROUP), "a lone step": (1, 1)}
-"""By name: steps of a group, and their runs."""
+KINDS = 10
+SHAPES = {
+    "64 steps, one run": (GROUP, 1, 1),
+    "64 steps, 64 runs": (GROUP, GROUP, 1),
+    "64 steps, ten events": (GROUP, 1, KINDS),
+    "a lone step": (1, 1, 1),
+}
+"""By name: steps of a group, their runs, and the kinds of events that alternate."""
 
 
 class Groups:
     """A ledger whose groups are committed here, and the processor time of each stage."""
 
-    def __init__(self, folder: Path, runs: int) -> None:
+    def __init__(self, folder: Path, runs: int, kinds: int) -> None:
         url, served, key = new_ledger(folder)
         self.log = folder / "ledger.db-wal"
         self.database = Database(url)
-        self.run_ids = asyncio.run(_charged_runs(served, key, runs))
+        self.run_ids = asyncio.run(_charged_runs(served, key, runs, kinds))
         with self.database.read(ALL_TENANTS) as tx:
             organisation = str(tx.exec_driver_sql("SELECT id FROM organisations").scalar_one())
         self._principal = Principal(organisation, "key_benchmark", Role.TRAINER)
         self._memory = LedgerCache()
-        self._next = dict.fromkeys(self.run_ids, 1)
+        self._next = dict.fromkeys(self.run_ids, kinds)
+        self._events = cycle([PoissonSampled(0.001, Gaussian(10.0 + kind)) for kind in range(kinds)])
 
     def commands(self, steps: int) -> list[StepCommand]:
         """Build one-step commands of the runs in turn."""
@@ -54,7 +65,7 @@ class Groups:
         for number in range(steps):
             run_id = self.run_ids[number % len(self.run_ids)]
             context = RequestContext(self.database, self._principal, self.database.clock.now())
-            made.append(StepCommand(context, StepRequest(run_id, ((None, 1),), self._next[run_id], None)))
+            made.append(StepCommand(context, StepRequest(run_id, ((next(self._events), 1),), self._next[run_id], None)))
             self._next[run_id] += 1
         return made
 
@@ -71,11 +82,13 @@ class Groups:
         return {**seconds, "begin and commit": whole - sum(seconds.values()), "total": whole}
 
 
-async def _charged_runs(served: ASGIApp, key: str, count: int) -> list[str]:
-    """Register runs and take the first step of each, which stores the cost of their event."""
+async def _charged_runs(served: ASGIApp, key: str, count: int, kinds: int) -> list[str]:
+    """Register runs and take a step of each kind in each of them, which stores the costs."""
     run_ids = await register_runs(served, key, count)
     for run_id in run_ids:
-        await post(served, key, f"/v1/runs/{run_id}/steps", {"first_step": 0})
+        for kind in range(kinds):
+            event = EVENT | {"event": {"type": "gaussian", "noise_multiplier": 10.0 + kind}}
+            await post(served, key, f"/v1/runs/{run_id}/steps", {"event": event})
     return run_ids
 
 
@@ -92,10 +105,10 @@ def timed(function: Callable[..., object], seconds: dict[str, float], name: str)
     return wrapper
 
 
-def measured(steps: int, runs: int, rounds: int) -> tuple[dict[str, float], float]:
+def measured(steps: int, runs: int, kinds: int, rounds: int) -> tuple[dict[str, float], float]:
     """Return microseconds a step by stage, and bytes of log a step."""
     with tempfile.TemporaryDirectory() as folder:
-        groups = Groups(Path(folder), runs)
+        groups = Groups(Path(folder), runs, kinds)
         with closing(groups.database.engine.raw_connection()) as watching:  # the log is kept while somebody reads
             for _ in range(WARM_ROUNDS):
                 groups.committed(groups.commands(steps))
@@ -110,8 +123,8 @@ def measured(steps: int, runs: int, rounds: int) -> tuple[dict[str, float], floa
 def main(rounds: int = 60) -> None:
     """Print the table."""
     print(f"{'':20}" + "".join(f"{name:>18}" for name in (*STAGES, "begin and commit", "total", "bytes of log")))
-    for name, (steps, runs) in SHAPES.items():
-        per_step, size = measured(steps, runs, rounds)
+    for name, (steps, runs, kinds) in SHAPES.items():
+        per_step, size = measured(steps, runs, kinds, rounds)
         figures = [per_step[stage] for stage in (*STAGES, "begin and commit", "total")]
         print(f"{name:20}" + "".join(f"{figure:18.1f}" for figure in figures) + f"{size:18,.0f}")
 

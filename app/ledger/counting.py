@@ -13,24 +13,30 @@ charges fit, and what the rule would have answered; whatever it cannot prove is 
 `app.ledger.admission`, which alone refuses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import fingerprint
-from app.ledger.account_records import MOST_EVENTS, AccountRecord, AccountVersion, UncompactedCharges
+from app.ledger.account_records import (
+    MOST_EVENTS,
+    AccountRecord,
+    AccountVersion,
+    ThresholdWatermark,
+    UncompactedCharges,
+)
 from app.ledger.accounts import Account, PricedStep
 from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
+from app.ledger.epsilons import EPSILONS_AHEAD, EpsilonsAhead
+from app.ledger.filters import FilterBounds
 
-EPSILONS_AHEAD: Final = 64
-"""Epsilons computed at once."""
-
-_EXACT: Final = 2**53
-"""Units below which every integer is a float."""
+_BELOW_ZERO: Final = np.array(-1)
+"""A zero-dimensional array: Python ints take numpy twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +54,88 @@ class Repetitions:
     unannounced: int
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an account has left where that decides.
+
+    Args:
+        gate: the filter's bounds; None without a limit.
+        left: (n_places,) units that its orders have left; negative where one is exceeded.
+        watched: units spent at the order of the threshold watermark; may be more than EXHAUSTED.
+    """
+
+    gate: FilterBounds | None
+    left: NDArray[np.int64]
+    watched: int
+
+    @classmethod
+    def of(cls, account: Account, watermark: ThresholdWatermark) -> "Room | None":
+        """Compute the room of an account; None if its filter is not fixed, or has no delta left."""
+        watched = account.spent.values.item(watermark.place)
+        if account.limit is None:
+            return cls(None, account.spent.values[:0], watched)
+        own_delta = account.own_delta()
+        gate = account.bounds(own_delta)
+        if not account.weights_frozen or own_delta > gate.room:
+            return None
+        return cls(gate, account.headroom(gate), watched)
+
+    def after(self, curve: RdpCurve, count: int, watermark: ThresholdWatermark) -> "Room":
+        """Take repetitions of an event, as `FilterBounds.left` does."""
+        watched = self.watched + curve.values.item(watermark.place) * count
+        if self.gate is None:
+            return Room(None, self.left, watched)
+        taken = curve.at(self.gate.places).times(count).values
+        return Room(self.gate, np.maximum(self.left, _BELOW_ZERO) - taken, watched)
+
+    def repetitions(self, curve: RdpCurve, watermark: ThresholdWatermark) -> Repetitions:
+        """Count the repetitions of an event that fit."""
+        unannounced = self._unannounced(curve.values.item(watermark.place), watermark.bound)
+        if self.gate is None:
+            return Repetitions(UNLIMITED, -1, unannounced)
+        cost = curve.values[self.gate.places]
+        moving = cost > 0
+        if moving.all():
+            return Repetitions(int((self.left // cost).max()), -1, unannounced)
+        most = int((self.left[moving] // cost[moving]).max()) if moving.any() else -1
+        return Repetitions(most, int(self.left[~moving].max()), unannounced)
+
+    def _unannounced(self, cost: int, bound: int) -> int:
+        """Count the repetitions after which the watermark still holds; -1 if it does not hold now."""
+        if min(self.watched, EXHAUSTED) > bound:
+            return -1
+        return UNLIMITED if not cost or bound >= EXHAUSTED else (bound - self.watched) // cost
+
+
 @dataclass(slots=True)
 class CountedAccount:
-    """An account and the repetitions of one event that were charged to it since its curves were added up.
+    """An account and the repetitions of events that were charged to it since its curves were added up.
 
     It is changed by the transaction that charges; others get a copy.
 
     Args:
         record: the account before these charges.
-        curve: the cost of the event whose fingerprint is `event`.
-        count: number of repetitions.
-        charges: number of charges, each of which made a new version.
+        charged: cost and repetitions by event, without those that `count` has; never changed in place.
+        event: fingerprint of the current event, the only one that is counted now.
+        curve: its cost.
+        count: its repetitions since it is the current one.
+        charges: number of all charges, each of which made a new version.
         charged_at: time of the last one.
-        repetitions: what fits of the event from the record's state on; None if the rule must decide.
+        room: before the repetitions of the current event; None if it was not computed.
+        repetitions: of the current event that fit into that room; None if the rule must decide.
         governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
     """
 
     record: AccountRecord
-    curve: RdpCurve | None = None
+    charged: Mapping[str, tuple[RdpCurve, int]] = field(default_factory=dict)
     event: str = ""
+    curve: RdpCurve | None = None
     count: int = 0
     charges: int = 0
     charged_at: datetime | None = None
+    room: Room | None = field(default=None, repr=False)
     repetitions: Repetitions | None = None
-    epsilons: "EpsilonsAhead | None" = field(default=None, repr=False)
+    epsilons: EpsilonsAhead | None = field(default=None, repr=False)
     governing: int | None = None
 
     @property
@@ -87,16 +151,17 @@ class CountedAccount:
     @property
     def uncompacted(self) -> UncompactedCharges:
         """The charges since the stored curves, with these."""
-        before = self.record.uncompacted or {}
-        if not self.count:
-            return before
-        times, taken = before.get(self.event, (0, 0))
-        return {**before, self.event: (times + self.count, taken)}
+        found = dict(self.record.uncompacted or {})
+        for event, count in [(self.event, self.count), *((each, count) for each, (_, count) in self.charged.items())]:
+            if count:
+                times, taken = found.get(event, (0, 0))
+                found[event] = (times + count, taken)
+        return found
 
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
-        counts = (self.curve, self.event, self.count, self.charges, self.charged_at)
-        return CountedAccount(self.record, *counts, self.repetitions, self.epsilons, self.governing)
+        current = (self.event, self.curve, self.count, self.charges, self.charged_at, self.room, self.repetitions)
+        return CountedAccount(self.record, self.charged, *current, self.epsilons, self.governing)
 
     def matches(self, read: AccountVersion) -> bool:
         """Check whether the database has the same version; after a restore a version alone may repeat."""
@@ -106,25 +171,28 @@ class CountedAccount:
     def settled(self) -> AccountRecord:
         """Add the counted charges to the account's curves, and begin to count anew."""
         if self.charges:
-            assert self.curve is not None, "something was charged"
             account = self.record.account
-            spent = account.spent + self.curve.times(self.count)
+            spent = account.spent
+            for curve, count in self._counts().values():
+                spent = spent + curve.times(count)
             self.record = replace(
                 self.record,
                 account=replace(account, spent=spent, version=self.version),
                 updated_at=self.updated_at,
                 uncompacted=self.uncompacted,
             )
-            self.curve, self.event, self.count, self.charges, self.charged_at = None, "", 0, 0, None
-            self.repetitions = self.epsilons = None
+            self.charged, self.event, self.curve, self.count, self.charges, self.charged_at = {}, "", None, 0, 0, None
+            self.room = self.repetitions = self.epsilons = None
         return self.record
 
     def counts(self, event: str, curve: RdpCurve) -> bool:
-        """Prepare to count an event; false if the rule must decide on it."""
-        if self.curve is curve:
-            return self.repetitions is not None
-        self.repetitions = _repetitions(self.settled(), event, curve)
-        self.curve, self.event, self.epsilons = curve, event, None
+        """Make an event the current one; false if the rule must decide on it."""
+        if self.curve is not curve:
+            watermark = self.record.watermark
+            if watermark is None or not _is_plain(self.record, {*self.charged, self.event, event}) or curve.delta:
+                self.settled()
+                return False
+            self._make_current(event, curve, watermark)
         return self.repetitions is not None
 
     def fits(self, number: int) -> int:
@@ -143,34 +211,32 @@ class CountedAccount:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
         assert self.curve is not None, "its event is counted"
         known, after = self.epsilons, self.count + number
-        if known is None or known.governing is not governing or not 0 <= after - known.first < EPSILONS_AHEAD:
-            known = self.epsilons = EpsilonsAhead.of(governing, self.record.account.spent, self.curve, after)
+        if known is None or known.governing is not governing:
+            known = self.epsilons = EpsilonsAhead.of(governing, self.record.account.spent, self.charged.values())
+        if known.curve is not self.curve or not 0 <= after - known.first < len(known.values):
+            ahead = EPSILONS_AHEAD if self.count else 1  # the first may be the only one
+            known = self.epsilons = known.computed(self.curve, range(after, after + ahead))
         return known.values[after - known.first] if known.values else None
 
+    def _make_current(self, event: str, curve: RdpCurve, watermark: ThresholdWatermark) -> None:
+        if self.room is None:
+            self.room = Room.of(self.settled().account, watermark)
+        elif self.curve is not None and self.count:
+            self.room = self.room.after(self.curve, self.count, watermark)
+            if self.epsilons is not None:
+                self.epsilons = self.epsilons.charged(self.curve, self.count)
+            self.charged = self._counts()
+        self.event, self.curve, self.count = event, curve, 0
+        holds = self.record.account.spent.delta <= watermark.delta
+        self.repetitions = self.room.repetitions(curve, watermark) if self.room is not None and holds else None
 
-@dataclass(frozen=True, slots=True)
-class EpsilonsAhead:
-    """The epsilons after `first` repetitions, one more, and so on; none if they are not exact."""
-
-    governing: Account
-    first: int
-    values: Sequence[float]
-
-    @classmethod
-    def of(cls, governing: Account, spent: RdpCurve, curve: RdpCurve, first: int) -> "EpsilonsAhead":
-        """Compute epsilons as `Account.epsilon` does, with the same operations on floats."""
-        gate = governing.bounds(spent.delta)
-        before, cost = spent.values[gate.places], curve.values[gate.places]
-        used = (before < EXHAUSTED) & (cost < EXHAUSTED)  # elsewhere a divergence is infinite, and never the least
-        before, cost, prices = before[used], cost[used], gate.prices[used]
-        last = first + EPSILONS_AHEAD
-        exact = before.size and spent.delta <= gate.room and int(cost.max()) * last + int(before.max()) < _EXACT
-        if not exact:
-            return cls(governing, first, ())
-        here = before[:, None] + cost[:, None] * np.arange(first, last)
-        epsilons = np.maximum(0.0, (here * np.float64(UNIT) + prices[:, None]).min(axis=0))
-        epsilons[(here <= gate.covered).any(axis=0)] = 0.0  # never, where delta covers nothing
-        return cls(governing, first, epsilons.tolist())
+    def _counts(self) -> Mapping[str, tuple[RdpCurve, int]]:
+        """Collect cost and repetitions of all events, by fingerprint."""
+        if not self.count:
+            return self.charged
+        assert self.curve is not None, "something was charged"
+        _, earlier = self.charged.get(self.event, (None, 0))
+        return {**self.charged, self.event: (self.curve, earlier + self.count)}
 
 
 def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Admission | None:
@@ -197,40 +263,10 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     return Admission((), reading, remaining, path[left.index(remaining)].record.account)
 
 
-def _repetitions(record: AccountRecord, event: str, curve: RdpCurve) -> Repetitions | None:
-    """Count what fits from a record's state on; None if the rule must decide."""
-    account = record.account
-    if not (_is_plain(record, event) and not curve.delta and not curve.is_zero):
-        return None
-    if account.limit is None:
-        return Repetitions(UNLIMITED, -1, UNLIMITED)
-    own_delta = account.own_delta()
-    gate = account.bounds(own_delta)
-    if not account.weights_frozen or own_delta > gate.room:
-        return None
-    room, cost = account.headroom(gate), curve.values[gate.places]
-    moving = cost > 0
-    most = int((room[moving] // cost[moving]).max()) if moving.any() else -1
-    endless = int(room[~moving].max()) if not moving.all() else -1
-    return Repetitions(most, endless, _unannounced(record, curve))
-
-
-def _is_plain(record: AccountRecord, event: str) -> bool:
+def _is_plain(record: AccountRecord, events: Collection[str]) -> bool:
     """Check that only its limit and window decide on an account, and that its curves need not be written."""
     account, known = record.account, record.uncompacted
-    if known is None or (event not in known and len(known) >= MOST_EVENTS):
+    if known is None or len({*known, *events} - {""}) > MOST_EVENTS:
         return False
     unrestricted = record.quarantine is None and account.policy is None and account.organisation_policy is None
-    return unrestricted and account.partitions_per_unit is None and record.watermark is not None
-
-
-def _unannounced(record: AccountRecord, curve: RdpCurve) -> int:
-    """Count the repetitions after which the threshold watermark still holds; -1 if it does not hold now."""
-    watermark, spent = record.watermark, record.account.spent
-    assert watermark is not None, "thresholds are read before an account is charged"
-    if not watermark.holds(spent):
-        return -1
-    cost = curve.values.item(watermark.place)
-    if not cost or watermark.bound >= EXHAUSTED:
-        return UNLIMITED
-    return int((watermark.bound - spent.values.item(watermark.place)) // cost)
+    return unrestricted and account.partitions_per_unit is None

@@ -121,7 +121,7 @@ def test_a_window_is_shown_in_utc(ledger: Ledger) -> None:
 MAY = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "it closes as it opens": ({"opens_at": after(1), "closes_at": after(1)}, "closes_at"),
-    "no offset": ({"opens_at": "2026-12-01T00:00:00"}, "timezone"),
+    "no offset": ({"opens_at": "2026-12-01T00:00:00"}, "time zone"),
     "no moment": ({"closes_at": "tomorrow"}, "closes_at"),
     "a number": ({"closes_at": 1798761600}, "write a moment as text"),
     "a day of which there is none": ({"closes_at": "2026-02-30T00:00:00Z"}, "closes_at"),

@@ -16,7 +16,8 @@ from app.ledger.account_records import MOST_EVENTS, AccountRecord, Population, w
 from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Admission
 from app.ledger.alerts import AlertSettings
-from app.ledger.counting import EPSILONS_AHEAD, CountedAccount, admit_by_counting
+from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.epsilons import EPSILONS_AHEAD
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.policies import Policy
 
@@ -148,6 +149,20 @@ def test_what_is_plain_is_counted(counted: CountedAccount) -> None:
     assert counted.charges == counted.count == 0
 
 
+def test_events_that_alternate_are_counted_one_after_the_other(counted: CountedAccount) -> None:
+    events = [counted.record.account.price(StepEvent(Gaussian(noise), 3)) for noise in (40.0, 60.0, 90.0)]
+    account = counted.record.account
+    for number in range(30):
+        priced = events[number % len(events)]
+        ruled, by_count = admission.admit([account], [priced]), admit_by_counting([counted], priced)
+        assert isinstance(ruled, Admission)
+        assert by_count is not None
+        assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+        [account] = ruled.accounts
+        counted.charge(3, NOW)
+    assert counted.settled().account == account
+
+
 def test_no_charge_goes_past_a_threshold_uncounted(counted: CountedAccount) -> None:
     event = Gaussian(40.0)
     while admitted(counted, event) is not None:
@@ -214,10 +229,18 @@ def test_what_is_unusual_is_for_the_rule(counted: CountedAccount, changed: objec
     assert admitted(CountedAccount(changed(counted.record)), Gaussian(40.0)) is None
 
 
-def test_events_with_a_delta_and_free_ones_are_for_the_rule(counted: CountedAccount) -> None:
-    assert admitted(counted.copy(), EpsilonDelta(0.001, 1e-12)) is None
-    free = PricedStep(StepEvent(Gaussian(40.0), 1), zero_curve())
-    assert admit_by_counting([counted], free) is None
+def test_events_with_a_delta_are_for_the_rule(counted: CountedAccount) -> None:
+    assert admitted(counted, EpsilonDelta(0.001, 1e-12)) is None
+
+
+def test_what_costs_nothing_is_counted_once_something_was_spent(counted: CountedAccount) -> None:
+    free = PricedStep(StepEvent(Gaussian(40.0), 5), zero_curve())
+    ruled, by_count = admission.admit([counted.record.account], [free]), admit_by_counting([counted], free)
+    assert isinstance(ruled, Admission)
+    assert by_count is not None
+    assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
+    unspent = replace(counted.record, account=replace(counted.record.account, spent=zero_curve()))
+    assert admit_by_counting([CountedAccount(unspent)], free) is None
 
 
 def test_an_order_without_a_cost_never_runs_out(counted: CountedAccount) -> None:
