@@ -233,7 +233,7 @@ def commit_group(
         ]
         save(tx, *works.values())
     for work in works.values():
-        remember(memory, work)
+        remember(memory, work, current=revision is not None)
     memory.revision = revision and (revision[0] + 1, revision[1])
     return outcomes
 

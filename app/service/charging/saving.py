@@ -162,15 +162,16 @@ def _raise_threshold_alerts(work: UnitOfWork) -> None:
         work.accounts[account_id] = CountedAccount(replace(record, watermark=watch))
 
 
-def remember(memory: LedgerCache, work: UnitOfWork) -> None:
-    """Cache the rows of a committed unit of work."""
+def remember(memory: LedgerCache, work: UnitOfWork, *, current: bool) -> None:
+    """Cache the rows of a committed unit of work; they are `current` if other writers would be noticed."""
     owner = work.organisation_id
     memory.accounts.put_many(
         ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
         for each, counted in work.accounts.items()
     )
-    memory.current.update((owner, each) for each in work.accounts)
-    if work.changed:
+    if current:
+        memory.current.update((owner, each) for each in work.accounts)
+    if current and work.changed:
         memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
     memory.runs.put_many(
         ((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
