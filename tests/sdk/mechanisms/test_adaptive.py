@@ -129,7 +129,7 @@ def test_wild_counts_leave_the_norm_a_number() -> None:
         )
         for _ in range(20):
             adaptive.clip_and_release(np.ones((2, 1)), run=NOBODY)
-            assert adaptive.clipping_norm in (1e-6, 1e6)
+            assert 1e-6 <= adaptive.clipping_norm <= 1e6  # mostly a bound, but a small draw may end between them
 
 
 def test_the_next_noise_follows_the_moved_norm_and_the_decay() -> None:
