@@ -127,6 +127,7 @@ def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypat
         patch.setattr(commit_queue, "save", fail)
         with pytest.raises(OSError, match="disk"):
             runner.once(request(run))
+    assert runner.memory.revision is None  # by itself, although the connection is replaced, too
     reads = Reads(ledger.database)
     assert reads.during(lambda: runner.once(request(run))) > 0
     assert runner.charged(request(run)).steps_remaining == left - 2
