@@ -129,7 +129,7 @@ class _Loader:
         owner = self.work.organisation_id
         for (_, run_id), known in self.memory.runs.get_many([(owner, run_id) for run_id in run_ids]).items():
             self.work.paths[run_id] = known.path
-            if known.reserved:
+            if known.run is not None and known.run.reservation_id is not None:
                 self.hinted.add(run_id)
         unknown = run_ids - self.work.paths.keys()
         if unknown:
@@ -216,10 +216,6 @@ class _Loader:
         plans: dict[str, tuple[PlannedItem, ...] | None] = {}
         for run in self._runs(list(self.work.paths)):
             self.work.runs[run.account_id] = run
-            reserved = run.reservation_id is not None
-            if reserved != (run.account_id in self.hinted):
-                known = CachedRun(self.work.paths[run.account_id], reserved)
-                self.memory.runs.put((owner, run.account_id), known)
             if run.reservation_id is not None:
                 plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
         if plans:

@@ -36,13 +36,9 @@ class CachedPlan:
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """The accounts of a run by depth and id, and its state as of the last transaction that read it.
-
-    `reserved` says whether it had an active reservation then.
-    """
+    """The accounts of a run by depth and id, and its state in the last group that read it, if any."""
 
     path: tuple[str, ...]
-    reserved: bool = False
     run: Run | None = None
 
 
@@ -171,16 +167,13 @@ def remember(memory: LedgerCache, work: UnitOfWork, *, current: bool) -> None:
     )
     if current:
         memory.current.update((owner, each) for each in work.accounts)
-    if current and work.changed:
-        memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
-    memory.runs.put_many(
-        ((owner, run_id), CachedRun(work.paths[run_id], run.reservation_id is not None, run))
-        for run_id, run in work.runs.items()
-    )
-    known = memory.accounts.get_many([(owner, each) for each in work.unlocked])
-    memory.accounts.put_many(
-        ((owner, each), CountedAccount(record)) for each, record in work.unlocked.items() if (owner, each) not in known
-    )
+        if work.changed:
+            memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
+    memory.runs.put_many(((owner, run_id), CachedRun(work.paths[run_id], run)) for run_id, run in work.runs.items())
+    if work.unlocked:
+        known = memory.accounts.get_many([(owner, each) for each in work.unlocked])
+        new = {each: record for each, record in work.unlocked.items() if (owner, each) not in known}
+        memory.accounts.put_many(((owner, each), CountedAccount(record)) for each, record in new.items())
     for run_id, reservation in work.reservations.items():
         own = work.record(run_id)
         plan = CachedPlan(own.account.version, own.updated_at, reservation.items)
