@@ -8,15 +8,13 @@ repetitions a further n of them fit iff at some order n c_j <= room_j - k c_j, t
 
 where most is the largest floor(room_j / c_j) with c_j > 0, and endless the largest room_j with c_j = 0.
 
-All numbers are integers, so this is the admission rule and not an approximation of it. A count can only say that
-charges fit, and what the rule would have answered; whatever it cannot prove is left to the rule in
-`app.ledger.admission`, which alone refuses.
+All numbers are integers, so this is the admission rule and not an approximation of it. A count can only admit, with
+the same result as the rule in `app.ledger.admission`. The rule decides every other charge, and it alone refuses.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +32,6 @@ from app.ledger.accounts import Account, PricedStep
 from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
 from app.ledger.epsilons import EPSILONS_AHEAD, EpsilonsAhead
 from app.ledger.filters import FilterBounds
-
-_BELOW_ZERO: Final = np.array(-1)
-"""A zero-dimensional array: Python ints take numpy twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ class Repetitions:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What an account has left where that decides.
+    """The unspent part of an account's bounds, and its loss at the order of the next threshold.
 
     Args:
         gate: the filter's bounds; None without a limit.
@@ -81,12 +76,12 @@ class Room:
         return cls(gate, account.headroom(gate), watched)
 
     def after(self, curve: RdpCurve, count: int, watermark: ThresholdWatermark) -> "Room":
-        """Take repetitions of an event, as `FilterBounds.left` does."""
+        """Take repetitions of an event."""
         watched = self.watched + curve.values.item(watermark.place) * count
         if self.gate is None:
             return Room(None, self.left, watched)
         taken = curve.at(self.gate.places).times(count).values
-        return Room(self.gate, np.maximum(self.left, _BELOW_ZERO) - taken, watched)
+        return Room(self.gate, self.gate.less(self.left, taken), watched)
 
     def repetitions(self, curve: RdpCurve, watermark: ThresholdWatermark) -> Repetitions:
         """Count the repetitions of an event that fit."""
