@@ -13,6 +13,7 @@ from benchmarks import (
     planning,
     sdk_overhead,
     secure_noise,
+    step_groups,
     step_latency,
     throughput,
 )
@@ -25,6 +26,7 @@ if __name__ == "__main__":
         calibration,
         admission,
         filters,
+        step_groups,
         step_latency,
         throughput,
         planning,
