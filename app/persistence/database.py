@@ -240,7 +240,7 @@ class Database:
         """Close every connection; one in use is closed on return to the pool."""
         event.listen(self.engine, "checkin", lambda _, record: record.close())  # closes and drops it
         self._disposed = True
-        if self._writer.acquire(blocking=False):  # else whoever writes closes it
+        if self._writer.acquire(blocking=False):  # else the writing thread closes it
             if self._kept is not None:
                 self._kept.close()
                 self._kept = None

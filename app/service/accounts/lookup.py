@@ -51,7 +51,7 @@ _FINDERS: Final = {
 
 
 def missing_account_error(kind: AccountKind, reference: str) -> NotFoundError:
-    """Build the error about an unknown id; for what is no id, it says how to find one."""
+    """Build the error about an unknown id, with a way to find the id if the reference has not the form of one."""
     hint = "" if reference.startswith(f"{ID_PREFIXES[kind]}_") else f"; {_FINDERS[kind]}"
     return NotFoundError(f"There is no {kind} with the id {reference!r} in your organisation{hint}.")
 
