@@ -18,11 +18,13 @@ from statistics import median
 from time import process_time
 from unittest.mock import patch
 
+from sqlalchemy import select
 from starlette.types import ASGIApp
 
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.permissions import Role
 from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
 from app.service.charging import commit_queue
@@ -53,7 +55,7 @@ class Groups:
         self.database = Database(url)
         self.run_ids = asyncio.run(_charged_runs(served, key, runs, kinds))
         with self.database.read(ALL_TENANTS) as tx:
-            organisation = str(tx.exec_driver_sql("SELECT id FROM organisations").scalar_one())
+            organisation = tx.execute(select(organisations.c.id)).scalar_one()
         self._principal = Principal(organisation, "key_benchmark", Role.TRAINER)
         self._memory = LedgerCache()
         self._next = dict.fromkeys(self.run_ids, kinds)

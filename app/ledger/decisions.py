@@ -41,7 +41,6 @@ class Decision:
         steps_remaining: further repetitions of the last event; None if refused.
         refusal_details: JSON of a refusal; None if admitted.
         reservation_id: the source of the steps; None: the accounts.
-        opens_attempt: whether these are the attempt's first steps.
         actor: the author and id of the request.
         entry_hash: link of the run's chain; empty until the decision is recorded.
     """
@@ -64,7 +63,6 @@ class Decision:
     reservation_id: str | None
     created_at: datetime
     actor: Actor
-    opens_attempt: bool = False
     entry_hash: bytes = b""
 
     @property

@@ -1,6 +1,5 @@
 """PostgreSQL sessions with durable commits and bounded waits that survive server restarts."""
 
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeEngine
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.ledger.ids import number_of
 from app.persistence.clock import Reading, counted
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ STATEMENT_TIMEOUT_SECONDS: Final = 30
 READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 PATIENT_READ: Final = f"{READ}; SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-
-_ID: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 
 UNIQUE_VIOLATION: Final = "23505"
 RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03"})
@@ -121,19 +119,12 @@ def take_password_from(engine: Engine, file: Path) -> None:
     event.listen(engine, "do_connect", fill_in)
 
 
-def is_id(text: str) -> bool:
-    """Check whether a text has the form of an organisation's id."""
-    return _ID.fullmatch(text) is not None
-
-
 def for_organisation(begin: str, organisation_id: str) -> str:
     """Build a statement that begins a transaction on one organisation's rows.
 
-    Combining both statements saves a round trip: psycopg sends text without parameters unchanged. So only an id is
-    accepted.
+    Combining both statements saves a round trip: psycopg sends text without parameters unchanged.
     """
-    assert is_id(organisation_id), "an organisation's id"
-    return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{organisation_id}'"
+    return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{number_of(organisation_id)}'"
 
 
 def for_everyone(begin: str) -> str:

@@ -29,7 +29,8 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.persistence.tables.base import UtcDateTime
+from app.ledger.ids import id_of
+from app.persistence.tables.base import NumberedId, Sha256Hex, UtcDateTime
 
 DAMAGED: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -162,7 +163,7 @@ class TolerantQuery:
         return read if whole else None
 
     def _damaged(self, row: Row[Any], table: str, column: str, fault: Exception) -> DamagedCell:
-        named = {name: row[place] for place, name in self._named}
+        named = {name: _readable(self._cells[place], row[place]) for place, name in self._named}
         why = str(fault) if str(fault) and not isinstance(fault, LookupError) else f"{type(fault).__name__} {fault}"
         return DamagedCell(table, column, named, _printable(why))
 
@@ -170,6 +171,14 @@ class TolerantQuery:
 def by_key(table: Table, contents: Contents | None = None) -> TolerantQuery:
     """Build the query for all rows of a table, by primary key."""
     return TolerantQuery(select(table).order_by(*table.primary_key), contents)
+
+
+def _readable(read: Callable[[Any], Any], value: object) -> object:
+    """Read a cell of a damaged row's key, or return it as it is stored."""
+    try:
+        return read(value)
+    except DAMAGED:
+        return value
 
 
 def _column(element: Any) -> Column[Any]:  # noqa: ANN401 - a column, or its label
@@ -204,8 +213,6 @@ def _cell_reader(
 
 
 def _kind(kind: TypeEngine[Any]) -> Callable[[Any], Any]:
-    if isinstance(kind, UtcDateTime):
-        return _moment
     return next(reads for type_, reads in _KINDS.items() if isinstance(kind, type_))
 
 
@@ -225,8 +232,6 @@ def _number(value: object) -> float:
     return value if type(value) is float and not isnan(value) else _wrong(value, "a number")
 
 
-_KINDS: Final = {String: _text, Integer: _whole, Float: _number, LargeBinary: _bytes}
-
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:\+00)?")
 """The format of both databases in UTC."""
 
@@ -234,6 +239,25 @@ _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)(?:\
 def _moment(value: object) -> datetime:
     found = _MOMENT.fullmatch(value) if type(value) is str else None
     return _wrong(value, "a moment") if found is None else datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+
+
+def _public_id(value: object) -> str:
+    return id_of(_whole(value))
+
+
+def _sha256(value: object) -> str:
+    return _bytes(value).hex()
+
+
+_KINDS: Final = {
+    UtcDateTime: _moment,
+    NumberedId: _public_id,
+    Sha256Hex: _sha256,
+    String: _text,
+    Integer: _whole,
+    Float: _number,
+    LargeBinary: _bytes,
+}
 
 
 def _wrong(value: object, due: str) -> NoReturn:

@@ -2,12 +2,18 @@
 
 import secrets
 from datetime import datetime
+from typing import Final
 
-TIME_DIGITS = 12
+from app.ledger.ids import DIGITS, is_numbered
+
+TIME_DIGITS: Final = 11
+RANDOM_DIGITS: Final = 16
 
 
 def new_id(prefix: str, now: datetime, after: str | None = None) -> str:
-    """Generate an identifier: prefix, "_", twelve hex digits of milliseconds and sixteen random ones.
+    """Generate an identifier: prefix, "_", eleven hex digits of milliseconds, and random ones.
+
+    Those of organisations and accounts, which are stored as integers, have four random digits, others sixteen.
 
     Args:
         prefix: of its type, such as "run".
@@ -19,7 +25,8 @@ def new_id(prefix: str, now: datetime, after: str | None = None) -> str:
     if after is not None:
         newest = int(after[len(prefix) + 1 :][:TIME_DIGITS], 16)
         moment = max(moment, newest + 1)
-    return f"{prefix}_{moment:0{TIME_DIGITS}x}{secrets.token_hex(8)}"
+    digits = DIGITS - TIME_DIGITS if is_numbered(prefix) else RANDOM_DIGITS
+    return f"{prefix}_{moment:0{TIME_DIGITS}x}{secrets.token_hex(digits // 2)}"
 
 
 def is_of(made: str, now: datetime) -> bool:

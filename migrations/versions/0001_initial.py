@@ -104,13 +104,24 @@ def _enable_row_level_security(table: str) -> None:
     op.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     op.execute(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")  # also for the owner, which the service is
     op.execute(
-        f"CREATE POLICY {POLICY} ON {table} USING ({owner} = current_setting('epsilon_ledger.organisation', true)"
+        f"CREATE POLICY {POLICY} ON {table} USING"
+        f" ({owner} = NULLIF(current_setting('epsilon_ledger.organisation', true), '')::bigint"
         " OR current_setting('epsilon_ledger.all_tenants', true) = 'on')"
     )
 
 
 def _id(name: str, *, nullable: bool = False) -> sa.Column[str]:
     return sa.Column(name, sa.String(40), nullable=nullable)
+
+
+def _number(name: str, *, nullable: bool = False) -> sa.Column[int]:
+    """Build a column of the integers of organisations or accounts."""
+    return sa.Column(name, sa.BigInteger, nullable=nullable)
+
+
+def _digest(name: str, *, nullable: bool = False) -> sa.Column[bytes]:
+    """Build a column of sha256 hashes."""
+    return sa.Column(name, sa.LargeBinary(32), nullable=nullable)
 
 
 def _timestamp(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
@@ -135,7 +146,7 @@ def _create_partial_index(name: str, table: str, columns: list[str], *, where: s
 def _create_organisations() -> None:
     op.create_table(
         "organisations",
-        sa.Column("id", sa.String(40), primary_key=True),
+        sa.Column("id", sa.BigInteger, primary_key=True),
         sa.Column("name", sa.String(100), nullable=False, unique=True),
         sa.Column("policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
@@ -148,11 +159,11 @@ def _create_organisations() -> None:
 def _create_accounts() -> None:
     op.create_table(
         "accounts",
-        _id("organisation_id"),
-        _id("id"),
+        _number("organisation_id"),
+        _number("id"),
         sa.Column("kind", sa.String(16), nullable=False),
-        _id("parent_id", nullable=True),
-        _id("population_id"),
+        _number("parent_id", nullable=True),
+        _number("population_id"),
         sa.Column("name", sa.String(100), nullable=False),
         sa.Column("name_skeleton", sa.Text),
         sa.Column("path", sa.Text, nullable=False),
@@ -234,8 +245,8 @@ def _create_accounts() -> None:
 def _create_balances() -> None:
     op.create_table(
         "balances",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         sa.Column("spent_curve", sa.LargeBinary, nullable=False),
         sa.Column("held_curve", sa.LargeBinary, nullable=False),
         sa.Column("spent_delta", sa.BigInteger, nullable=False),
@@ -254,9 +265,9 @@ def _create_balances() -> None:
 def _create_account_ancestors() -> None:
     op.create_table(
         "account_ancestors",
-        _id("organisation_id"),
-        _id("account_id"),
-        _id("ancestor_id"),
+        _number("organisation_id"),
+        _number("account_id"),
+        _number("ancestor_id"),
         sa.Column("depth", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "account_id", "ancestor_id"),
         sa.UniqueConstraint("organisation_id", "ancestor_id", "account_id"),
@@ -269,10 +280,10 @@ def _create_account_ancestors() -> None:
 def _create_run_budgets() -> None:
     op.create_table(
         "run_budgets",
-        _id("organisation_id"),
-        _id("run_id"),
+        _number("organisation_id"),
+        _number("run_id"),
         sa.Column("position", sa.Integer, nullable=False),
-        _id("budget_id"),
+        _number("budget_id"),
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "position"),
         sa.UniqueConstraint("organisation_id", "budget_id", "run_id"),
         _foreign_key("accounts", run_id="id"),
@@ -284,8 +295,8 @@ def _create_run_budgets() -> None:
 def _create_partition_attestations() -> None:
     op.create_table(
         "partition_attestations",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         sa.Column("attestation", sa.Text, nullable=False),
         sa.Column("replacement_assumption", sa.String(32)),
         sa.Column("attested_by", sa.String(255), nullable=False),
@@ -303,8 +314,8 @@ def _create_partition_attestations() -> None:
 def _create_data_blocks() -> None:
     op.create_table(
         "data_blocks",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         _timestamp("data_from", nullable=False),
         _timestamp("data_to", nullable=False),
         sa.Column("label", sa.String(100)),
@@ -318,9 +329,9 @@ def _create_data_blocks() -> None:
 def _create_experiments() -> None:
     op.create_table(
         "experiments",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
-        _id("account_id"),
+        _number("account_id"),
         sa.Column("charging_mode", sa.String(32), nullable=False),
         sa.Column("created_by", sa.String(300), nullable=False),
         _timestamp("created_at", nullable=False),
@@ -334,8 +345,8 @@ def _create_experiments() -> None:
 def _create_populations() -> None:
     op.create_table(
         "populations",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         sa.Column("privacy_unit", sa.String(100), nullable=False),
         sa.Column("neighboring_relation", sa.String(32), nullable=False),
         sa.Column("size", sa.BigInteger),
@@ -353,12 +364,12 @@ def _create_populations() -> None:
 def _create_api_keys() -> None:
     op.create_table(
         "api_keys",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         sa.Column("name", sa.String(100)),
         sa.Column("role", sa.String(16), nullable=False),
-        _id("scope_id", nullable=True),
-        sa.Column("secret_hash", sa.LargeBinary(32), nullable=False),
+        _number("scope_id", nullable=True),
+        _digest("secret_hash"),
         sa.Column("created_by", sa.String(300), nullable=False),
         _timestamp("created_at", nullable=False),
         _timestamp("expires_at"),
@@ -379,36 +390,36 @@ def _create_api_keys() -> None:
 def _create_idempotent_responses() -> None:
     op.create_table(
         "idempotent_responses",
-        _id("organisation_id"),
+        _number("organisation_id"),
         sa.Column("idempotency_key", sa.String(255), nullable=False),
-        sa.Column("request_fingerprint", sa.String(64), nullable=False),
+        _digest("request_fingerprint"),
         sa.Column("status", sa.Integer, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "idempotency_key"),
         _organisation_foreign_key(),
         sa.CheckConstraint("status IN (200, 201, 202, 403)", name="status_known"),
-        sa.CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
+        sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
 
 
 def _create_dp_events() -> None:
     op.create_table(
         "dp_events",
-        _id("organisation_id"),
-        sa.Column("fingerprint", sa.String(64), nullable=False),
+        _number("organisation_id"),
+        _digest("fingerprint"),
         sa.Column("canonical_json", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "fingerprint"),
         _organisation_foreign_key(),
-        sa.CheckConstraint("length(fingerprint) = 64", name="fingerprint_is_sha256"),
+        sa.CheckConstraint("length(fingerprint) = 32", name="fingerprint_is_sha256"),
     )
 
 
 def _create_event_costs() -> None:
     op.create_table(
         "event_costs",
-        _id("organisation_id"),
-        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        _number("organisation_id"),
+        _digest("event_fingerprint"),
         sa.Column("neighboring_relation", sa.String(32), nullable=False),
         sa.Column("grid_version", sa.Integer, nullable=False),
         sa.Column("curve", sa.LargeBinary, nullable=False),
@@ -429,14 +440,14 @@ def _create_event_costs() -> None:
 def _create_runs() -> None:
     op.create_table(
         "runs",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         sa.Column("status", sa.String(16), nullable=False),
-        sa.Column("event_fingerprint", sa.String(64)),
+        _digest("event_fingerprint", nullable=True),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("next_step", sa.BigInteger, nullable=False),
         sa.Column("decision_count", sa.BigInteger, nullable=False),
-        sa.Column("chain_head", sa.LargeBinary(32), nullable=False),
+        _digest("chain_head"),
         _id("reservation_id", nullable=True),
         sa.Column("declared_steps", sa.BigInteger),
         sa.Column("declared_steps_per_hour", sa.Float(53)),
@@ -467,13 +478,12 @@ def _create_runs() -> None:
 def _create_attempts() -> None:
     op.create_table(
         "attempts",
-        _id("organisation_id"),
-        _id("run_id"),
+        _number("organisation_id"),
+        _number("run_id"),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("first_step", sa.BigInteger, nullable=False),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "attempt"),
-        sa.UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
         _foreign_key("runs", run_id="account_id"),
         sa.CheckConstraint("attempt >= 1", name="attempt_positive"),
         sa.CheckConstraint("first_step >= 0", name="first_step_nonnegative"),
@@ -483,9 +493,9 @@ def _create_attempts() -> None:
 def _create_reservations() -> None:
     op.create_table(
         "reservations",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
-        _id("run_id"),
+        _number("run_id"),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("reserved_curve", sa.LargeBinary, nullable=False),
@@ -522,10 +532,10 @@ def _create_reservations() -> None:
 def _create_reservation_items() -> None:
     op.create_table(
         "reservation_items",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("reservation_id"),
         sa.Column("item", sa.Integer, nullable=False),
-        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        _digest("event_fingerprint"),
         sa.Column("count", sa.BigInteger, nullable=False),
         sa.Column("revoked_count", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("authorized_count", sa.BigInteger, nullable=False),
@@ -543,63 +553,63 @@ def _create_reservation_items() -> None:
 def _create_decisions() -> None:
     op.create_table(
         "decisions",
-        _id("organisation_id"),
-        _id("run_id"),
+        _number("organisation_id"),
+        _number("run_id"),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("outcome", sa.String(16), nullable=False),
         sa.Column("idempotency_key", sa.String(255)),
-        sa.Column("request_fingerprint", sa.String(64), nullable=False),
+        _digest("request_fingerprint"),
         sa.Column("first_step", sa.BigInteger, nullable=False),
         sa.Column("step_count", sa.BigInteger, nullable=False),
         sa.Column("requested_count", sa.BigInteger, nullable=False),
-        sa.Column("next_step", sa.BigInteger),
-        sa.Column("follows_step", sa.BigInteger),
-        sa.Column("opens_step", sa.BigInteger),
+        _digest("event_fingerprint"),
+        sa.Column("event_count", sa.BigInteger, nullable=False),
         _id("reservation_id", nullable=True),
         sa.Column("epsilon", sa.Float(53), nullable=False),
         sa.Column("delta", sa.Float(53), nullable=False),
         sa.Column("epsilon_limit", sa.Float(53), nullable=False),
         sa.Column("steps_remaining", sa.BigInteger),
-        _id("binding_account_id"),
+        _number("binding_account_id"),
         sa.Column("refusal_details", sa.Text),
-        sa.Column("entry_hash", sa.LargeBinary(32), nullable=False),
+        _digest("entry_hash"),
         _timestamp("created_at", nullable=False),
         sa.Column("actor", sa.String(300), nullable=False),
         sa.Column("request_id", sa.String(64)),
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "position"),
-        sa.UniqueConstraint("organisation_id", "idempotency_key"),
-        sa.UniqueConstraint("organisation_id", "run_id", "attempt", "next_step"),
-        _foreign_key("runs", run_id="account_id"),
+        _foreign_key("attempts", run_id="run_id", attempt="attempt"),
+        _foreign_key("dp_events", event_fingerprint="fingerprint"),
         _foreign_key("accounts", binding_account_id="id"),
-        _foreign_key(
-            "decisions", run_id="run_id", attempt="attempt", follows_step="next_step", name="fk_decisions_follows"
-        ),
-        _foreign_key(
-            "attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"
-        ),
         _foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
         sa.CheckConstraint(
             "position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1", name="counters_in_range"
         ),
         sa.CheckConstraint("requested_count >= step_count", name="requested_count_at_least_step_count"),
+        sa.CheckConstraint(
+            "event_count >= 1 AND event_count <= step_count AND event_count <= 1000000000", name="event_count_in_range"
+        ),
         sa.CheckConstraint("steps_remaining >= 0", name="steps_remaining_nonnegative"),
         sa.CheckConstraint(
-            "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
-            " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
-            " AND refusal_details IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
-            " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-            " AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
-            " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-            " AND refusal_details IS NULL AND steps_remaining IS NULL AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
+            "(outcome IN ('admitted', 'reported') AND refusal_details IS NULL"
+            " AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+            " OR (outcome = 'refused' AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
+            " OR (outcome = 'forfeited' AND refusal_details IS NULL AND steps_remaining IS NULL"
+            " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)",
             name="outcome_consistent",
         ),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
         sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
-        sa.CheckConstraint("length(request_fingerprint) = 64", name="request_fingerprint_is_sha256"),
+        sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )
     op.create_index("ix_decisions_organisation_id_created_at", "decisions", ["organisation_id", "created_at"])
-    # they are few among many, and a charge that is admitted does not write it
+    # not written by an admitted charge without a key, as most are
+    _create_partial_index(
+        "uq_decisions_idempotency_key",
+        "decisions",
+        ["organisation_id", "idempotency_key"],
+        where="idempotency_key IS NOT NULL",
+        unique=True,
+    )
     _create_partial_index(
         "ix_decisions_not_admitted",
         "decisions",
@@ -618,16 +628,16 @@ def _create_decisions() -> None:
 def _create_decision_events() -> None:
     op.create_table(
         "decision_events",
-        _id("organisation_id"),
-        _id("run_id"),
+        _number("organisation_id"),
+        _number("run_id"),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("item", sa.Integer, nullable=False),
-        sa.Column("event_fingerprint", sa.String(64), nullable=False),
+        _digest("event_fingerprint"),
         sa.Column("count", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
         _foreign_key("decisions", run_id="run_id", position="position"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
-        sa.CheckConstraint("item >= 0", name="item_nonnegative"),
+        sa.CheckConstraint("item >= 1", name="item_positive"),
         sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
     )
 
@@ -635,11 +645,11 @@ def _create_decision_events() -> None:
 def _create_webhooks() -> None:
     op.create_table(
         "webhooks",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         sa.Column("url", sa.String(2000), nullable=False),
         sa.Column("types", sa.Text, nullable=False),
-        _id("account_id", nullable=True),
+        _number("account_id", nullable=True),
         sa.Column("secret", sa.String(255), nullable=False),
         sa.Column("previous_secret", sa.String(255)),
         _timestamp("previous_secret_expires_at"),
@@ -667,10 +677,10 @@ def _create_webhooks() -> None:
 def _create_alerts() -> None:
     op.create_table(
         "alerts",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         sa.Column("type", sa.String(40), nullable=False),
-        _id("account_id", nullable=True),
+        _number("account_id", nullable=True),
         sa.Column("dedup_key", sa.String(255), nullable=False),
         sa.Column("payload", sa.Text, nullable=False),
         _timestamp("created_at", nullable=False),
@@ -685,7 +695,7 @@ def _create_alerts() -> None:
 def _create_deliveries() -> None:
     op.create_table(
         "deliveries",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         _id("webhook_id"),
         _id("alert_id"),
@@ -713,8 +723,8 @@ def _create_deliveries() -> None:
 def _create_account_usage_snapshots() -> None:
     op.create_table(
         "account_usage_snapshots",
-        _id("organisation_id"),
-        _id("account_id"),
+        _number("organisation_id"),
+        _number("account_id"),
         sa.Column("day", sa.Integer, nullable=False),
         sa.Column("utilisation", sa.Float(53), nullable=False),
         _timestamp("recorded_at", nullable=False),
@@ -728,7 +738,7 @@ def _create_account_usage_snapshots() -> None:
 def _create_audit_entries() -> None:
     op.create_table(
         "audit_entries",
-        _id("organisation_id"),
+        _number("organisation_id"),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("actor", sa.String(300), nullable=False),
         sa.Column("action", sa.String(64), nullable=False),
@@ -737,7 +747,7 @@ def _create_audit_entries() -> None:
         sa.Column("after", sa.Text),
         sa.Column("reason", sa.Text),
         sa.Column("request_id", sa.String(64)),
-        sa.Column("entry_hash", sa.LargeBinary(32), nullable=False),
+        _digest("entry_hash"),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "position"),
         _organisation_foreign_key(),
@@ -758,10 +768,10 @@ def _create_audit_entries() -> None:
 def _create_proposals() -> None:
     op.create_table(
         "proposals",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         sa.Column("kind", sa.String(16), nullable=False),
-        _id("account_id", nullable=True),
+        _number("account_id", nullable=True),
         sa.Column("payload", sa.Text, nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
@@ -792,9 +802,9 @@ def _create_proposals() -> None:
 def _create_checkpoints() -> None:
     op.create_table(
         "checkpoints",
-        _id("organisation_id"),
+        _number("organisation_id"),
         sa.Column("audit_length", sa.BigInteger, nullable=False),
-        sa.Column("audit_head", sa.LargeBinary(32), nullable=False),
+        _digest("audit_head"),
         sa.Column("document", sa.Text, nullable=False),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "audit_length"),
@@ -807,8 +817,8 @@ def _create_checkpoints() -> None:
 def _create_run_anchors() -> None:
     op.create_table(
         "run_anchors",
-        _id("organisation_id"),
-        _id("run_id"),
+        _number("organisation_id"),
+        _number("run_id"),
         sa.Column("decision_count", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id"),
         _foreign_key("runs", run_id="account_id"),
@@ -819,7 +829,7 @@ def _create_run_anchors() -> None:
 def _create_verifications() -> None:
     op.create_table(
         "verifications",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
         sa.Column("actor", sa.String(300), nullable=False),
         sa.Column("discrepancy_count", sa.BigInteger, nullable=False),
@@ -834,12 +844,12 @@ def _create_verifications() -> None:
 def _create_sessions() -> None:
     op.create_table(
         "sessions",
-        _id("organisation_id"),
+        _number("organisation_id"),
         _id("id"),
-        sa.Column("secret_hash", sa.LargeBinary(32), nullable=False),
+        _digest("secret_hash"),
         sa.Column("actor", sa.String(300), nullable=False),
         sa.Column("role", sa.String(16)),
-        _id("scope_id", nullable=True),
+        _number("scope_id", nullable=True),
         sa.Column("oidc_key_thumbprint", sa.String(64)),
         _timestamp("created_at", nullable=False),
         _timestamp("expires_at", nullable=False),

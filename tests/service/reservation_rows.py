@@ -177,7 +177,6 @@ class Reserver:
             reservation_id=reservation_id,
             created_at=NOW,
             actor=SERVICE,
-            opens_attempt=run.next_step == run.attempt_first_step,
         )
         whole = sealed(self.organisation_id, decision, run.chain_head)
         decisions.add_all(tx, [(self.organisation_id, whole)])

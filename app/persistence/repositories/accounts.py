@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, select
 
 from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import NeighboringRelation
+from app.ledger import ids
 from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED
@@ -15,7 +16,7 @@ from app.ledger.errors import LedgerError, LedgerUnavailableError
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
-from app.persistence.repositories import balances, expressions
+from app.persistence.repositories import balances
 from app.persistence.repositories.account_values import (
     SAME_NAMES,
     read_alert_settings,
@@ -73,7 +74,11 @@ def find(tx: Connection, organisation_id: str, account_id: str) -> AccountRecord
 
 def newest_id(tx: Connection, organisation_id: str, prefix: str) -> str | None:
     """Get the greatest id with a prefix."""
-    return expressions.newest_id(tx, accounts, organisation_id, prefix)
+    least, greatest = ids.bounds(prefix)
+    found = select(func.max(accounts.c.id)).where(
+        accounts.c.organisation_id == organisation_id, accounts.c.id.between(least, greatest)
+    )
+    return tx.execute(found).scalar()
 
 
 def find_by_path(tx: Connection, organisation_id: str, path: str) -> AccountRecord | None:

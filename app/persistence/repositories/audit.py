@@ -28,10 +28,19 @@ from app.ledger.runs import ChargingMode
 from app.persistence import tolerant
 from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy
-from app.persistence.repositories.expressions import RecordTable, in_period, join_on, matches, owned_by, read_page
+from app.persistence.repositories.expressions import (
+    RecordTable,
+    as_text,
+    in_period,
+    join_on,
+    matches,
+    owned_by,
+    read_page,
+)
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.organisations import lock as lock_organisation
 from app.persistence.tables import (
+    account_ancestors,
     account_usage_snapshots,
     alerts,
     api_keys,
@@ -115,7 +124,7 @@ def list_entries(
 
 
 def _subjects(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:
-    """Build a subquery for the ids of subjects at or under an account."""
+    """Build a subquery for the ids of subjects at or under an account, as text."""
     within = descendant_ids(organisation_id, account_id)
     of_these = [
         select(table.c.id).where(table.c.organisation_id == organisation_id, column.in_(within))
@@ -125,7 +134,7 @@ def _subjects(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str
             (experiments, experiments.c.account_id),
         )
     ]
-    return union_all(within, *of_these)
+    return union_all(within.with_only_columns(as_text(account_ancestors.c.account_id)), *of_these)
 
 
 def all_entries(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> Iterator[AuditEntry]:

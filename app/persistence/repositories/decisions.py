@@ -47,9 +47,9 @@ _ADDED_ITEMS = BulkStatement(decision_events)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
-    """Add decisions and their items; the events must exist."""
+    """Add decisions with their steps; the events must exist."""
     _ADDED.execute(tx, [_values(organisation_id, decision) for organisation_id, decision in decided])
-    items = [
+    further = [
         {
             "organisation_id": organisation_id,
             "run_id": decision.run_id,
@@ -59,9 +59,10 @@ def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
             "count": step.count,
         }
         for organisation_id, decision in decided
-        for item, step in enumerate(decision.steps)
+        for item, step in enumerate(decision.steps[1:], 1)
     ]
-    _ADDED_ITEMS.execute(tx, items)
+    if further:
+        _ADDED_ITEMS.execute(tx, further)
 
 
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
@@ -90,7 +91,7 @@ def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: S
     here = owned_by(decisions, organisation_id, run_id=run_id)
     found = _DECISIONS.where(here, decisions.c.position.in_(positions))
     rows = tx.execute(found.order_by(decisions.c.position)).all()
-    events = _first_events(tx, organisation_id, run_id, [row.position for row in rows])
+    events = _first_events(tx, organisation_id, run_id, rows)
     return [_decision(row, events[row.position]) for row in rows]
 
 
@@ -140,47 +141,49 @@ def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> S
 
 
 def _first_events(
-    tx: Connection, organisation_id: str, run_id: str, positions: Sequence[int]
+    tx: Connection, organisation_id: str, run_id: str, decided: Sequence[Row[Any]]
 ) -> dict[int, tuple[StepEvent, ...]]:
     """Read the first events of some of a run's decisions, in order.
 
     The decisions share `EVENTS_ROOM` equally; each gets all of its events or the first that fit, possibly none.
     """
-    share = EVENTS_ROOM // max(1, len(positions))
-    items = (
-        select(decision_events.c.position, decision_events.c.count.label("times"), decision_events.c.event_fingerprint)
+    share = EVENTS_ROOM // max(1, len(decided))
+    positions = [row.position for row in decided]
+    further = (
+        select(decision_events.c.position, decision_events.c.event_fingerprint, decision_events.c.count)
         .where(owned_by(decision_events, organisation_id, run_id=run_id), decision_events.c.position.in_(positions))
+        .where(decision_events.c.item < share // EVENT_BYTES)
         .order_by(decision_events.c.position, decision_events.c.item)
     )
-    rows = tx.execute(items.where(decision_events.c.item < share // EVENT_BYTES)).all()
+    items = [(row.position, row.event_fingerprint, row.event_count) for row in decided]
+    items += [tuple(row) for row in tx.execute(further)]
     known = dp_events.c.organisation_id == organisation_id
-    asked = {row.event_fingerprint for row in rows}
+    asked = {key for _, key, _ in items}
     lengths = select(dp_events.c.fingerprint, func.length(dp_events.c.canonical_json).label("size"))
     lengths = lengths.where(known, dp_events.c.fingerprint.in_(asked))
     sizes = {row.fingerprint: row.size for row in tx.execute(lengths)}
     left = dict.fromkeys(positions, share)
     fitting = []
-    for row in rows:
-        left[row.position] -= EVENT_BYTES + sizes[row.event_fingerprint]
-        if left[row.position] >= 0:
-            fitting.append(row)
-    shown = {row.event_fingerprint for row in fitting}
+    for position, key, count in items:
+        left[position] -= EVENT_BYTES + sizes[key]
+        if left[position] >= 0:
+            fitting.append((position, key, count))
+    shown = {key for _, key, _ in fitting}
     texts = select(dp_events.c.fingerprint, dp_events.c.canonical_json).where(known, dp_events.c.fingerprint.in_(shown))
     events = {row.fingerprint: read_event(row.canonical_json, row.fingerprint) for row in tx.execute(texts)}
     steps: dict[int, list[StepEvent]] = {position: [] for position in positions}
-    for row in fitting:
-        steps[row.position].append(StepEvent(events[row.event_fingerprint], row.times))
+    for position, key, count in fitting:
+        steps[position].append(StepEvent(events[key], count))
     return {position: tuple(first) for position, first in steps.items()}
 
 
 def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
-    reading, advanced, opens = decision.reading, decision.admitted, decision.opens_attempt
+    reading, first = decision.reading, decision.steps[0]
     return {name: getattr(decision, name) for name in _PLAIN} | {
         "organisation_id": organisation_id,
         "outcome": str(decision.outcome),
-        "next_step": decision.next_step if advanced else None,
-        "follows_step": decision.first_step if advanced and not opens else None,
-        "opens_step": decision.first_step if advanced and opens else None,
+        "event_fingerprint": fingerprint(first.event),
+        "event_count": first.count,
         "epsilon": reading.epsilon,
         "delta": reading.delta,
         "epsilon_limit": reading.epsilon_limit,
@@ -197,6 +200,5 @@ def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:
         steps=steps,
         reading=Reading(row.epsilon, row.delta, row.epsilon_limit),
         binding_account_path=row.binding_account_path,
-        opens_attempt=row.opens_step is not None,
         actor=Actor(row.actor, row.request_id),
     )

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Integer,
     Row,
     Select,
+    String,
     Table,
     Update,
     and_,
@@ -27,7 +28,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
+from app.ledger import ids
 from app.ledger.pages import Page, PageRequest
 from app.persistence.tables import accounts, decisions, deliveries, reservations
 from app.persistence.tables.base import UtcDateTime
@@ -97,6 +102,26 @@ def read_page(
     shown = rows[: request.limit]
     behind = str(getattr(shown[-1], place.name)) if len(rows) > request.limit else None
     return Page([read(row) for row in shown], behind)
+
+
+class as_text(FunctionElement[str]):  # noqa: N801 - a function of SQL
+    """The text of a column of ids that are stored as integers (`app.ledger.ids`)."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(as_text)
+def _as_text(element: as_text, compiler: SQLCompiler, **how: Any) -> str:  # noqa: ANN401 - as in SQLAlchemy
+    [column] = element.clauses
+    number = compiler.process(column, **how)
+    digits = f"{number} & {ids.MASK}"
+    if compiler.dialect.name == "postgresql":
+        digits = f"lpad(to_hex({digits}), {ids.DIGITS}, '0')"
+    else:
+        digits = f"printf('%0{ids.DIGITS}x', {digits})"
+    prefixes = " ".join(f"WHEN {place} THEN '{prefix}_'" for place, prefix in enumerate(ids.PREFIXES))
+    return f"(CASE {number} >> {ids.BITS} {prefixes} END || {digits})"
 
 
 def seconds(tx: Connection, start: Any, end: Any) -> ColumnElement[Any]:  # noqa: ANN401 - a column or a moment

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, bindparam, select, update
+from sqlalchemy import Connection, Row, Table, bindparam, select, union, update
 
 from app.ledger.decisions import DecisionEntry
 from app.persistence import tolerant
@@ -39,17 +39,10 @@ Ancestor = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A decision with its items, its hash, and its links to other steps.
-
-    `next_step` follows its last one, if it took any; it continues the decision that ended at `follows_step`, and opens
-    the attempt that begins at `opens_step`.
-    """
+    """A decision with its items, and its hash."""
 
     entry: DecisionEntry
     entry_hash: bytes
-    next_step: int | None
-    follows_step: int | None
-    opens_step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,10 @@ _ENTRIES = TolerantQuery(
     select(
         *(decisions.c[name] for name in _PLAIN),
         decisions.c.entry_hash,
-        decisions.c.next_step,
-        decisions.c.follows_step,
-        decisions.c.opens_step,
+        decisions.c.event_fingerprint,
+        decisions.c.event_count,
         decision_events.c.item,
-        decision_events.c.event_fingerprint,
+        decision_events.c.event_fingerprint.label("further_event"),
         decision_events.c.count.label("times"),
     )
     .outerjoin(decision_events, join_on(decision_events, decisions, run_id="run_id", position="position"))
@@ -152,17 +144,21 @@ def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = 
     for _, rows in groupby(found, attrgetter("position")):
         items: list[tuple[str, int]] = []
         for row in rows:
-            if row.event_fingerprint is not None:
+            items = items or [(row.event_fingerprint, row.event_count)]
+            if row.further_event is not None:
                 _count_on(report, decision_events, "item", row, len(items))
-                items.append((row.event_fingerprint, row.times))
+                items.append((row.further_event, row.times))
         entry = DecisionEntry(**{name: getattr(row, name) for name in _PLAIN}, items=tuple(items))
-        yield StoredEntry(entry, row.entry_hash, row.next_step, row.follows_step, row.opens_step)
+        yield StoredEntry(entry, row.entry_hash)
 
 
 def mentioned_events(tx: Connection, organisation_id: str, run_id: str) -> set[str]:
     """List the fingerprints of all events in a run's decisions."""
-    found = select(decision_events.c.event_fingerprint).where(owned_by(decision_events, organisation_id, run_id=run_id))
-    return set(tx.execute(found.distinct()).scalars())
+    found = [
+        select(table.c.event_fingerprint).where(owned_by(table, organisation_id, run_id=run_id))
+        for table in (decisions, decision_events)
+    ]
+    return set(tx.execute(union(*found)).scalars())
 
 
 def list_runs(tx: Connection, organisation_id: str | None = None, report: Report = refuse) -> list[StoredRun]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, select
+from sqlalchemy import CTE, Connection, Select, Table, case, func, literal, select, union_all
 
 from app.ledger.decisions import DecisionOutcome
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, seconds, upsert, values_of
@@ -25,7 +25,8 @@ SECONDS_A_DAY: Final = 86_400
 COMMIT_SECONDS: Final = 60
 """Maximum delay between a change's time and its visibility."""
 
-CHARGED: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED, DecisionOutcome.FORFEITED)
+ADVANCING: Final = (DecisionOutcome.ADMITTED, DecisionOutcome.REPORTED)
+CHARGED: Final = (*ADVANCING, DecisionOutcome.FORFEITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each
 
     They are sorted by run and position.
     """
-    columns = ("run_id", "position", "attempt", "outcome", "first_step", "next_step", "step_count", "created_at")
+    columns = ("run_id", "position", "attempt", "outcome", "first_step", "step_count", "created_at")
     found = _spread(select(*(decisions.c[name] for name in columns)), organisation_id, account_id, each)
     return [
         Sample(
@@ -86,7 +87,7 @@ def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each
             position=row.position,
             attempt=row.attempt,
             charged=DecisionOutcome(row.outcome) in CHARGED,
-            reached=row.first_step if row.next_step is None else row.next_step,
+            reached=row.first_step + (row.step_count if DecisionOutcome(row.outcome) in ADVANCING else 0),
             steps=row.step_count,
             at=row.created_at,
         )
@@ -98,11 +99,14 @@ def events_of(
     tx: Connection, organisation_id: str, account_id: str, each: int, most: int
 ) -> dict[tuple[str, int], list[tuple[str, int]]]:
     """Get the first `most` events and counts of each sampled decision."""
-    columns = [decision_events.c[name] for name in ("run_id", "position", "event_fingerprint", "count")]
-    sampled = _spread(select(*columns), organisation_id, account_id, each, decision_events)
     found: dict[tuple[str, int], list[tuple[str, int]]] = {}
-    for run_id, position, fingerprint, count in tx.execute(sampled.where(decision_events.c.item < most)):
-        found.setdefault((run_id, position), []).append((fingerprint, count))
+    for table, count in ((decisions, decisions.c.event_count), (decision_events, decision_events.c.count)):
+        wanted = select(table.c.run_id, table.c.position, table.c.event_fingerprint, count)
+        sampled = _spread(wanted, organisation_id, account_id, each, table)
+        if table is decision_events:
+            sampled = sampled.where(decision_events.c.item < most)
+        for run_id, position, fingerprint, times in tx.execute(sampled):
+            found.setdefault((run_id, position), []).append((fingerprint, times))
     return found
 
 
@@ -140,14 +144,16 @@ class ChargeTotal:
 
 def charged_events(tx: Connection, organisation_id: str, run_id: str, most: int) -> tuple[list[ChargeTotal], int, int]:
     """Count a run's charges: its `most` frequent events, all different events, all steps."""
-    times = func.sum(decision_events.c.count).label("times")
-    counted = (
-        select(decision_events.c.event_fingerprint, times)
+    charged = (owned_by(decisions, organisation_id, run_id=run_id), decisions.c.outcome.in_(map(str, CHARGED)))
+    further = (
+        select(decision_events.c.event_fingerprint, decision_events.c.count)
         .join(decisions, join_on(decisions, decision_events, run_id="run_id", position="position"))
-        .where(owned_by(decision_events, organisation_id, run_id=run_id), decisions.c.outcome.in_(map(str, CHARGED)))
-        .group_by(decision_events.c.event_fingerprint)
-        .subquery()
+        .where(*charged)
     )
+    every = union_all(select(decisions.c.event_fingerprint, decisions.c.event_count).where(*charged), further)
+    items = every.subquery()
+    times = func.sum(items.c.event_count).label("times")
+    counted = select(items.c.event_fingerprint, times).group_by(items.c.event_fingerprint).subquery()
     kinds, steps = tx.execute(select(func.count(), func.coalesce(func.sum(counted.c.times), 0))).one()
     named = (
         select(counted.c.event_fingerprint, dp_events.c.canonical_json, counted.c.times)

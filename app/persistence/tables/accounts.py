@@ -20,7 +20,8 @@ from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
 from app.ledger.permissions import Role
 from app.ledger.runs import ChargingMode
 from app.persistence.tables.base import (
-    ID_LENGTH,
+    NumberedId,
+    Sha256Hex,
     UtcDateTime,
     digest_column,
     enum_column,
@@ -37,7 +38,7 @@ from app.persistence.tables.base import (
 organisations = Table(
     "organisations",
     metadata,
-    Column("id", String(ID_LENGTH), primary_key=True),
+    Column("id", NumberedId, primary_key=True),
     *text_column("name", String(MAX_NAME_LENGTH), unique=True),
     Column("policy", Text),
     *number_column("policy_revision", Integer, server_default="0"),
@@ -49,7 +50,7 @@ api_keys = owned_table(
     Column("name", String(MAX_NAME_LENGTH)),
     *enum_column("role", 16, Role),
     *reference("scope_id", "accounts", nullable=True),
-    *digest_column("secret_hash", LargeBinary(32)),
+    *digest_column("secret_hash"),
     Column("created_by", String(ACTOR_LENGTH), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime),
@@ -61,6 +62,7 @@ api_keys = owned_table(
 
 accounts = owned_table(
     "accounts",
+    Column("id", NumberedId, nullable=False),
     *enum_column("kind", 16, AccountKind),
     *reference("parent_id", "accounts", nullable=True),
     *reference("population_id", "accounts"),
@@ -181,7 +183,7 @@ populations = owned_table(
 idempotent_responses = owned_table(
     "idempotent_responses",
     Column("idempotency_key", String(KEY_LENGTH), nullable=False),
-    *digest_column("request_fingerprint", String(64)),
+    *digest_column("request_fingerprint", Sha256Hex()),
     Column("status", Integer, nullable=False),
     Column("body", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),

@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     CheckConstraint,
     Column,
     DateTime,
@@ -22,6 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 
+from app.ledger import ids
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -33,6 +36,10 @@ metadata = MetaData(
 )
 
 ID_LENGTH = 40
+"""Of the ids that are stored as text: those of neither organisations nor accounts."""
+
+_OF_ACCOUNTS: Final = frozenset({"organisation_id", "account_id", "ancestor_id", "run_id"})
+"""Names of key columns with ids that are stored as integers."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -57,9 +64,46 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class NumberedId(TypeDecorator[str]):
+    """An id of an organisation or account, stored as its integer (`app.ledger.ids`)."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
+        """Get the integer; that of a text which is no id is nobody's."""
+        del dialect
+        return None if value is None else ids.number_of(value)
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
+        """Return the id."""
+        del dialect
+        return None if value is None else ids.id_of(value)
+
+
+class Sha256Hex(TypeDecorator[str]):
+    """A sha256 hash in hexadecimal digits, stored as its 32 bytes."""
+
+    impl = LargeBinary(32)
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        """Get the bytes."""
+        del dialect
+        return None if value is None else bytes.fromhex(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+        """Return the digits."""
+        del dialect
+        return None if value is None else value.hex()
+
+
+_SHA256: Final = LargeBinary(32)
+
+
 def id_column(name: str, *, nullable: bool = False) -> Column[str]:
     """Build a column of ids."""
-    return Column(name, String(ID_LENGTH), nullable=nullable)
+    return Column(name, NumberedId if name in _OF_ACCOUNTS else String(ID_LENGTH), nullable=nullable)
 
 
 Checked = tuple[Column[Any], CheckConstraint]
@@ -82,9 +126,9 @@ def enum_column(name: str, length: int, values: type[StrEnum]) -> Checked:
     return _checked(name, String(length), f"{name} IN ({known})", "known")
 
 
-def digest_column(name: str, kind: LargeBinary | String) -> Checked:
-    """Build a column of sha256 hashes, as bytes or hexadecimal digits."""
-    return _checked(name, kind, f"length({name}) = {kind.length}", "is_sha256")
+def digest_column(name: str, kind: Sha256Hex | LargeBinary = _SHA256) -> Checked:
+    """Build a column of sha256 hashes, which Python has as bytes or as hexadecimal digits."""
+    return _checked(name, kind, f"length({name}) = 32", "is_sha256")
 
 
 def _checked(name: str, kind: Any, condition: str, suffix: str, *, nullable: bool = False, **options: Any) -> Checked:  # noqa: ANN401 - Column's
@@ -110,7 +154,7 @@ def foreign_key(
 def reference(name: str, table: str, *, nullable: bool = False) -> tuple[Column[str], ForeignKeyConstraint]:
     """Build a column with the id of a row of a table within the organisation, and its foreign key."""
     key = ForeignKeyConstraint(["organisation_id", name], [f"{table}.organisation_id", f"{table}.id"])
-    return id_column(name, nullable=nullable), key
+    return Column(name, NumberedId if table == "accounts" else String(ID_LENGTH), nullable=nullable), key
 
 
 def organisation_foreign_key() -> ForeignKeyConstraint:

@@ -1,6 +1,6 @@
 """Tables of the audit chain, proposals, sessions, alerts and webhooks."""
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
 from app.ledger.alerts import DeliveryStatus
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_URL_LENGTH, REQUEST_ID_LENGTH
@@ -28,7 +28,7 @@ audit_entries = owned_table(
     Column("after", Text),
     Column("reason", Text),
     Column("request_id", String(REQUEST_ID_LENGTH)),
-    *digest_column("entry_hash", LargeBinary(32)),
+    *digest_column("entry_hash"),
     Column("created_at", UtcDateTime, nullable=False),
     organisation_foreign_key(),
     Index(None, "organisation_id", "action", "position"),
@@ -58,7 +58,7 @@ proposals = owned_table(
 checkpoints = owned_table(
     "checkpoints",
     *number_column("audit_length", BigInteger, least=1),
-    *digest_column("audit_head", LargeBinary(32)),
+    *digest_column("audit_head"),
     Column("document", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     organisation_foreign_key(),
@@ -83,7 +83,7 @@ verifications = owned_table(
 
 sessions = owned_table(
     "sessions",
-    *digest_column("secret_hash", LargeBinary(32)),
+    *digest_column("secret_hash"),
     Column("actor", String(ACTOR_LENGTH), nullable=False),
     Column("role", String(16)),
     *reference("scope_id", "accounts", nullable=True),

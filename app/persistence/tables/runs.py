@@ -7,6 +7,7 @@ from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH
 from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import RunStatus
 from app.persistence.tables.base import (
+    Sha256Hex,
     UtcDateTime,
     digest_column,
     enum_column,
@@ -21,7 +22,7 @@ from app.persistence.tables.base import (
 
 dp_events = owned_table(
     "dp_events",
-    *digest_column("fingerprint", String(64)),
+    *digest_column("fingerprint", Sha256Hex()),
     Column("canonical_json", Text, nullable=False),
     organisation_foreign_key(),
     key=("fingerprint",),
@@ -29,7 +30,7 @@ dp_events = owned_table(
 
 event_costs = owned_table(
     "event_costs",
-    Column("event_fingerprint", String(64), nullable=False),
+    Column("event_fingerprint", Sha256Hex, nullable=False),
     *enum_column("neighboring_relation", 32, NeighboringRelation),
     Column("grid_version", Integer, nullable=False),
     Column("curve", LargeBinary, nullable=False),
@@ -43,11 +44,11 @@ event_costs = owned_table(
 runs = owned_table(
     "runs",
     *enum_column("status", 16, RunStatus),
-    Column("event_fingerprint", String(64)),
+    Column("event_fingerprint", Sha256Hex),
     *number_column("attempt", Integer, least=1),
     *number_column("next_step", BigInteger),
     *number_column("decision_count", BigInteger),
-    *digest_column("chain_head", LargeBinary(32)),
+    *digest_column("chain_head"),
     id_column("reservation_id", nullable=True),
     *number_column("declared_steps", BigInteger, least=1, nullable=True),
     Column("declared_steps_per_hour", Float(53)),
@@ -67,7 +68,6 @@ attempts = owned_table(
     *number_column("attempt", Integer, least=1),
     *number_column("first_step", BigInteger),
     Column("created_at", UtcDateTime, nullable=False),
-    UniqueConstraint("organisation_id", "run_id", "attempt", "first_step"),
     foreign_key("runs", run_id="account_id"),
     key=("run_id", "attempt"),
 )
@@ -95,7 +95,7 @@ reservations = owned_table(
 reservation_items = owned_table(
     "reservation_items",
     *number_column("item", Integer),
-    Column("event_fingerprint", String(64), nullable=False),
+    Column("event_fingerprint", Sha256Hex, nullable=False),
     Column("count", BigInteger, nullable=False),
     Column("revoked_count", BigInteger, nullable=False, server_default="0"),
     Column("authorized_count", BigInteger, nullable=False),
@@ -114,13 +114,13 @@ decisions = owned_table(
     Column("attempt", Integer, nullable=False),
     Column("outcome", String(16), nullable=False),
     Column("idempotency_key", String(KEY_LENGTH)),
-    *digest_column("request_fingerprint", String(64)),
+    *digest_column("request_fingerprint", Sha256Hex()),
     Column("first_step", BigInteger, nullable=False),
     Column("step_count", BigInteger, nullable=False),
     Column("requested_count", BigInteger, nullable=False),
-    Column("next_step", BigInteger),
-    Column("follows_step", BigInteger),
-    Column("opens_step", BigInteger),
+    # the first event; `decision_events` has further ones
+    Column("event_fingerprint", Sha256Hex, nullable=False),
+    Column("event_count", BigInteger, nullable=False),
     id_column("reservation_id", nullable=True),
     Column("epsilon", Float(53), nullable=False),
     Column("delta", Float(53), nullable=False),
@@ -128,18 +128,16 @@ decisions = owned_table(
     *number_column("steps_remaining", BigInteger, nullable=True),
     *reference("binding_account_id", "accounts"),
     Column("refusal_details", Text),
-    *digest_column("entry_hash", LargeBinary(32)),
+    *digest_column("entry_hash"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("actor", String(ACTOR_LENGTH), nullable=False),
     Column("request_id", String(REQUEST_ID_LENGTH)),
-    UniqueConstraint("organisation_id", "idempotency_key"),
-    UniqueConstraint("organisation_id", "run_id", "attempt", "next_step"),
-    foreign_key("runs", run_id="account_id"),
-    foreign_key("decisions", run_id="run_id", attempt="attempt", follows_step="next_step", name="fk_decisions_follows"),
-    foreign_key("attempts", run_id="run_id", attempt="attempt", opens_step="first_step", name="fk_decisions_opens"),
+    foreign_key("attempts", run_id="run_id", attempt="attempt"),
+    foreign_key("dp_events", event_fingerprint="fingerprint"),
     foreign_key("reservations", run_id="run_id", reservation_id="id", name="fk_decisions_reservation"),
     Index(None, "organisation_id", "created_at"),
-    # rare rows, not written by an admitted charge
+    # not written by an admitted charge without a key, as most are
+    partial_index("uq_decisions_idempotency_key", "idempotency_key", where="idempotency_key IS NOT NULL", unique=True),
     partial_index("ix_decisions_not_admitted", "outcome", "created_at", where="outcome <> 'admitted'"),
     partial_index(
         "uq_decisions_first_step",
@@ -152,14 +150,12 @@ decisions = owned_table(
     key=("run_id", "position"),
     counters_in_range="position >= 0 AND attempt >= 1 AND first_step >= 0 AND step_count >= 1",
     requested_count_at_least_step_count="requested_count >= step_count",
+    event_count_in_range="event_count >= 1 AND event_count <= step_count AND event_count <= 1000000000",
     outcome_consistent=(
-        "(outcome IN ('admitted', 'reported') AND next_step IS NOT NULL AND next_step = first_step + step_count"
-        " AND (follows_step IS NULL) <> (opens_step IS NULL) AND COALESCE(follows_step, opens_step) = first_step"
-        " AND refusal_details IS NULL AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
-        " OR (outcome = 'refused' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-        " AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
-        " OR (outcome = 'forfeited' AND next_step IS NULL AND follows_step IS NULL AND opens_step IS NULL"
-        " AND refusal_details IS NULL AND steps_remaining IS NULL"
+        "(outcome IN ('admitted', 'reported') AND refusal_details IS NULL"
+        " AND (outcome = 'reported' OR steps_remaining IS NOT NULL))"
+        " OR (outcome = 'refused' AND refusal_details IS NOT NULL AND steps_remaining IS NULL)"
+        " OR (outcome = 'forfeited' AND refusal_details IS NULL AND steps_remaining IS NULL"
         " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)"
     ),
     reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0",
@@ -168,8 +164,8 @@ decisions = owned_table(
 decision_events = owned_table(
     "decision_events",
     Column("position", BigInteger, nullable=False),
-    *number_column("item", Integer),
-    Column("event_fingerprint", String(64), nullable=False),
+    *number_column("item", Integer, least=1),
+    Column("event_fingerprint", Sha256Hex, nullable=False),
     Column("count", BigInteger, nullable=False),
     foreign_key("decisions", run_id="run_id", position="position"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),

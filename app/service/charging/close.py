@@ -220,5 +220,4 @@ def _decision(
         reservation_id=ended.id,
         created_at=ended.at,
         actor=ended.by,
-        opens_attempt=outcome is not DecisionOutcome.FORFEITED and run.next_step == run.attempt_first_step,
     )

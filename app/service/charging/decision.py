@@ -328,5 +328,4 @@ def _decision(
         reservation_id=reservation_id,
         created_at=command.context.now,
         actor=command.context.actor,
-        opens_attempt=run.next_step == run.attempt_first_step,
     )

@@ -17,10 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.ledger.audit import Actor, AuditAction, AuditEvent, QuarantinedAccount, Verification
 from app.ledger.errors import LedgerUnavailableError, require_found
+from app.ledger.ids import is_id
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
-from app.persistence.postgresql import is_id
 from app.persistence.repositories import audit, organisations, raw_rows
 from app.persistence.repositories.audit import record_event
 from app.persistence.tolerant import DAMAGED
@@ -103,7 +103,7 @@ def apply_quarantines(db: Database, found: VerificationReport, actor: Actor, now
         other = {key[0] for key, why in found.unproven.items() if standing.get(key) != why}
         again = [
             place_quarantines(db, organisation_id, verify(db, organisation_id), actor, now)
-            for organisation_id in sorted(filter(is_id, other))  # no charge uses a malformed id
+            for organisation_id in sorted(filter(is_id, other))  # no charge uses another one
         ]
     return replace(found, quarantined=standing).revised(again)
 
