@@ -1,6 +1,6 @@
 """Ids of organisations and accounts, and the integers that are stored for them.
 
-An id such as `run_019ab3c4d5e6f01` is a prefix and fifteen hexadecimal digits. Its integer is those 60 bits below two
+An id such as `run_19aa5b3c4d7b0c1` is a prefix and fifteen hexadecimal digits. Its integer is those 60 bits below two
 bits for the prefix. Ids and integers have the same order, and no other text has an integer.
 """
 
@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 DIGITS: Final = 15
+TIME_DIGITS: Final = 11
+"""Of milliseconds, with which the digits of every id begin."""
 NO_NUMBER: Final = -1
 """Stored for no id: the integer of a text that is none."""
 
@@ -19,7 +21,6 @@ MASK: Final = (1 << BITS) - 1
 _HEX: Final = frozenset("0123456789abcdef")
 
 
-@lru_cache(maxsize=65_536)
 def number_of(public_id: str) -> int:
     """Get the integer of an id, NO_NUMBER for any other text."""
     prefix, _, digits = public_id.partition("_")

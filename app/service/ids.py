@@ -4,9 +4,8 @@ import secrets
 from datetime import datetime
 from typing import Final
 
-from app.ledger.ids import DIGITS, is_numbered
+from app.ledger.ids import DIGITS, TIME_DIGITS, is_numbered
 
-TIME_DIGITS: Final = 11
 RANDOM_DIGITS: Final = 16
 
 

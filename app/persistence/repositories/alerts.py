@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Update, exists, func, insert, select, update
 
 from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Webhook
+from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories.expressions import (
     PENDING,
@@ -63,7 +64,7 @@ def add_test(tx: Connection, organisation_id: str, alert: Alert, webhook_id: str
 def _address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
     """Add an alert's deliveries, due now, to some webhooks; return their ids."""
     # Like all ids, it sorts by the time of creation, which is the alert's.
-    made = [f"dlv_{alert.id[4:16]}{secrets.token_hex(8)}" for _ in webhook_ids]
+    made = [f"dlv_{alert.id[4:][:TIME_DIGITS]}{secrets.token_hex(8)}" for _ in webhook_ids]
     if made:
         rows = [
             {
