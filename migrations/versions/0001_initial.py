@@ -151,6 +151,7 @@ def _create_organisations() -> None:
         sa.Column("policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
         _timestamp("created_at", nullable=False),
+        sa.CheckConstraint("id >= 0", name="id_nonnegative"),
         sa.CheckConstraint("name <> ''", name="name_not_empty"),
         sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
     )
@@ -192,6 +193,7 @@ def _create_accounts() -> None:
         _organisation_foreign_key(),
         _foreign_key("accounts", parent_id="id"),
         _foreign_key("accounts", population_id="id"),
+        sa.CheckConstraint("id >= 0", name="id_nonnegative"),
         sa.CheckConstraint("kind IN ('population', 'budget', 'run')", name="kind_known"),
         sa.CheckConstraint("name <> ''", name="name_not_empty"),
         sa.CheckConstraint("(kind = 'run') = (name_skeleton IS NULL)", name="name_skeleton_unless_run"),

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    CheckConstraint,
     Column,
     Float,
     Index,
@@ -43,6 +44,7 @@ organisations = Table(
     Column("policy", Text),
     *number_column("policy_revision", Integer, server_default="0"),
     Column("created_at", UtcDateTime, nullable=False),
+    CheckConstraint("id >= 0", name="id_nonnegative"),
 )
 
 api_keys = owned_table(
@@ -95,6 +97,7 @@ accounts = owned_table(
     partial_index("uq_accounts_population_skeleton", "name_skeleton", where="kind = 'population'", unique=True),
     partial_index("uq_accounts_budget_skeleton", "parent_id", "name_skeleton", where="kind = 'budget'", unique=True),
     Index(None, "organisation_id", "parent_id"),
+    id_nonnegative="id >= 0",
     name_skeleton_unless_run="(kind = 'run') = (name_skeleton IS NULL)",
     population_is_root=(
         "(kind = 'population') = (parent_id IS NULL) AND (kind = 'population') = (depth = 0) AND depth >= 0"

@@ -1,5 +1,6 @@
 """Table metadata, naming conventions, and the types of ids and times."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -64,16 +65,37 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+class _StoredNumbers(dict[str | None, int | None]):
+    """The integers of recently written ids, which a lookup gets without a call of Python.
+
+    Only ids are kept: a request may name texts of any length.
+    """
+
+    MOST = 65_536
+
+    def __missing__(self, value: str | None) -> int | None:
+        """Compute the integer; that of a text which is no id is nobody's."""
+        number = None if value is None else ids.number_of(value)
+        if number != ids.NO_NUMBER:
+            if len(self) >= self.MOST:
+                self.clear()
+            self[value] = number
+        return number
+
+
+_NUMBERS: Final = _StoredNumbers()
+
+
 class NumberedId(TypeDecorator[str]):
     """An id of an organisation or account, stored as its integer (`app.ledger.ids`)."""
 
     impl = BigInteger
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
-        """Get the integer; that of a text which is no id is nobody's."""
+    def bind_processor(self, dialect: Dialect) -> Callable[[str | None], int | None]:
+        """Return what gets the integer."""
         del dialect
-        return None if value is None else ids.number_of(value)
+        return _NUMBERS.__getitem__
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
         """Return the id."""
@@ -82,20 +104,32 @@ class NumberedId(TypeDecorator[str]):
 
 
 class Sha256Hex(TypeDecorator[str]):
-    """A sha256 hash in hexadecimal digits, stored as its 32 bytes."""
+    """A sha256 hash in hexadecimal digits, stored as its 32 bytes.
+
+    Args:
+        optional: whether a row may have none.
+    """
 
     impl = LargeBinary(32)
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
-        """Get the bytes."""
+    def __init__(self, *, optional: bool = False) -> None:
+        super().__init__()
+        self.optional = optional
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], bytes | None]:
+        """Return what gets the bytes."""
         del dialect
-        return None if value is None else bytes.fromhex(value)
+        return _optional_bytes if self.optional else bytes.fromhex
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
         """Return the digits."""
         del dialect
         return None if value is None else value.hex()
+
+
+def _optional_bytes(value: str | None) -> bytes | None:
+    return None if value is None else bytes.fromhex(value)
 
 
 _SHA256: Final = LargeBinary(32)

@@ -44,7 +44,7 @@ event_costs = owned_table(
 runs = owned_table(
     "runs",
     *enum_column("status", 16, RunStatus),
-    Column("event_fingerprint", Sha256Hex),
+    Column("event_fingerprint", Sha256Hex(optional=True)),
     *number_column("attempt", Integer, least=1),
     *number_column("next_step", BigInteger),
     *number_column("decision_count", BigInteger),
