@@ -11,6 +11,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from app.ledger.errors import LedgerUnavailableError
+from app.ledger.ids import BITS, id_of
 from app.persistence import postgresql, sqlite
 from app.persistence.database import NO_TENANT, TRIAL_SECONDS, Database, error_summary
 from app.persistence.schema import is_current
@@ -78,7 +79,7 @@ def rehearse(db: Database) -> Fault | None:
 
 
 def _try_writing(db: Database) -> None:
-    nobody = f"rehearsal_{secrets.token_hex(8)}"  # unique: rehearsals do not wait for each other
+    nobody = id_of(secrets.randbits(BITS))  # no organisation's, and unique: rehearsals do not wait for each other
     row = {"id": nobody, "name": nobody, "created_at": datetime.fromtimestamp(0, UTC)}
     if db.dialect == "sqlite":
         row["policy"] = "x" * sqlite.REHEARSED_BYTES

@@ -5,10 +5,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from app.persistence import postgresql
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.schema import upgrade
@@ -54,6 +56,20 @@ def test_a_rehearsal_leaves_nothing(database: Database) -> None:
 def test_a_rehearsal_keeps_no_connection(database: Database) -> None:
     rehearse(database)
     assert database.connections()[0] == 0
+
+
+def test_rehearsals_do_not_wait_for_each_other(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two replicas: the second begins and ends while the first has written its row."""
+    try_statements, within = postgresql.rehearse, []
+
+    def rehearse_meanwhile(*given: Any) -> None:  # noqa: ANN401 - as it is called
+        monkeypatch.setattr(postgresql, "rehearse", try_statements)
+        within.append(rehearse(server))
+        try_statements(*given)
+
+    monkeypatch.setattr(postgresql, "rehearse", rehearse_meanwhile)
+    assert rehearse(server) is None
+    assert within == [None]
 
 
 def test_an_empty_database_is_not_migrated(empty_database_url: str) -> None:
