@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from app.ledger.errors import InvalidInputError
+from app.ledger.ids import is_id
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -34,6 +35,16 @@ class PageRequest:
         if not self.after.isdecimal() or len(self.after) > MAX_DIGITS:
             raise foreign_cursor_error()
         return int(self.after)
+
+    def account_id(self) -> str | None:
+        """Return the place in a list of accounts.
+
+        Raises:
+            InvalidInputError: the cursor is of another list.
+        """
+        if self.after is not None and not is_id(self.after):
+            raise foreign_cursor_error()
+        return self.after
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from app.api.pagination import encode_cursor
 from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
@@ -49,6 +50,14 @@ def test_cursors_walk_through_everything_exactly_once(
 ) -> None:
     for limit in (1, 2, 3, 5, 6, 7, 200):
         assert [item["id"] for item in _walk(shared.ledger, f"/v1/{kind}", limit)] == full[kind][::-1], limit
+
+
+@pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])
+@pytest.mark.parametrize("place", ["5", "key_19aa5b3c4d4e5f6071829304152", "run_1", "x" * 100])
+def test_the_cursor_of_another_list_is_refused(shared: SeededLedger, kind: str, place: str) -> None:
+    refused = shared.ledger.get(f"/v1/{kind}?after={encode_cursor(place)}")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), refused.text
+    assert "The cursor is not one of this list" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("kind", ["populations", "budgets", "runs"])

@@ -35,7 +35,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from app.ledger import ids
 from app.ledger.pages import Page, PageRequest
 from app.persistence.tables import accounts, decisions, deliveries, reservations
-from app.persistence.tables.base import UtcDateTime
+from app.persistence.tables.base import NumberedId, UtcDateTime
 
 T = TypeVar("T")
 
@@ -92,9 +92,9 @@ def read_page(
         oldest_first: reads the list forward.
 
     Raises:
-        InvalidInputError: the list is numbered, and the cursor is of another list.
+        InvalidInputError: the list is numbered or of accounts, and the cursor is of another list.
     """
-    after = request.position() if isinstance(place.type, Integer) else request.after
+    after = _place_after(place, request)
     if after is not None:
         found = found.where(place > after if oldest_first else place < after)
     order = place if oldest_first else place.desc()
@@ -102,6 +102,12 @@ def read_page(
     shown = rows[: request.limit]
     behind = str(getattr(shown[-1], place.name)) if len(rows) > request.limit else None
     return Page([read(row) for row in shown], behind)
+
+
+def _place_after(place: Column[Any], request: PageRequest) -> int | str | None:
+    if isinstance(place.type, Integer):
+        return request.position()
+    return request.account_id() if isinstance(place.type, NumberedId) else request.after
 
 
 class as_text(FunctionElement[str]):  # noqa: N801 - a function of SQL
