@@ -9,8 +9,10 @@ import numpy as np
 from sqlalchemy import Connection, delete, insert, select, update
 
 from app.ledger.accounts import Account
+from app.ledger.decisions import entry_hash, genesis
 from app.persistence.database import Database
 from app.persistence.repositories.accounts import list_all
+from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import (
     accounts,
     attempts,
@@ -166,15 +168,30 @@ def set_decision(tx: Connection, position: int, **values: object) -> None:
     assert tx.execute(update(decisions).where(where).values(values)).rowcount == 1
 
 
-def set_item(tx: Connection, position: int = 1, **values: object) -> None:
-    where = (decision_events.c.run_id == run_of(tx)) & (decision_events.c.position == position)
-    assert tx.execute(update(decision_events).where(where).values(values)).rowcount == 1
+def set_item(tx: Connection, position: int, which: int = 1, **values: object) -> None:
+    """Change a further event of a decision; the first is in the decision's own row."""
+    where = (decision_events.c.position == position) & (decision_events.c.item == which)
+    changed = update(decision_events).where(decision_events.c.run_id == run_of(tx), where).values(values)
+    assert tx.execute(changed).rowcount == 1
 
 
 def forget(tx: Connection, position: int) -> None:
     """Remove a decision, with its items."""
-    for table in (decision_events, decisions):
-        assert tx.execute(delete(table).where(table.c.run_id == run_of(tx), table.c.position == position)).rowcount > 0
+    run = run_of(tx)
+    tx.execute(delete(decision_events).where(decision_events.c.run_id == run, decision_events.c.position == position))
+    forgotten = delete(decisions).where(decisions.c.run_id == run, decisions.c.position == position)
+    assert tx.execute(forgotten).rowcount == 1
+
+
+def reseal(tx: Connection) -> None:
+    """Make every hash of the runs' chains fit their decisions."""
+    for run in list_runs(tx):
+        head = genesis(run.organisation_id, run.id)
+        for kept in list(entries(tx, run.organisation_id, run.id)):
+            head = entry_hash(head, kept.entry)
+            where = (decisions.c.run_id == run.id) & (decisions.c.position == kept.entry.position)
+            tx.execute(update(decisions).where(where).values(entry_hash=head))
+        tx.execute(update(runs).where(runs.c.account_id == run.id).values(chain_head=head))
 
 
 def set_reservation(tx: Connection, **values: object) -> None:

@@ -14,7 +14,15 @@ from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve
 from app.accounting.events import Laplace, NeighboringRelation, canonical, fingerprint
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.persistence.repositories.dp_events import CostTable, StoredCost
-from app.persistence.tables import account_ancestors, attempts, balances, event_costs, populations, runs
+from app.persistence.tables import (
+    account_ancestors,
+    attempts,
+    balances,
+    decision_events,
+    event_costs,
+    populations,
+    runs,
+)
 from app.service import verification
 from app.service.verification import report, verify
 from app.service.verification.balances import price_problem
@@ -88,11 +96,29 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "what a population was charged since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
     "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, uncompacted_charges="{}"), MODEL),
     "what a run was charged since broken": (lambda tx: set_account(tx, MODEL, uncompacted_charges="[1]"), MODEL),
+    "a charge since of a text that is no event": (
+        lambda tx: set_account(tx, MODEL, uncompacted_charges='{"x": [1, 1]}'),
+        MODEL,
+    ),
+    "a charge since of an event that is not known": (
+        lambda tx: set_account(tx, MODEL, uncompacted_charges=json.dumps({"f" * 64: [1, 1]})),
+        MODEL,
+    ),
     "a balance forgotten": (lambda tx: tx.execute(delete(balances)), ALL),
-    "a charge's count lowered": (lambda tx: set_item(tx, count=1), MODEL),
-    "a charge's count raised": (lambda tx: set_item(tx, count=3), MODEL),
-    "a charge's event changed": (lambda tx: set_item(tx, event_fingerprint=sampled_fingerprint(tx)), MODEL),
-    "a charge's event unknown": (lambda tx: set_item(tx, event_fingerprint="0" * 64), MODEL),
+    "a charge's count lowered": (lambda tx: set_decision(tx, 1, event_count=1), MODEL),
+    "a charge's count raised": (lambda tx: set_decision(tx, 1, event_count=3), MODEL),
+    "a charge's event changed": (
+        lambda tx: set_decision(tx, 1, event_fingerprint=sampled_fingerprint(tx)),
+        MODEL,
+    ),
+    "a charge's event unknown": (lambda tx: set_decision(tx, 1, event_fingerprint="0" * 64), MODEL),
+    "a further charge's count raised": (lambda tx: set_item(tx, 3, count=2), MODEL),
+    "a further charge's event changed": (
+        lambda tx: set_item(tx, 3, event_fingerprint=sampled_fingerprint(tx)),
+        MODEL,
+    ),
+    "a further charge's event unknown": (lambda tx: set_item(tx, 3, event_fingerprint="0" * 64), MODEL),
+    "the further charges deleted": (lambda tx: tx.execute(delete(decision_events)), MODEL),
     "a charge deleted": (lambda tx: forget(tx, 1), MODEL),
     "the last charge deleted": (lambda tx: forget(tx, 3), MODEL),
     "a charged event made noisier": (lambda tx: renoise(tx, "60.0", "61.0"), "event "),
@@ -110,7 +136,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), MODEL),
     "the next step put forward": (lambda tx: set_run(tx, MODEL, next_step=10), MODEL),
     "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
-    "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3, next_step=7), MODEL),
+    "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3), MODEL),
     "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decision_count=1), MODEL),
     "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
     "a reserve that is no remainder": (lambda tx: thin_reserve(tx, TEAM), TEAM),

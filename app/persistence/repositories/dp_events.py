@@ -1,10 +1,11 @@
 """The DpEvents of an organisation and their permanent prices."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
@@ -75,6 +76,8 @@ _PRICED = select(event_costs.c.event_fingerprint).where(
     event_costs.c.event_fingerprint.in_(bindparam("of_events", expanding=True)),
 )
 
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
+
 
 class CostCache:
     """A cache of prices, which never change."""
@@ -105,12 +108,13 @@ class CostCache:
 
 
 def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) -> dict[str, RdpCurve]:
-    """Read the curves of priced events by fingerprint."""
+    """Read the curves of priced events by fingerprint; a damaged row may name texts that are none."""
+    wanted = {key for key in fingerprints if _FINGERPRINT.fullmatch(key)}
     found = select(event_costs.c.event_fingerprint, event_costs.c.curve, event_costs.c.curve_delta).where(
         event_costs.c.organisation_id == prices.organisation_id,
         event_costs.c.neighboring_relation == str(prices.relation),
         event_costs.c.grid_version == prices.grid_version,
-        event_costs.c.event_fingerprint.in_(set(fingerprints)),
+        event_costs.c.event_fingerprint.in_(wanted),
     )
     return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in tx.execute(found)}
 
