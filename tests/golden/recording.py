@@ -15,8 +15,8 @@ from tests.login_helpers import signed_in
 
 _FLEETING: Final = re.compile(
     r"""
-      (?P<secret>\b(?:key_[0-9a-f]{28}\.|whsec_)[-_+/=0-9A-Za-z]+)
-    | (?P<id>\b(?P<kind>[a-z]{3})_[0-9a-f]{28}\b)
+      (?P<secret>\b(?:key_[0-9a-f]{27}\.|whsec_)[-_+/=0-9A-Za-z]+)
+    | (?P<id>\b(?P<kind>[a-z]{3})_(?:[0-9a-f]{15}|[0-9a-f]{27})\b)
     | (?P<moment>\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?)
     | (?P<hash>\b[0-9a-f]{64}\b)
     | (?P<tag>"[0-9a-f]{32}"|\b[0-9a-f]{16}\b)

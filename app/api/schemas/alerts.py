@@ -14,9 +14,9 @@ from app.ledger.names import MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.webhooks import Subscription
 
-_WEBHOOK_ID = "whk_019aa5b3c4d9d2e1f0a314253647"
-_ALERT_ID = "evt_019aa5b3c4dae3f201b425364758"
-_DELIVERY_ID = "dlv_019aa5b3c4dbf40312c536475869"
+_WEBHOOK_ID = "whk_19aa5b3c4d9d2e1f0a314253647"
+_ALERT_ID = "evt_19aa5b3c4dae3f201b425364758"
+_DELIVERY_ID = "dlv_19aa5b3c4dbf40312c536475869"
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="  # noqa: S105 - an example of one
 
 WEBHOOK_EXAMPLE: dict[str, Any] = {

@@ -12,7 +12,7 @@ _DETAIL = (
     f"mimic/icu-team/resnet ({EXAMPLE_RUN_ID}): decision 1 is not the one that was made: its hash is that of another."
 )
 _EXAMPLE: dict[str, Any] = {
-    "id": "ver_019aa55f8c2e5d0c1f2e3a4b5c6d",
+    "id": "ver_19aa55f8c2e5d0c1f2e3a4b5c6d",
     "actor": EXAMPLE_KEY_ID,
     "created_at": "2026-11-21T09:00:00Z",
     "sound": False,
