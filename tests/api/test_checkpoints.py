@@ -10,10 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, select, update
 
 from app.ledger.audit import audit_entry_hash, audit_genesis
-from app.ledger.decisions import entry_hash, genesis
 from app.ledger.errors import InvalidInputError
 from app.persistence.repositories.audit import all_entries
-from app.persistence.repositories.raw_rows import entries, list_runs
 from app.persistence.tables import api_keys, audit_entries, checkpoints, decisions, run_anchors, runs
 from app.service.audit.checkpoints import sign_due
 from app.service.signatures import Signer, is_signed_by, signer_of
@@ -21,7 +19,7 @@ from app.service.verification import verify
 from app.service.verification.trusted_checkpoints import TrustedCheckpoint, trusted_checkpoint_of
 from tests.api.conftest import SeededLedger
 from tests.conftest import open_ledger, signing_key
-from tests.service.tampering import tampering
+from tests.service.tampering import reseal, tampering
 
 
 def _made(seeded: SeededLedger) -> dict[str, Any]:
@@ -104,16 +102,7 @@ def _rewrite_decisions(seeded: SeededLedger) -> None:
     """Change a decision, and make every hash of its run's chain and of the audit events fit again."""
     with tampering(seeded.ledger.database) as tx:
         tx.execute(update(decisions).values(epsilon=0.001))
-        for run in list_runs(tx):
-            head = genesis(run.organisation_id, run.id)
-            for kept in list(entries(tx, run.organisation_id, run.id)):
-                head = entry_hash(head, kept.entry)
-                tx.execute(
-                    update(decisions)
-                    .where(decisions.c.run_id == run.id, decisions.c.position == kept.entry.position)
-                    .values(entry_hash=head)
-                )
-            tx.execute(update(runs).where(runs.c.account_id == run.id).values(chain_head=head))
+        reseal(tx)
         tx.execute(delete(checkpoints))
 
 

@@ -21,7 +21,7 @@ NAMES = ("icu-team", "mimic")
 def answer(shared: SeededLedger) -> frozenset[str]:
     """Every id of the hospital, and every word that it has chosen: what no other tenant is ever told."""
     words = {value for table in _hospitals(shared).values() for row in table for value in row if isinstance(value, str)}
-    ids = {word for word in words if word[3:4] == "_" and len(word) > 20}
+    ids = {word for word in words if word[3:4] == "_" and len(word) > 18}
     assert {*shared.ids().values()} <= ids
     return frozenset({*ids, *NAMES})
 

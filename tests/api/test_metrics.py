@@ -190,7 +190,7 @@ def test_an_account_that_is_stopped_is_counted(watched: SeededLedger) -> None:
     "damage",
     [
         "UPDATE accounts SET uncompacted_charges = '[1' WHERE kind = 'budget'",
-        "DELETE FROM balances WHERE account_id LIKE 'bud_%'",
+        "DELETE FROM balances WHERE account_id IN (SELECT id FROM accounts WHERE kind = 'budget')",
     ],
 )
 def test_an_account_whose_balance_cannot_be_read_hides_no_other(watched: SeededLedger, damage: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import httpx2
 import pytest
 
+from app.ledger.ids import number_of
 from app.settings import PREFIX, Settings, known_variables
 from tests import postgres
 from tests.databases import need_postgresql
@@ -120,7 +121,7 @@ def verify_fails(shell: OperatorShell, *steps: Block) -> None:
     run = shell.run("changed by hand", 4)
     _typed(shell, "epsilon-ledger checkpoint --org hospital > checkpoint.json")
     _typed(shell, "PGOPTIONS='-c epsilon_ledger.all_tenants=on' pg_dump --enable-row-security -Fc -f backup.dump")
-    shell.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = '{run}'")  # noqa: S608 - a test's own id
+    shell.execute(f"UPDATE decisions SET epsilon = epsilon / 2 WHERE run_id = {number_of(run)}")  # noqa: S608 - a test's own id
 
     answer = shell.type(look)
     assert run in answer

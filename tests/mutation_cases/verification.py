@@ -21,6 +21,20 @@ CASES = (
         ("tests/service/test_audit_verification.py",),
     ),
     Mutation(
+        "a gap between the steps of a chain is not named",
+        "app/service/verification/decision_chains.py",
+        "        if entry.first_step != self.next_step:\n",
+        "        if entry.first_step < self.next_step:\n",
+        ("tests/service/test_chain_verification.py",),
+    ),
+    Mutation(
+        "a further event of a decision is not hashed",
+        "app/persistence/repositories/raw_rows.py",
+        "                items.append((row.further_event, row.times))\n",
+        "                pass\n",
+        ("tests/service/test_chain_verification.py",),
+    ),
+    Mutation(
         "what a checkpoint has signed is not compared",
         "app/service/verification/__init__.py",
         "    found += contradictions(audit.states, trusted)\n",

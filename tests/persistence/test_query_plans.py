@@ -6,18 +6,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event, select, text
 
+from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, alerts, decisions, periodic_queries
+from app.persistence.repositories import accounts, alerts, audit, decisions, periodic_queries
+from app.persistence.tables import runs
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
 CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
 Ask = Callable[[Connection, str], object]
-PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), "run_1", 5)
+RUNS = "run_000000000000001", "run_000000000000002"
+POPULATION = "pop_000000000000001"
+PLACE = DecisionCursor(datetime(2026, 11, 22, tzinfo=UTC), RUNS[0], 5)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def _plan(ledger: Ledger, ask: Ask) -> str:
         asked.append((given[2], given[3]))
 
     with ledger.database.read(ALL_TENANTS) as tx:
-        organisation = tx.execute(text("SELECT organisation_id FROM runs")).scalar_one()
+        organisation = tx.execute(select(runs.c.organisation_id)).scalar_one()
     with ledger.database.read(organisation) as tx:
         event.listen(tx, "before_cursor_execute", note)
         ask(tx, organisation)
@@ -63,7 +67,7 @@ SOME_ROWS: dict[str, tuple[Ask, str]] = {
         "accounts",
     ),
     "uq_decisions_first_step": (
-        lambda tx, organisation: decisions.find_admitted(tx, organisation, [("run_1", 1, 5), ("run_2", 1, 7)]),
+        lambda tx, organisation: decisions.find_admitted(tx, organisation, [(RUNS[0], 1, 5), (RUNS[1], 1, 7)]),
         "decisions",
     ),
     "uq_reservations_active": (lambda tx, _: periodic_queries.lapsed(tx, PLACE.created_at, 10), "reservations"),
@@ -79,16 +83,16 @@ def test_an_index_on_some_of_the_rows_is_taken_for_these(opened: Ledger, index: 
 
 WANTED = {
     "everything": (DecisionFilter(), BY_TIME),
-    "under": (DecisionFilter(within="pop_1"), BY_TIME),
+    "under": (DecisionFilter(within=POPULATION), BY_TIME),
     "actor": (DecisionFilter(actor="key_1"), BY_TIME),
     "admitted": (DecisionFilter(outcome=DecisionOutcome.ADMITTED), BY_TIME),
     "within a time": (DecisionFilter(since=PLACE.created_at, until=PLACE.created_at), BY_TIME),
     "refused": (DecisionFilter(outcome=DecisionOutcome.REFUSED), NOT_ADMITTED),
-    "reported under": (DecisionFilter(outcome=DecisionOutcome.REPORTED, within="pop_1"), NOT_ADMITTED),
-    "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id="run_1"), NOT_ADMITTED),
+    "reported under": (DecisionFilter(outcome=DecisionOutcome.REPORTED, within=POPULATION), NOT_ADMITTED),
+    "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id=RUNS[0]), NOT_ADMITTED),
     "refused since": (DecisionFilter(outcome=DecisionOutcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
-    "a run": (DecisionFilter(run_id="run_1"), ""),
-    "admitted of a run": (DecisionFilter(run_id="run_1", outcome=DecisionOutcome.ADMITTED, within="pop_1"), ""),
+    "a run": (DecisionFilter(run_id=RUNS[0]), ""),
+    "admitted of a run": (DecisionFilter(run_id=RUNS[0], outcome=DecisionOutcome.ADMITTED, within=POPULATION), ""),
 }
 
 
@@ -109,3 +113,38 @@ def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | 
         assert f"Index Scan Backward using {index} on decisions" in plan, plan
         sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
         assert sorts <= {"->  Incremental Sort"}, plan
+
+
+ENTRIES = {"sqlite": "sqlite_autoindex_audit_entries_1", "postgresql": "pk_audit_entries"}
+UNDER = {
+    "sqlite": "account_ancestors USING COVERING INDEX sqlite_autoindex_account_ancestors_2 (organisation_id=? AND an",
+    "postgresql": "Index Only Scan using uq_account_ancestors_organisation_id_ancestor_id_account_id on account_ancest",
+}
+AUDITED = {
+    "within": (AuditFilter(within=POPULATION), ENTRIES),
+    "actions within": (
+        AuditFilter(within=POPULATION, action="run.created"),
+        dict.fromkeys(ENTRIES, "ix_audit_entries_organisation_id_action_position"),
+    ),
+    "a subject": (
+        AuditFilter(subject=POPULATION),
+        dict.fromkeys(ENTRIES, "ix_audit_entries_organisation_id_subject_position"),
+    ),
+}
+
+
+@pytest.mark.parametrize("before", [None, "5"], ids=["first page", "later page"])
+@pytest.mark.parametrize("what", AUDITED)
+def test_a_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
+    """Subjects are text, and the ids of the accounts under one are not: only these are converted."""
+    wanted, indexes = AUDITED[what]
+    name = opened.database.engine.dialect.name
+    plan = _plan(opened, lambda tx, organisation: audit.list_entries(tx, organisation, wanted, PageRequest(50, before)))
+    search = {
+        "sqlite": f"SEARCH audit_entries USING INDEX {indexes[name]} (organisation_id=?",
+        "postgresql": f"Index Scan Backward using {indexes[name]} on audit_entries",
+    }
+    assert search[name] in plan, plan
+    assert "TEMP B-TREE" not in plan, plan
+    assert "Sort" not in plan, plan
+    assert (UNDER[name] in plan) == (wanted.within is not None), plan

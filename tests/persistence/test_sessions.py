@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app.ledger.errors import LedgerUnavailableError
+from app.ledger.ids import number_of
 from app.persistence import postgresql
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.rehearsal import Fault, rehearse
@@ -97,7 +98,7 @@ def test_moments_numbers_and_bytes_survive_hostile_settings(database: Database) 
     now = datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
     organisation = create_organisation(database, "hospital", now)
     with database.read(ALL_TENANTS) as tx:
-        found = tx.execute(text("SELECT created_at FROM organisations WHERE id = :id"), {"id": organisation})
+        found = tx.execute(text("SELECT created_at FROM organisations WHERE id = :id"), {"id": number_of(organisation)})
         assert found.scalar_one() == now
         assert tx.execute(
             text("SELECT CAST(:x AS float8), CAST(:y AS bytea)"), {"x": 0.1 + 0.2, "y": b"\\\0\xff"}
@@ -131,7 +132,7 @@ def test_a_session_that_was_ended_while_idle_is_replaced_unnoticed(database: Dat
 def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Database, cluster: Cluster) -> None:
     def work() -> None:
         with database.write(ALL_TENANTS) as tx:
-            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES ('org_x', 'x', now())")
+            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES (1, 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
             tx.exec_driver_sql("SELECT 1")
 
@@ -144,7 +145,7 @@ def test_a_session_that_is_ended_at_work_fails_and_leaves_nothing(database: Data
 def test_a_connection_that_breaks_at_the_commit_says_that_nobody_knows(database: Database, cluster: Cluster) -> None:
     def work() -> None:
         with database.write(ALL_TENANTS) as tx:
-            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES ('org_x', 'x', now())")
+            tx.exec_driver_sql("INSERT INTO organisations (id, name, created_at) VALUES (1, 'x', now())")
             assert cluster.terminate_backends(_name(database)) == 1
 
     with pytest.raises(LedgerUnavailableError, match="may or may not"):
@@ -285,10 +286,9 @@ def test_a_table_that_has_grown_is_looked_at_before_the_server_does_so(cluster: 
     size = "SELECT reltuples FROM pg_class WHERE relname = 'organisations'"
     for rows in (10, 5000):
         with database.write(ALL_TENANTS) as tx:
-            names = [f"organisation {rows} {number}" for number in range(rows)]
+            ids = [f"org_{rows:07x}{number:08x}" for number in range(rows)]
             tx.execute(
-                insert(organisations),
-                [{"id": f"{hash(name):x}", "name": name, "created_at": datetime.now(UTC)} for name in names],
+                insert(organisations), [{"id": each, "name": each, "created_at": datetime.now(UTC)} for each in ids]
             )
         database.analyze()
         with database.read(ALL_TENANTS) as tx:

@@ -95,7 +95,8 @@ WRITES = (
 
 @pytest.mark.parametrize("at", WRITES)
 def test_whichever_write_of_a_charge_fails_nothing_of_it_remains(service: Service, trainer: Trainer, at: str) -> None:
-    body = {"event": {"type": "gaussian", "noise_multiplier": 20.0 + WRITES.index(at)}, "count": 2}
+    noises = 20.0 + WRITES.index(at), 30.0 + WRITES.index(at)
+    body = {"events": [{"event": {"type": "gaussian", "noise_multiplier": noise}, "count": 2} for noise in noises]}
     service.breaks(fail="disk full", at=at)
     is_unavailable(trainer.once(body, f"{trainer.run}/new"))
     is_unavailable(trainer.once(body, f"{trainer.run}/new"))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import CheckConstraint, Column, Float, Integer, LargeBinary, Table
 
+from app.ledger.ids import id_of
 from app.persistence.database import Database
 from app.persistence.tables import metadata
 from app.persistence.tables.base import UtcDateTime
@@ -102,19 +103,20 @@ def _values(file: sqlite3.Connection, table: Table, column: Column[Any], before:
         yield other[0]
     if column.nullable:
         yield None
+    kind = getattr(column.type, "impl_instance", column.type)  # what a column of ids or hashes is stored as
     if isinstance(column.type, UtcDateTime):
         yield "2026-01-01 00:00:00.000000"
         yield "infinity"
         yield 1
-    elif isinstance(column.type, LargeBinary):
+    elif isinstance(kind, LargeBinary):
         yield bytes([(before or b"\0")[0] ^ 1]) + (before or b"")[1:]
         yield "x"
-    elif isinstance(column.type, Integer):
+    elif isinstance(kind, Integer):
         yield (before or 0) + 1
         yield (before or 0) - 1
         yield BIG
         yield "x"
-    elif isinstance(column.type, Float):
+    elif isinstance(kind, Float):
         yield (before or 1.0) * 1.5
         yield -1.0
         yield "NaN"
@@ -170,7 +172,7 @@ def zeroed(file: sqlite3.Connection, path: str) -> tuple[tuple[str, str], list[C
     balance = (("organisation_id", owner), ("account_id", account))
     row = (("organisation_id", owner), ("id", account))
     made = [Change("balances", balance, "spent_curve", b""), Change("accounts", row, "uncompacted_charges", "{}")]
-    return (owner, account), made
+    return (id_of(owner), id_of(account)), made
 
 
 TABLES: Final = {table.name: table for table in metadata.sorted_tables}

@@ -14,6 +14,7 @@ from app.ledger.admission import admit, reading_of
 from app.ledger.audit import SERVICE
 from app.ledger.counting import CountedAccount
 from app.ledger.decisions import Decision, DecisionOutcome, sealed
+from app.ledger.ids import TIME_DIGITS
 from app.ledger.reservations import (
     Reservation,
     ReservationClose,
@@ -57,7 +58,7 @@ class Reserver:
             cost = total_cost(priced)
             self.made += 1
             reservation = Reservation(
-                id=f"res_{int(NOW.timestamp() * 1000):012x}{self.made:04x}{self.run_id[-12:]}",
+                id=f"res_{int(NOW.timestamp() * 1000):0{TIME_DIGITS}x}{self.made:04x}{self.run_id[-12:]}",
                 run_id=self.run_id,
                 attempt=run.attempt,
                 status=ReservationStatus.ACTIVE,

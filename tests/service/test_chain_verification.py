@@ -11,13 +11,14 @@ from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decision_events, decisions, runs
 from app.service.verification import verify
 from tests.conftest import SAMPLED, Ledger
-from tests.service.tampering import MODEL, account, forget, run_of, set_decision, set_item, set_run, tampering
+from tests.service.tampering import MODEL, account, forget, reseal, run_of, set_decision, set_item, set_run, tampering
 
 NOISE = {"type": "gaussian", "noise_multiplier": 60.0}
+LOUD = {"type": "gaussian", "noise_multiplier": 50.0}
 
 
 def _chain(ledger: Ledger) -> None:
-    """A run with five decisions: admitted, refused, admitted, admitted with two events, admitted."""
+    """A run with five decisions: admitted, refused, admitted, admitted with three events, admitted."""
     ledger.population()
     ledger.budget()
     run = ledger.run()
@@ -25,7 +26,7 @@ def _chain(ledger: Ledger) -> None:
         {"count": 4},
         {"count": 10**6},
         {"event": NOISE, "count": 2},
-        {"events": [{"event": NOISE}, {"event": SAMPLED, "count": 3}]},
+        {"events": [{"event": NOISE}, {"event": SAMPLED, "count": 3}, {"event": LOUD}]},
         {},
     ]
     for number, body in enumerate(bodies):
@@ -50,6 +51,8 @@ CHANGES: dict[str, tuple[int, dict[str, object]]] = {
     "a first step": (2, {"first_step": 5}),
     "a number of steps": (2, {"step_count": 1}),
     "a number of steps asked": (1, {"requested_count": 2 * 10**6}),
+    "its event": (2, {"event_fingerprint": "f" * 64}),
+    "how often its event": (2, {"event_count": 1}),
     "a reservation": (3, {"reservation_id": "res_x"}),
     "an epsilon": (2, {"epsilon": 0.001}),
     "a delta": (2, {"delta": 1e-6}),
@@ -85,12 +88,8 @@ def test_a_changed_decision_is_the_first_bad_row(chained: Ledger, what: str) -> 
             .where(decisions.c.position == 3)
             .values(created_at=_moment(tx) + timedelta(microseconds=1))
         ),
-        lambda tx: tx.execute(
-            update(decision_events).where(decision_events.c.position == 3, decision_events.c.item == 1).values(count=2)
-        ),
-        lambda tx: tx.execute(
-            update(decision_events).where(decision_events.c.position == 3, decision_events.c.item == 1).values(item=-1)
-        ),
+        lambda tx: set_item(tx, 3, count=2),
+        lambda tx: set_item(tx, 3, 2, item=-1),
     ],
 )
 def test_whatever_else_a_decision_says_is_in_its_hash(chained: Ledger, tamper: Callable[[Connection], object]) -> None:
@@ -114,7 +113,7 @@ def test_a_removed_decision_is_missed(chained: Ledger, position: int) -> None:
 def test_a_removed_last_decision_is_missed_even_if_the_run_says_nothing_of_it(chained: Ledger) -> None:
     with tampering(chained.database) as tx:
         forget(tx, 4)
-        set_run(tx, decision_count=4, next_step=10)
+        set_run(tx, decision_count=4, next_step=11)
     first = verify(chained.database).discrepancies[0]
     assert (first.position, first.account_id) == (4, _run(chained))
     assert "decisions are missing" in first.detail
@@ -152,23 +151,35 @@ def test_a_chain_is_not_another_runs(chained: Ledger) -> None:
 
 def test_items_that_do_not_fit_their_decision_are_named_although_the_hash_is_right(chained: Ledger) -> None:
     with tampering(chained.database) as tx:
-        set_item(tx, 2, item=5)
+        set_item(tx, 3, 2, item=5)
     [problem] = verify(chained.database).problems
     assert "decision_events.item" in problem
     with tampering(chained.database) as tx:
-        set_item(tx, 2, count=3)
+        set_decision(tx, 2, event_count=3)
     details = " ".join(verify(chained.database).problems)
     assert "decision 2 is not the one that was made" in details
     assert "decision 2 says that it takes 2 steps; its charges are 3" in details
 
 
-@pytest.mark.parametrize(
-    "values", [{"next_step": 9}, {"follows_step": None, "opens_step": 4}, {"follows_step": 3}, {"opens_step": 4}]
-)
-def test_the_ties_between_decisions_are_looked_at_too(chained: Ledger, values: dict[str, object]) -> None:
+@pytest.mark.parametrize("first_step", [1, 3, 5, 9])
+def test_steps_that_do_not_follow_those_before_are_named_although_every_hash_is_right(
+    chained: Ledger, first_step: int
+) -> None:
     with tampering(chained.database) as tx:
-        set_decision(tx, 2, **values)
+        set_decision(tx, 2, first_step=first_step)
+        reseal(tx)
     assert _first_bad(chained) == 2
+    [problem, *_] = verify(chained.database).problems
+    assert f"decision 2 begins at step {first_step}; the steps before it end at 4." in problem
+
+
+@pytest.mark.parametrize(("attempt", "problem"), [(2, "attempt 2 does not follow attempt 1 at step 4."), (1, "")])
+def test_a_decision_of_an_attempt_that_was_not_begun_is_named(chained: Ledger, attempt: int, problem: str) -> None:
+    with tampering(chained.database) as tx:
+        set_decision(tx, 2, attempt=attempt)
+        reseal(tx)
+    problems = verify(chained.database).problems
+    assert any(problem in found for found in problems) if problem else problems == ()
 
 
 def test_a_decision_that_cannot_be_read_does_not_end_the_verification(chained: Ledger) -> None:

@@ -325,7 +325,7 @@ def test_a_row_that_was_changed_opens_nothing(
     values: dict[str, Any] = {
         "role": "admin",
         "actor": admin.actor,
-        "scope_id": "bud_other",
+        "scope_id": "bud_00000000000000f",
         "oidc_key_thumbprint": "other",
         "expires_at": datetime.now(UTC) + timedelta(days=900),
         "organisation_id": stranger,

@@ -18,8 +18,8 @@ def upgrade() -> None:
         batch.create_check_constraint("source_known", "source IN ('api', 'import')")
     op.create_table(
         "run_labels",
-        sa.Column("organisation_id", sa.String(40), nullable=False),
-        sa.Column("run_id", sa.String(40), nullable=False),
+        sa.Column("organisation_id", sa.BigInteger, nullable=False),
+        sa.Column("run_id", sa.BigInteger, nullable=False),
         sa.Column("label", sa.String(100), nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id"),
         sa.ForeignKeyConstraint(["organisation_id", "run_id"], ["runs.organisation_id", "runs.account_id"]),

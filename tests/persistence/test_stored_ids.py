@@ -1,0 +1,85 @@
+"""Ids of organisations and accounts are stored as integers and hashes as bytes, and readers notice neither."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import BigInteger, Column, LargeBinary, insert, select, type_coerce
+
+from app.ledger.ids import NO_NUMBER, PREFIXES, bounds, number_of
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories.expressions import as_text
+from app.persistence.tables import accounts, decisions, dp_events, metadata, organisations, runs
+from app.persistence.tables.base import NumberedId, Sha256Hex, _StoredNumbers
+from tests.conftest import Ledger
+
+
+def _columns(kind: type[NumberedId | Sha256Hex]) -> list[Column[str]]:
+    return [column for table in metadata.sorted_tables for column in table.c if isinstance(column.type, kind)]
+
+
+def _charge(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 2}).status_code == 200
+
+
+FURNISHED = {"ledger": _charge}
+
+
+def _add_extremes(database: Database) -> None:
+    """Organisations with the least and the greatest id of each prefix: none has such an id, but any could."""
+    ids = [public_id for prefix in PREFIXES for public_id in bounds(prefix)]
+    with database.write(ALL_TENANTS) as tx:
+        rows = [{"id": public_id, "name": public_id, "created_at": datetime.now(UTC)} for public_id in ids]
+        tx.execute(insert(organisations), rows)
+
+
+def test_the_text_of_a_stored_id_is_the_id(ledger: Ledger) -> None:
+    _add_extremes(ledger.database)
+    seen: set[str] = set()
+    with ledger.database.read(ALL_TENANTS) as tx:
+        for column in (organisations.c.id, accounts.c.id, accounts.c.parent_id, runs.c.account_id):
+            rows = tx.execute(select(column, as_text(column)).where(column.is_not(None))).all()
+            assert [text for _, text in rows] == [public_id for public_id, _ in rows]
+            seen |= {text for _, text in rows}
+            for public_id, text in rows:
+                assert tx.execute(select(column).where(as_text(column) == text)).scalars().first() == public_id
+    assert seen >= {public_id for prefix in PREFIXES for public_id in bounds(prefix)}
+
+
+def test_ids_are_integers_in_the_order_of_their_texts(ledger: Ledger) -> None:
+    _add_extremes(ledger.database)
+    with ledger.database.read(ALL_TENANTS) as tx:
+        for column in _columns(NumberedId):
+            stored = type_coerce(column, BigInteger)
+            rows = tx.execute(select(column, stored).where(column.is_not(None)).order_by(column)).all()
+            assert [number_of(public_id) for public_id, _ in rows] == [number for _, number in rows]
+            assert [public_id for public_id, _ in rows] == sorted(public_id for public_id, _ in rows)
+
+
+def test_hashes_are_bytes(ledger: Ledger) -> None:
+    found = 0
+    with ledger.database.read(ALL_TENANTS) as tx:
+        for column in _columns(Sha256Hex):
+            for digits, stored in tx.execute(select(column, type_coerce(column, LargeBinary))):
+                found += 1
+                assert (bytes.fromhex(digits), len(stored)) == (bytes(stored), 32)
+        known = select(dp_events.c.fingerprint).where(dp_events.c.fingerprint == decisions.c.event_fingerprint)
+        assert tx.execute(known).scalars().all() == tx.execute(select(runs.c.event_fingerprint)).scalars().all()
+    assert found > 0
+
+
+def test_a_text_that_is_no_id_finds_nothing(ledger: Ledger) -> None:
+    with ledger.database.read(ALL_TENANTS) as tx:
+        for text in ("", "mimic", "run_1", "org_' OR 1 = 1", "RUN_000000000000000", "run_" + "0" * 16):
+            assert tx.execute(select(accounts).where(accounts.c.id == text)).all() == []
+            assert tx.execute(select(accounts).where(accounts.c.id.in_([text]))).all() == []
+
+
+def test_a_request_fills_no_memory_with_texts_that_are_no_ids() -> None:
+    known = _StoredNumbers()
+    assert {known["x" * 100_000], known["run_1"], known["run_" + "0" * 16]} == {NO_NUMBER}
+    assert len(known) == 0
+    for number in range(known.MOST + 10):
+        known[f"run_{number:015x}"]
+    assert 0 < len(known) <= known.MOST
+    assert (known["run_000000000000001"], known[None]) == (number_of("run_000000000000001"), None)
