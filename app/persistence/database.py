@@ -1,7 +1,6 @@
 """Read and write transactions on SQLite or PostgreSQL."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -17,6 +16,7 @@ from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.persistence import postgresql, sqlite
 from app.persistence.clock import Clock, Reading
 from app.persistence.sqlite import WriteLockBusyError
+from app.persistence.sqlite_writer import Revision, SqliteWriter
 
 T = TypeVar("T")
 
@@ -42,9 +42,6 @@ ALL_TENANTS: Final = TenantScope.ALL
 NO_TENANT: Final = TenantScope.NONE
 Tenant = str | TenantScope
 """The id of a transaction's organisation, or ALL_TENANTS, or NO_TENANT."""
-
-Revision = tuple[int, int]
-"""The state of a SQLite file, comparable within a process: write transactions of its own, and SQLite's data version."""
 
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
 _IN_DOUBT = (
@@ -74,10 +71,7 @@ class Database:
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
             event.listen(self._trials, "begin", _begin)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
-        self._writer = threading.Lock()
-        self._kept: Connection | None = None
-        self._writes = 0
-        self._disposed = False
+        self._writer = SqliteWriter(self.engine) if is_file else None
 
     def take_password_from(self, file: Path) -> None:
         """Read the password of every new PostgreSQL connection from a file, unless the URL has one."""
@@ -101,34 +95,23 @@ class Database:
     def write(self, tenant: Tenant, *, wait: bool = True) -> Iterator[Connection]:
         """Open a transaction that is committed on a clean exit.
 
-        It changes a tenant's rows only (ADR 0019). SQLite has one writer at a time. Threads of this process wait
-        for a lock, which is fair and wakes immediately; other processes wait at BEGIN IMMEDIATE. Without `wait` the
-        caller is never blocked by one. All use one connection, which keeps its pages cached. PostgreSQL has many: a
-        caller that decides by what it reads locks the rows first (`FOR UPDATE`, root to leaf) and runs under `retried`.
+        It changes a tenant's rows only (ADR 0019). SQLite has one writer at a time (`SqliteWriter`); without `wait` the
+        caller is never blocked by another one. PostgreSQL has many: a caller that decides by what it reads locks the
+        rows first (`FOR UPDATE`, root to leaf) and runs under `retried`.
 
         Raises:
             WriteLockBusyError: another writer is active, and the caller does not wait.
             LedgerUnavailableError: other writers did not finish in time, and nothing was changed; or the connection
                 broke during the commit.
         """
-        begin = _write_statement(self.dialect, tenant)
-        if self.dialect == "postgresql":
-            with closing(self._begun(begin, writes=True)) as connection:
+        if self._writer is None:
+            with closing(self._begun(_write_statement(self.dialect, tenant), writes=True)) as connection:
                 yield connection
                 _commit(connection)
             return
-        with self._turn(wait=wait):
-            connection = self._begun_again(begin, wait=wait)
-            try:
-                yield connection
-                _commit(connection)
-            except BaseException:
-                connection.close()  # rolled back, and another one is opened next time
-                raise
-            if self._disposed:
-                connection.close()
-            else:
-                self._kept = connection
+        turn = self._turn(LOCK_TIMEOUT_SECONDS, _BUSY) if wait else self._turn(None)
+        with turn, self._writer.transaction(wait=wait) as connection:
+            yield connection
 
     def revision(self, tx: Connection) -> Revision | None:
         """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.
@@ -136,9 +119,7 @@ class Database:
         It is the number of this process's write transactions before, and SQLite's `data_version` of their connection,
         which changes with every commit of another one. A new connection counts as a transaction.
         """
-        if self.dialect == "postgresql":
-            return None
-        return self._writes - 1, sqlite.data_version(tx)
+        return None if self._writer is None else self._writer.revision(tx)
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
@@ -150,7 +131,7 @@ class Database:
         Raises:
             LedgerUnavailableError: as for `write`, or a foreign key is broken.
         """
-        with self._turn(wait=True), closing(self.engine.connect()) as opened:
+        with self._turn(LOCK_TIMEOUT_SECONDS, _BUSY), closing(self.engine.connect()) as opened:
             opened.execution_options(begin=_write_statement(self.dialect, ALL_TENANTS), writes=True)
             if self.dialect == "sqlite":
                 sqlite.keep_foreign_keys(opened, on=False)
@@ -219,7 +200,7 @@ class Database:
         log without a commit.
         """
         begin = _write_statement(self.dialect, organisation_id)
-        with self._turn(wait=True, seconds=TRIAL_SECONDS), closing(self._trials.connect()) as connection:
+        with self._turn(TRIAL_SECONDS), closing(self._trials.connect()) as connection:
             connection.execution_options(begin=begin, writes=True).begin()
             yield connection
 
@@ -229,7 +210,7 @@ class Database:
 
     def connections(self) -> tuple[int, int]:
         """Count the connections in use, and the idle ones."""
-        pool, kept = self.engine.pool, self._kept is not None
+        pool, kept = self.engine.pool, self._writer is not None and self._writer.keeps_connection
         return (pool.checkedout() - kept, pool.checkedin() + kept) if isinstance(pool, QueuePool) else (0, 0)
 
     def exists(self) -> bool:
@@ -239,48 +220,32 @@ class Database:
     def dispose(self) -> None:
         """Close every connection; one in use is closed on return to the pool."""
         event.listen(self.engine, "checkin", lambda _, record: record.close())  # closes and drops it
-        self._disposed = True
-        if self._writer.acquire(blocking=False):  # else the writing thread closes it
-            if self._kept is not None:
-                self._kept.close()
-                self._kept = None
-            self._writer.release()
+        if self._writer is not None:
+            self._writer.dispose()
         self.engine.dispose()
 
     @contextmanager
-    def _turn(self, *, wait: bool, seconds: float | None = None) -> Iterator[None]:
-        """Hold the lock of this process's SQLite writers."""
-        if self.dialect == "postgresql":
+    def _turn(self, seconds: float | None, busy: str | None = None) -> Iterator[None]:
+        """Hold the lock of this process's SQLite writers.
+
+        After some seconds, None: at once, raise LedgerUnavailableError with this message, or else WriteLockBusyError.
+        """
+        if self._writer is None:
             yield
             return
-        patience = LOCK_TIMEOUT_SECONDS if seconds is None else seconds
-        if not self._writer.acquire(blocking=wait, timeout=patience if wait else -1):
-            raise LedgerUnavailableError(_BUSY) if wait and seconds is None else WriteLockBusyError
+        lock = self._writer.lock
+        if not lock.acquire(blocking=seconds is not None, timeout=-1 if seconds is None else seconds):
+            raise WriteLockBusyError if busy is None else LedgerUnavailableError(busy)
         try:
             yield
         finally:
-            self._writer.release()
+            lock.release()
 
-    def _begun_again(self, begin: str, *, wait: bool) -> Connection:
-        """Begin a write transaction on SQLite, on the connection of the previous one if that is known to be sound."""
-        connection, self._kept = self._kept, None
-        if connection is None:
-            connection = self._begun(begin, writes=True, wait=wait)
-            self._writes += 1  # it has data versions of its own
-        else:
-            try:
-                _begin_transaction(connection, wait=wait)
-            except BaseException:
-                connection.close()
-                raise
-        self._writes += 1
-        return connection
-
-    def _begun(self, begin: str, *, writes: bool, wait: bool = True) -> Connection:
+    def _begun(self, begin: str, *, writes: bool) -> Connection:
         """Begin a transaction on a connection of the pool, or on a new one if that has died."""
         connection = self.engine.connect().execution_options(begin=begin, writes=writes)
         try:
-            _begin_transaction(connection, wait=wait)
+            connection.begin()
         except BaseException as error:
             connection.close()
             if not (isinstance(error, DBAPIError) and error.connection_invalidated):
@@ -309,16 +274,11 @@ def open_engine(url: str, pool_size: int, called: str, *, read_only: bool) -> En
     return engine
 
 
-def _begin_transaction(connection: Connection, *, wait: bool) -> None:
-    if wait:
-        connection.begin()
-    else:
-        sqlite.begin_at_once(connection, LOCK_TIMEOUT_SECONDS)
-
-
 def _begin(connection: Connection) -> None:
-    """Begin a transaction by the statement in the execution options, which determines its kind."""
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+    """Begin a transaction by the statement in the execution options, which determines its kind; none if it is empty."""
+    statement = connection.get_execution_options().get("begin", "BEGIN")
+    if statement:
+        connection.exec_driver_sql(statement)
 
 
 def error_summary(error: Exception) -> str:

@@ -2,14 +2,14 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
@@ -89,8 +89,7 @@ def open_engine(url: URL, patience: float, called: str, *, keeping: bool = True,
 @contextmanager
 def any_text(connection: Connection) -> Iterator[None]:
     """Escape invalid UTF-8 on reading, which would otherwise abort the whole result."""
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)
+    raw = driver(connection)
     raw.text_factory = lambda text: text.decode(errors="backslashreplace")
     try:
         yield
@@ -98,36 +97,69 @@ def any_text(connection: Connection) -> Iterator[None]:
         raw.text_factory = str
 
 
-def begin_at_once(connection: Connection, patience: float) -> None:
-    """Begin a transaction, or raise WriteLockBusyError if another process is writing.
-
-    `patience` is the busy timeout to restore.
-    """
+def driver(connection: Connection) -> sqlite3.Connection:
+    """Get the driver's connection: SQLAlchemy takes ten times as long for a short statement."""
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)
-    raw.execute("PRAGMA busy_timeout = 0")
+    return raw
+
+
+def translated(statement: str, error: sqlite3.Error, dialect: Dialect) -> DBAPIError:
+    """Wrap an error of the driver as SQLAlchemy would."""
+    found = DBAPIError.instance(statement, None, error, sqlite3.Error, hide_parameters=True, dialect=dialect)
+    assert isinstance(found, DBAPIError)
+    return found
+
+
+def begin(connection: Connection, *, wait: bool) -> None:
+    """Begin a write transaction behind SQLAlchemy's back, on a connection whose transactions it does not begin.
+
+    Without `wait` raise WriteLockBusyError if another process is writing.
+    """
+    raw = driver(connection)
     try:
-        connection.begin()
-    except OperationalError as error:
-        if primary_code(error) == BUSY:
+        if wait:
+            raw.execute(WRITE)
+            return
+        [patience] = raw.execute("PRAGMA busy_timeout").fetchone()
+        raw.execute("PRAGMA busy_timeout = 0")
+        try:
+            raw.execute(WRITE)
+        finally:
+            raw.execute(f"PRAGMA busy_timeout = {patience}")
+    except sqlite3.Error as error:
+        if not wait and error.sqlite_errorcode & _PRIMARY_CODE == BUSY:
             raise WriteLockBusyError from error
-        raise
-    finally:
-        raw.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+        raise translated(WRITE, error, connection.dialect) from error
+
+
+def commit(connection: Connection) -> None:
+    """Commit what `begin` has begun."""
+    if connection.in_transaction():  # of SQLAlchemy, which joined this one
+        connection.commit()
+        return
+    try:
+        driver(connection).commit()
+    except sqlite3.Error as error:
+        raise translated("COMMIT", error, connection.dialect) from error
+
+
+def execute_many(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+    """Execute a statement for each row of parameters; return the number of changed rows."""
+    try:
+        return driver(connection).executemany(statement, rows).rowcount
+    except sqlite3.Error as error:
+        raise translated(statement, error, connection.dialect) from error
 
 
 def data_version(connection: Connection) -> int:
     """Get the number that changes when another connection commits (https://www.sqlite.org/pragma.html)."""
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)
-    return int(raw.execute("PRAGMA data_version").fetchone()[0])
+    return int(driver(connection).execute("PRAGMA data_version").fetchone()[0])
 
 
 def keep_foreign_keys(connection: Connection, *, on: bool) -> None:
     """Switch the enforcement of foreign keys, which SQLite allows outside transactions only."""
-    raw = connection.connection.driver_connection
-    assert isinstance(raw, sqlite3.Connection)
-    raw.execute(f"PRAGMA foreign_keys = {'ON' if on else 'OFF'}")
+    driver(connection).execute(f"PRAGMA foreign_keys = {'ON' if on else 'OFF'}")
 
 
 def check_foreign_keys(connection: Connection) -> None:

@@ -7,7 +7,7 @@ order and grouping (ADR 0004, ADR 0013).
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert
 
@@ -26,9 +26,10 @@ from app.persistence.tolerant import json_object
 
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
-_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "version", "updated_at"])
-_FROZEN = BulkStatement(accounts, ["filter_weights"])
-_WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS])
+_ACCOUNT: Final = ("organisation_id", "id")
+_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "version", "updated_at"], _ACCOUNT)
+_FROZEN = BulkStatement(accounts, ["filter_weights"], _ACCOUNT)
+_WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS], ["organisation_id", "account_id"])
 
 
 def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpCurve, UncompactedCharges]:
@@ -82,18 +83,18 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
     _CHARGED.execute(
         tx,
         [
-            {
-                "organisation_id": owner,
-                "id": counted.record.account.id,
-                "uncompacted_charges": json.dumps(counted.uncompacted, separators=(",", ":")),
-                "version": counted.version,
-                "updated_at": counted.updated_at,
-            }
+            (
+                owner,
+                counted.record.account.id,
+                json.dumps(counted.uncompacted, separators=(",", ":")),
+                counted.version,
+                counted.updated_at,
+            )
             for owner, counted in changed
         ],
     )
     written = [
-        {"organisation_id": owner, "account_id": counted.record.account.id, **_values(counted.record.account)}
+        (owner, counted.record.account.id, *_values(counted.record.account).values())
         for owner, counted in changed
         if counted.record.uncompacted is None
     ]
@@ -103,11 +104,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
 
 def freeze(tx: Connection, frozen: Sequence[tuple[str, Account]]) -> None:
     """Write the filter weights that the first charges of accounts have frozen."""
-    rows = [
-        {"organisation_id": owner, "id": account.id, "filter_weights": weights_text(account.weights)}
-        for owner, account in frozen
-    ]
-    _FROZEN.execute(tx, rows)
+    _FROZEN.execute(tx, [(owner, account.id, weights_text(account.weights)) for owner, account in frozen])
 
 
 def read_uncompacted(text: str) -> UncompactedCharges:

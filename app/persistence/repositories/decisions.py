@@ -42,22 +42,25 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
-_ADDED = BulkStatement(decisions)
-_ADDED_ITEMS = BulkStatement(decision_events)
+_ADDED = BulkStatement(
+    decisions,
+    [
+        *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
+        *("first_step", "step_count", "requested_count", "event_fingerprint", "event_count", "reservation_id"),
+        *("epsilon", "delta", "epsilon_limit", "steps_remaining", "binding_account_id", "refusal_details"),
+        *("entry_hash", "created_at", "actor", "request_id"),
+    ],
+)
+_ADDED_ITEMS = BulkStatement(
+    decision_events, ["organisation_id", "run_id", "position", "item", "event_fingerprint", "count"]
+)
 
 
 def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
     """Add decisions with their steps; the events must exist."""
-    _ADDED.execute(tx, [_values(organisation_id, decision) for organisation_id, decision in decided])
+    _ADDED.execute(tx, [_row(organisation_id, decision) for organisation_id, decision in decided])
     further = [
-        {
-            "organisation_id": organisation_id,
-            "run_id": decision.run_id,
-            "position": decision.position,
-            "item": item,
-            "event_fingerprint": fingerprint(step.event),
-            "count": step.count,
-        }
+        (organisation_id, decision.run_id, decision.position, item, fingerprint(step.event), step.count)
         for organisation_id, decision in decided
         for item, step in enumerate(decision.steps[1:], 1)
     ]
@@ -177,19 +180,18 @@ def _first_events(
     return {position: tuple(first) for position, first in steps.items()}
 
 
-def _values(organisation_id: str, decision: Decision) -> dict[str, Any]:
-    reading, first = decision.reading, decision.steps[0]
-    return {name: getattr(decision, name) for name in _PLAIN} | {
-        "organisation_id": organisation_id,
-        "outcome": str(decision.outcome),
-        "event_fingerprint": fingerprint(first.event),
-        "event_count": first.count,
-        "epsilon": reading.epsilon,
-        "delta": reading.delta,
-        "epsilon_limit": reading.epsilon_limit,
-        "actor": decision.actor.id,
-        "request_id": decision.actor.request_id,
-    }
+def _row(organisation_id: str, decision: Decision) -> tuple[object, ...]:
+    """Get the values of a decision's row, in the order of `_ADDED`."""
+    first, reading, actor = decision.steps[0], decision.reading, decision.actor
+    return (
+        *(organisation_id, decision.run_id, decision.position, decision.attempt, str(decision.outcome)),
+        *(decision.idempotency_key, decision.request_fingerprint),
+        *(decision.first_step, decision.step_count, decision.requested_count),
+        *(fingerprint(first.event), first.count, decision.reservation_id),
+        *(reading.epsilon, reading.delta, reading.epsilon_limit, decision.steps_remaining),
+        *(decision.binding_account_id, decision.refusal_details, decision.entry_hash, decision.created_at),
+        *(actor.id, actor.request_id),
+    )
 
 
 def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:

@@ -18,8 +18,9 @@ from app.persistence.tables import account_ancestors, accounts, dp_events, reser
 _PLAIN: Final = ("id", "run_id", "attempt", "lease_seconds", "expires_at", "steps_executed")
 _RESERVATIONS = select(*(reservations.c[name] for name in (*_PLAIN, "status")))
 _EVENT_OF_ITEM = join_on(dp_events, reservation_items, fingerprint="event_fingerprint")
-_USED = BulkStatement(reservation_items, ["authorized_count"])
-_REVOKED = BulkStatement(reservation_items, ["revoked_count"])
+_ITEM: Final = ("organisation_id", "reservation_id", "item")
+_USED = BulkStatement(reservation_items, ["authorized_count"], _ITEM)
+_REVOKED = BulkStatement(reservation_items, ["revoked_count"], _ITEM)
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
@@ -141,12 +142,7 @@ def _through_parts(organisation_id: str, account_id: str) -> ColumnElement[bool]
 def save_items(tx: Connection, changed: Iterable[tuple[str, Reservation, Iterable[int]]]) -> None:
     """Write the used counts of changed plan items."""
     rows = [
-        {
-            "organisation_id": organisation_id,
-            "reservation_id": reservation.id,
-            "item": place,
-            "authorized_count": reservation.items[place].used,
-        }
+        (organisation_id, reservation.id, place, reservation.items[place].used)
         for organisation_id, reservation, places in changed
         for place in places
     ]
@@ -159,12 +155,7 @@ def save_revoked(tx: Connection, organisation_id: str, changed: Sequence[Reserva
     _REVOKED.execute(
         tx,
         [
-            {
-                "organisation_id": organisation_id,
-                "reservation_id": reservation.id,
-                "item": place,
-                "revoked_count": item.revoked,
-            }
+            (organisation_id, reservation.id, place, item.revoked)
             for reservation in changed
             for place, item in enumerate(reservation.items)
         ],

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from app.accounting.events import fingerprint
 from app.ledger.audit import canonical
+from app.ledger.errors import LedgerUnavailableError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus
 from app.persistence.bulk import BulkStatement
@@ -18,6 +19,9 @@ from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import join_on, matches, read_page, values_of
 from app.persistence.repositories.locks import within
 from app.persistence.tables import attempts, dp_events, run_budgets, runs
+
+RunChange = tuple[str, Run, Run]
+"""The organisation's id, and a run before and after a change."""
 
 _RUNS = (
     select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical_json)
@@ -31,9 +35,15 @@ _MANY = _RUNS.where(
 )
 _SAME: Final = ("status", "attempt", "next_step", "chain_head", "reservation_id")
 """Columns of a run's state that have the names of its fields."""
-_SAVED = BulkStatement(runs, [*_SAME, "decision_count", "deviations"])
+# A run is written only if it is still in the state that its decisions follow: nothing else was decided meanwhile.
+_BEFORE: Final = ("organisation_id", "account_id", "status", "attempt", "chain_head")
+_SAVED = BulkStatement(
+    runs,
+    ["status", "attempt", "next_step", "decision_count", "chain_head", "reservation_id", "deviations"],
+    _BEFORE,
+)
 # Naming a column of a foreign key would check the key again.
-_ADVANCED = BulkStatement(runs, ["next_step", "decision_count", "chain_head"])
+_ADVANCED = BulkStatement(runs, ["next_step", "decision_count", "chain_head"], _BEFORE)
 
 
 def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
@@ -92,38 +102,41 @@ def page(
     return read_page(tx, found.where(*matches(runs, status=status)), runs.c.account_id, request, _run)
 
 
-def save_all(tx: Connection, changed: Iterable[tuple[str, Run]]) -> None:
-    """Write the state of several runs."""
-    _SAVED.execute(
-        tx,
-        [
-            {
-                "organisation_id": organisation_id,
-                "account_id": run.account_id,
-                **values_of(run, _SAME),
-                "decision_count": run.decisions,
-                "deviations": _deviations_text(run.deviations),
-            }
-            for organisation_id, run in changed
-        ],
-    )
+def save_all(tx: Connection, changed: Iterable[RunChange]) -> None:
+    """Write the state of several runs.
+
+    Raises:
+        LedgerUnavailableError: one of them is not in the state before its change.
+    """
+    rows = [
+        (
+            *_key(organisation_id, before),
+            *(str(run.status), run.attempt, run.next_step, run.decisions, run.chain_head, run.reservation_id),
+            _deviations_text(run.deviations),
+        )
+        for organisation_id, before, run in changed
+    ]
+    _require_all(rows, _SAVED.execute(tx, rows))
 
 
-def advance_all(tx: Connection, advanced: Iterable[tuple[str, Run]]) -> None:
-    """Write the next steps and chain heads of several runs, of which nothing else changed."""
-    _ADVANCED.execute(
-        tx,
-        [
-            {
-                "organisation_id": organisation_id,
-                "account_id": run.account_id,
-                "next_step": run.next_step,
-                "decision_count": run.decisions,
-                "chain_head": run.chain_head,
-            }
-            for organisation_id, run in advanced
-        ],
-    )
+def advance_all(tx: Connection, advanced: Iterable[RunChange]) -> None:
+    """Write the next steps and chain heads of several runs, of which nothing else changed; raise as `save_all`."""
+    rows = [
+        (*_key(organisation_id, before), run.next_step, run.decisions, run.chain_head)
+        for organisation_id, before, run in advanced
+    ]
+    _require_all(rows, _ADVANCED.execute(tx, rows))
+
+
+def _key(organisation_id: str, before: Run) -> tuple[object, ...]:
+    return organisation_id, before.account_id, str(before.status), before.attempt, before.chain_head
+
+
+def _require_all(rows: Sequence[object], written: int) -> None:
+    if written != len(rows):
+        raise LedgerUnavailableError(
+            "A run is not in the state that was read before the decision; nothing was changed. Repeat the request."
+        )
 
 
 def _run(row: Row[Any]) -> Run:

@@ -215,7 +215,7 @@ class _Loader:
         owner = self.work.organisation_id
         plans: dict[str, tuple[PlannedItem, ...] | None] = {}
         for run in self._runs(list(self.work.paths)):
-            self.work.runs[run.account_id] = run
+            self.work.runs[run.account_id] = self.work.stored_runs[run.account_id] = run
             if run.reservation_id is not None:
                 plans[run.reservation_id] = self._cached_plan(run.account_id, run.reservation_id)
         if plans:

@@ -10,10 +10,10 @@ from app.ledger.account_records import AccountRecord, watermark_of
 from app.ledger.counting import CountedAccount
 from app.ledger.reservations import PlannedItem
 from app.ledger.runs import Run
-from app.persistence.database import Revision
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import alerts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostCache, CostTable
+from app.persistence.sqlite_writer import Revision
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import CostRule, UnitOfWork
@@ -87,14 +87,10 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     decided = [(work.organisation_id, decision) for work in works for decision in work.decided]
     if decided:
         decisions.add_all(tx, decided)
-    moved = [(work.organisation_id, work.runs[run_id]) for work in works for run_id in sorted(work.changed_runs)]
+    moved = [work.run_change(run_id) for work in works for run_id in sorted(work.changed_runs)]
     if moved:
         runs.save_all(tx, moved)
-    advanced = [
-        (work.organisation_id, work.runs[run_id])
-        for work in works
-        for run_id in sorted(work.advanced - work.changed_runs)
-    ]
+    advanced = [work.run_change(run_id) for work in works for run_id in sorted(work.advanced - work.changed_runs)]
     if advanced:
         runs.advance_all(tx, advanced)
     used = [

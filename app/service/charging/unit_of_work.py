@@ -37,6 +37,7 @@ class UnitOfWork:
         unlocked: children that the lock on their parallel parent protects, and ancestors that are not charged.
         parts: child ids of parallel accounts.
         quarantined_paths: paths of unlocked accounts in quarantine.
+        stored_runs: the runs as they were loaded.
         reservations: active reservations by run.
         sweeps: runs that are charged once, as a whole sweep.
         by_key: decisions by idempotency key.
@@ -62,6 +63,7 @@ class UnitOfWork:
     parts: dict[str, list[str]] = field(default_factory=dict)
     quarantined_paths: dict[str, str] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
+    stored_runs: dict[str, Run] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     sweeps: set[str] = field(default_factory=set)
     by_key: dict[str, Decision] = field(default_factory=dict)
@@ -236,6 +238,10 @@ class UnitOfWork:
         else:
             self.move(after)
         return whole
+
+    def run_change(self, run_id: str) -> tuple[str, Run, Run]:
+        """Get the owner of a run, and the run as it was loaded and as it is now."""
+        return self.organisation_id, self.stored_runs[run_id], self.runs[run_id]
 
     def move(self, run: Run) -> None:
         """Replace a run."""
