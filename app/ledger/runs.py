@@ -218,7 +218,8 @@ def find_deviations(
     found: dict[DeviationKind, Deviation] = {}
     at = run.next_step
     for step in steps:
-        if step.event != run.event and all(step.event != each.event for each in planned):
+        declared = step.event is run.event or step.event == run.event  # mostly the same object
+        if not declared and all(step.event != each.event for each in planned):
             usual = run.event or next((each.event for each in planned), None)
             for kind, expected, seen in () if usual is None else _differences(usual, step.event):
                 found.setdefault(kind, Deviation(kind, expected, seen, at))

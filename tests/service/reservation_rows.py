@@ -13,7 +13,7 @@ from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero
 from app.ledger.admission import admit, reading_of
 from app.ledger.audit import SERVICE
 from app.ledger.counting import CountedAccount
-from app.ledger.decisions import Decision, DecisionOutcome, sealed
+from app.ledger.decisions import Decision, DecisionOutcome, entry_hash, entry_of
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.reservations import (
     Reservation,
@@ -179,8 +179,9 @@ class Reserver:
             created_at=NOW,
             actor=SERVICE,
         )
-        whole = sealed(self.organisation_id, decision, run.chain_head)
-        decisions.add_all(tx, [(self.organisation_id, whole)])
-        after = replace(run, next_step=whole.next_step, decisions=run.decisions + 1, chain_head=whole.entry_hash)
-        runs.save_all(tx, [(self.organisation_id, after)])
+        entry = entry_of(self.organisation_id, decision)
+        head = entry_hash(run.chain_head, entry)
+        decisions.add_all(tx, [(entry, head)])
+        after = run.advanced(decision.next_step, head)
+        runs.save_all(tx, [(self.organisation_id, run, after)])
         return after

@@ -5,11 +5,17 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, select
 
-from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor
-from app.ledger.decisions import Decision, DecisionCursor, DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import (
+    Decision,
+    DecisionCursor,
+    DecisionEntry,
+    DecisionFilter,
+    DecisionOutcome,
+    DecisionWithPath,
+)
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event
@@ -42,13 +48,16 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
+_ITEMS: Final = DecisionEntry._fields.index("items")
+"""The row has the first item in this place, and further ones in rows of their own."""
+
 _ADDED = BulkStatement(
     decisions,
     [
-        *("organisation_id", "run_id", "position", "attempt", "outcome", "idempotency_key", "request_fingerprint"),
-        *("first_step", "step_count", "requested_count", "event_fingerprint", "event_count", "reservation_id"),
-        *("epsilon", "delta", "epsilon_limit", "steps_remaining", "binding_account_id", "refusal_details"),
-        *("entry_hash", "created_at", "actor", "request_id"),
+        *DecisionEntry._fields[:_ITEMS],
+        *("event_fingerprint", "event_count"),
+        *DecisionEntry._fields[_ITEMS + 1 :],
+        "entry_hash",
     ],
 )
 _ADDED_ITEMS = BulkStatement(
@@ -56,13 +65,13 @@ _ADDED_ITEMS = BulkStatement(
 )
 
 
-def add_all(tx: Connection, decided: Sequence[tuple[str, Decision]]) -> None:
-    """Add decisions with their steps; the events must exist."""
-    _ADDED.execute(tx, [_row(organisation_id, decision) for organisation_id, decision in decided])
+def add_all(tx: Connection, entries: Sequence[tuple[DecisionEntry, bytes]]) -> None:
+    """Add decisions, given as entries with their hashes; the events must exist."""
+    _ADDED.execute(tx, [(*entry[:_ITEMS], *entry.items[0], *entry[_ITEMS + 1 :], link) for entry, link in entries])
     further = [
-        (organisation_id, decision.run_id, decision.position, item, fingerprint(step.event), step.count)
-        for organisation_id, decision in decided
-        for item, step in enumerate(decision.steps[1:], 1)
+        (entry.organisation_id, entry.run_id, entry.position, place, *item)
+        for entry, _ in entries
+        for place, item in enumerate(entry.items[1:], 1)
     ]
     if further:
         _ADDED_ITEMS.execute(tx, further)
@@ -178,20 +187,6 @@ def _first_events(
     for position, key, count in fitting:
         steps[position].append(StepEvent(events[key], count))
     return {position: tuple(first) for position, first in steps.items()}
-
-
-def _row(organisation_id: str, decision: Decision) -> tuple[object, ...]:
-    """Get the values of a decision's row, in the order of `_ADDED`."""
-    first, reading, actor = decision.steps[0], decision.reading, decision.actor
-    return (
-        *(organisation_id, decision.run_id, decision.position, decision.attempt, str(decision.outcome)),
-        *(decision.idempotency_key, decision.request_fingerprint),
-        *(decision.first_step, decision.step_count, decision.requested_count),
-        *(fingerprint(first.event), first.count, decision.reservation_id),
-        *(reading.epsilon, reading.delta, reading.epsilon_limit, decision.steps_remaining),
-        *(decision.binding_account_id, decision.refusal_details, decision.entry_hash, decision.created_at),
-        *(actor.id, actor.request_id),
-    )
 
 
 def _decision(row: Row[Any], steps: tuple[StepEvent, ...]) -> Decision:

@@ -1,7 +1,7 @@
 """Read the ledger's rows as stored, for verification and export."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
@@ -86,7 +86,7 @@ class StoredReservation:
     revoked: dict[str, int] = field(default_factory=dict)
 
 
-_PLAIN = [field.name for field in fields(DecisionEntry) if field.name != "items"]
+_PLAIN = [name for name in DecisionEntry._fields if name != "items"]
 _ENTRIES = TolerantQuery(
     select(
         *(decisions.c[name] for name in _PLAIN),

@@ -39,8 +39,17 @@ metadata = MetaData(
 ID_LENGTH = 40
 """Of the ids that are stored as text: those of neither organisations nor accounts."""
 
+_TEXT_LENGTH: Final = len("2026-12-01 09:30:00.000000")
+
 _OF_ACCOUNTS: Final = frozenset({"organisation_id", "account_id", "ancestor_id", "run_id"})
 """Names of key columns with ids that are stored as integers."""
+
+
+def _utc_text(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    assert value.tzinfo is not None, "moments in the ledger are aware"
+    return value.astimezone(UTC).isoformat(" ", "microseconds")[:_TEXT_LENGTH]
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -48,6 +57,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
     impl = DateTime(timezone=True)
     cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Write SQLite's text faster than SQLAlchemy does."""
+        return _utc_text if dialect.name == "sqlite" else super().bind_processor(dialect)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Reject a naive time; store UTC."""

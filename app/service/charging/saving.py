@@ -84,7 +84,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     """Write all changes of units of work; rows of several organisations go in the same statements."""
     for work in works:
         _save_referenced(tx, work)
-    decided = [(work.organisation_id, decision) for work in works for decision in work.decided]
+    decided = [entry for work in works for entry in work.decided]
     if decided:
         decisions.add_all(tx, decided)
     moved = [work.run_change(run_id) for work in works for run_id in sorted(work.changed_runs)]

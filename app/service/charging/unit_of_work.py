@@ -15,7 +15,7 @@ from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.counting import CountedAccount
-from app.ledger.decisions import Decision, DecisionOutcome, sealed
+from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
@@ -46,7 +46,7 @@ class UnitOfWork:
         costs: costs of events.
         costed_plans: runs whose plans have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
-        decided: decisions to append.
+        decided: entries of decisions to append, with their hashes.
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
         frozen: those of the changed accounts whose filter weights are new.
         advanced: runs of which only the next step and the chain's length and head are to be written.
@@ -72,7 +72,7 @@ class UnitOfWork:
     costs: dict[CostRule, dict[DpEvent, RdpCurve]] = field(default_factory=dict)
     costed_plans: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
-    decided: list[Decision] = field(default_factory=list)
+    decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
     advanced: set[str] = field(default_factory=set)
@@ -222,14 +222,15 @@ class UnitOfWork:
             self.changed.add(counted.record.account.id)
 
     def append(self, run: Run, decision: Decision, found: tuple[Deviation, ...] = ()) -> Decision:
-        """Append a decision with its hash to its run's chain, and the deviations found in its steps to the run."""
-        whole = sealed(self.organisation_id, decision, run.chain_head)
-        self.decided.append(whole)
-        if whole.idempotency_key is not None:
-            self.by_key[whole.idempotency_key] = whole
-        if whole.admitted:
-            self.by_first_step[whole.run_id, whole.attempt, whole.first_step] = whole
-        after = run.advanced(whole.next_step, whole.entry_hash)
+        """Append a decision to its run's chain, and the deviations found in its steps to the run."""
+        entry = entry_of(self.organisation_id, decision)
+        head = entry_hash(run.chain_head, entry)
+        self.decided.append((entry, head))
+        if decision.idempotency_key is not None:
+            self.by_key[decision.idempotency_key] = decision
+        if decision.admitted:
+            self.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
+        after = run.advanced(decision.next_step, head)
         if found:
             self.move(replace(after, deviations=merge_deviations(run.deviations, found)))
         elif run is self.runs[run.account_id]:
@@ -237,7 +238,7 @@ class UnitOfWork:
             self.advanced.add(run.account_id)
         else:
             self.move(after)
-        return whole
+        return decision
 
     def run_change(self, run_id: str) -> tuple[str, Run, Run]:
         """Get the owner of a run, and the run as it was loaded and as it is now."""
