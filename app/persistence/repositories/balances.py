@@ -5,7 +5,6 @@ events the curve is written and the counts start again. Curves are saturating in
 order and grouping (ADR 0004, ADR 0013).
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -86,7 +85,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
             (
                 owner,
                 counted.record.account.id,
-                json.dumps(counted.uncompacted, separators=(",", ":")),
+                _charges_text(counted.uncompacted),
                 counted.version,
                 counted.updated_at,
             )
@@ -105,6 +104,11 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
 def freeze(tx: Connection, frozen: Sequence[tuple[str, Account]]) -> None:
     """Write the filter weights that the first charges of accounts have frozen."""
     _FROZEN.execute(tx, [(owner, account.id, weights_text(account.weights)) for owner, account in frozen])
+
+
+def _charges_text(charges: UncompactedCharges) -> str:
+    # Hot path: the json encoder takes five times as long.
+    return "{" + ",".join([f'"{event}":[{times},{taken}]' for event, (times, taken) in charges.items()]) + "}"
 
 
 def read_uncompacted(text: str) -> UncompactedCharges:
