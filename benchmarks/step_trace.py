@@ -160,9 +160,9 @@ def trace_step() -> StepTrace:
         return asyncio.run(_trace(served, key))
 
 
-def new_ledger(folder: Path) -> tuple[str, ASGIApp, str]:
-    """Create a SQLite ledger; return its URL, its application and the key of an admin."""
-    url = f"sqlite:///{folder}/ledger.db"
+def new_ledger(folder: Path, url: str | None = None) -> tuple[str, ASGIApp, str]:
+    """Create a ledger, on SQLite unless a URL is given; return its URL, its application and the key of an admin."""
+    url = url or f"sqlite:///{folder}/ledger.db"
     database = Database(url)
     upgrade(database)
     now = database.clock.now()

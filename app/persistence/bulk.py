@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
     Connection,
     Dialect,
+    Float,
     Insert,
+    Integer,
+    LargeBinary,
     String,
     Table,
     Update,
@@ -21,29 +24,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from app.persistence import sqlite
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.ids import number_of
+from app.persistence import pipeline, sqlite
+from app.persistence.tables.base import NumberedId, Sha256Hex, UtcDateTime
 
+Rows = Sequence[tuple[object, ...]]
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A statement compiled for one dialect.
-
-    Args:
-        sql: its text.
-        places: of the values in a row, in the order of SQLite's placeholders.
-        converters: of values, by their places in a row.
-    """
-
-    sql: str
-    places: Sequence[int]
-    converters: Mapping[int, Callable[[Any], Any]]
+_CHANGED: Final = (
+    "A row is not in the state that was read before the decision; nothing was changed. Repeat the request."
+)
 
 
 class BulkStatement:
     """A statement that writes many rows, given as tuples.
-
-    SQLite executes it per row, on the driver's cursor. PostgreSQL gets an array per column and executes it once, in a
-    third of the time.
 
     Args:
         table: to write.
@@ -56,54 +50,111 @@ class BulkStatement:
         self._table = table
         self._written = written
         self._keys = keys
-        self._parameters = [*(f"of_{name}" for name in keys), *written]
-        self._forms: dict[str, _Form] = {}
+        self._parameters = {f"of_{name}": table.c[name] for name in keys} | {name: table.c[name] for name in written}
+        self._forms: dict[str, _RowByRow | _FromArrays] = {}
 
-    def execute(self, tx: Connection, rows: Sequence[tuple[object, ...]]) -> int:
-        """Write at least one row; return the number of rows that were written."""
+    def execute(self, tx: Connection, rows: Rows) -> None:
+        """Write at least one row.
+
+        Raises:
+            LedgerUnavailableError: on SQLite, a row to update does not have the values of the keys.
+            DBAPIError: on PostgreSQL, the same, as a lost race (`pipeline.required`).
+        """
         form = self._forms.get(tx.dialect.name)
         if form is None:
-            form = self._forms[tx.dialect.name] = self._form(tx.dialect)
-        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-        for place, convert in form.converters.items():
-            columns[place] = list(map(convert, columns[place]))
-        if tx.dialect.name == "sqlite":
-            placed = zip(*[columns[place] for place in form.places], strict=True)
-            return sqlite.execute_many(tx, form.sql, placed)
-        named = dict(zip(self._parameters, map(list, columns), strict=True))
-        return tx.exec_driver_sql(form.sql, named).rowcount
+            form = self._row_by_row(tx.dialect) if tx.dialect.name == "sqlite" else self._from_arrays(tx.dialect)
+            self._forms[tx.dialect.name] = form
+        form.execute(tx, rows)
 
-    def _form(self, dialect: Dialect) -> _Form:
+    def _row_by_row(self, dialect: Dialect) -> "_RowByRow":
+        table, names = self._table, list(self._parameters)
+        statement: Insert | Update = insert(table)
+        if self._keys:
+            these = [table.c[name] == bindparam(f"of_{name}") for name in self._keys]
+            statement = update(table).where(*these).values({name: bindparam(name) for name in self._written})
+        compiled = statement.compile(dialect=dialect, column_keys=None if self._keys else names)
         converters = {
             place: convert
-            for place, name in enumerate([*self._keys, *self._written])
-            if (convert := self._table.c[name].type.dialect_impl(dialect).bind_processor(dialect)) is not None
+            for place, each in enumerate(self._parameters.values())
+            if (convert := each.type.dialect_impl(dialect).bind_processor(dialect)) is not None
         }
-        if dialect.name == "sqlite":
-            keys = None if self._keys else self._written
-            compiled = self._row_by_row().compile(dialect=dialect, column_keys=keys)
-            places = [self._parameters.index(name) for name in compiled.positiontup or ()]
-            return _Form(str(compiled), places, converters)
-        return _Form(str(self._from_arrays().compile(dialect=dialect)), (), converters)
+        return _RowByRow(str(compiled), [names.index(name) for name in compiled.positiontup or ()], converters)
 
-    def _row_by_row(self) -> Insert | Update:
-        table = self._table
-        if not self._keys:
-            return insert(table)
-        these = [table.c[name] == bindparam(f"of_{name}") for name in self._keys]
-        return update(table).where(*these).values({name: bindparam(name) for name in self._written})
-
-    def _from_arrays(self) -> Insert | Update:
-        table, names = self._table, self._parameters
-        kinds = [_unbounded(table.c[name].type) for name in (*self._keys, *self._written)]
-        arrays = [bindparam(name, type_=ARRAY(kind)) for name, kind in zip(names, kinds, strict=True)]
+    def _from_arrays(self, dialect: Dialect) -> "_FromArrays":
+        table, names = self._table, list(self._parameters)
+        arrays = [bindparam(name, type_=ARRAY(_unbounded(each.type))) for name, each in self._parameters.items()]
         given = func.unnest(*arrays).table_valued(*[column(name) for name in names], name="given").render_derived()
-        if not self._keys:
-            return insert(table).from_select(names, select(*[given.c[name] for name in names]))
-        these = [table.c[name] == given.c[f"of_{name}"] for name in self._keys]
-        return update(table).where(*these).values({name: given.c[name] for name in self._written})
+        statement: Insert | Update = insert(table).from_select(names, select(*[given.c[name] for name in names]))
+        if self._keys:
+            these = [table.c[name] == given.c[f"of_{name}"] for name in self._keys]
+            statement = update(table).where(*these).values({name: given.c[name] for name in self._written})
+        sql = str(statement.compile(dialect=dialect))
+        if self._keys:
+            sql = pipeline.required(f"{sql} RETURNING 1", f"cardinality(%({names[0]})s::bigint[])")
+        return _FromArrays(sql, {name: _writer(each.type) for name, each in self._parameters.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _RowByRow:
+    """A statement for SQLite, which executes it for each row.
+
+    Args:
+        sql: its text.
+        places: of the values in a tuple, in the order of the placeholders.
+        converters: of values, by their places in a tuple.
+    """
+
+    sql: str
+    places: Sequence[int]
+    converters: Mapping[int, Callable[[Any], Any]]
+
+    def execute(self, tx: Connection, rows: Rows) -> None:
+        """Write all rows on the driver's cursor."""
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for place, convert in self.converters.items():
+            columns[place] = list(map(convert, columns[place]))
+        placed = zip(*[columns[place] for place in self.places], strict=True)
+        if sqlite.execute_many(tx, self.sql, placed) != len(rows):
+            raise LedgerUnavailableError(_CHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class _FromArrays:
+    """A statement for PostgreSQL, which gets an array per column and executes it once, in a third of the time.
+
+    Args:
+        sql: its text.
+        writers: of the arrays, by parameter.
+    """
+
+    sql: str
+    writers: Mapping[str, Callable[[Sequence[Any]], str]]
+
+    def execute(self, tx: Connection, rows: Rows) -> None:
+        """Write all rows at once."""
+        columns = zip(self.writers.items(), zip(*rows, strict=True), strict=True)
+        pipeline.execute(tx, self.sql, {name: write(values) for (name, write), values in columns})
 
 
 def _unbounded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """Drop a type's length: a cast would truncate longer values that the column rejects."""
     return String() if isinstance(kind, String) else kind
+
+
+def _numbers_of(ids: Sequence[str]) -> str:
+    return pipeline.numbers(map(number_of, ids))
+
+
+_WRITERS: Final[dict[type[TypeEngine[Any]], Callable[[Sequence[Any]], str]]] = {
+    NumberedId: _numbers_of,
+    Sha256Hex: pipeline.hashes,
+    LargeBinary: pipeline.hashes,
+    Integer: pipeline.numbers,
+    Float: pipeline.numbers,
+    String: pipeline.texts,
+    UtcDateTime: pipeline.texts,
+}
+
+
+def _writer(kind: TypeEngine[Any]) -> Callable[[Sequence[Any]], str]:
+    return next(write for known, write in _WRITERS.items() if isinstance(kind, known))

@@ -15,6 +15,7 @@ from sqlalchemy.pool import QueuePool
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError
 from app.persistence import postgresql, sqlite
 from app.persistence.clock import Clock, Reading
+from app.persistence.pipeline import pipelined
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.sqlite_writer import Revision, SqliteWriter
 
@@ -112,6 +113,21 @@ class Database:
         turn = self._turn(LOCK_TIMEOUT_SECONDS, _BUSY) if wait else self._turn(None)
         with turn, self._writer.transaction(wait=wait) as connection:
             yield connection
+
+    @contextmanager
+    def pipeline(self, organisation_id: str) -> Iterator[Connection | None]:
+        """Open a write transaction on PostgreSQL in one round trip; see `pipelined`.
+
+        Raises:
+            LedgerUnavailableError: the connection broke.
+        """
+        try:
+            with pipelined(self.engine, _write_statement(self.dialect, organisation_id)) as connection:
+                yield connection
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise LedgerUnavailableError(_IN_DOUBT) from error
+            raise
 
     def revision(self, tx: Connection) -> Revision | None:
         """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.

@@ -27,10 +27,11 @@ PATIENT_READ: Final = f"{READ}; SET LOCAL statement_timeout = 0; SET LOCAL idle_
 WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 UNIQUE_VIOLATION: Final = "23505"
-RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03"})
-"""Unique violation, serialization failure, deadlock, lock timeout: another transaction was faster."""
+RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03", "22012"})
+"""Unique violation, serialization failure, deadlock, lock timeout, and division by zero, by which `pipeline.required` fails:
+another transaction was faster."""
 
-_GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
+GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
 """The server is read-only, shuts down, or ended the session: its connections are useless."""
 
 _PARAMETERS: Final = {
@@ -228,5 +229,5 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
 
 def _notice_what_is_gone(context: ExceptionContext) -> None:
     """Let the pool drop connections to a stopped or demoted server."""
-    if getattr(context.original_exception, "sqlstate", None) in _GONE:
+    if getattr(context.original_exception, "sqlstate", None) in GONE:
         context.is_disconnect = True

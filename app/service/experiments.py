@@ -23,7 +23,7 @@ from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
 from app.service.accounts.spec import AccountSpec
 from app.service.auth.request_context import RequestContext
-from app.service.charging.commit_queue import decide_command
+from app.service.charging.groups import decide_command
 from app.service.charging.loading import load_for
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache, save

@@ -102,6 +102,11 @@ class CostCache:
         by_key = {fingerprint(event): event for event in events}
         return {by_key[key]: curve for key, curve in self.find(tx, prices, by_key).items()}
 
+    def cached(self, prices: CostTable, events: Iterable[DpEvent]) -> dict[DpEvent, RdpCurve]:
+        """Get the cached ones of some curves."""
+        by_key = {(prices, fingerprint(event)): event for event in events}
+        return {by_key[key]: curve for key, curve in self._known.get_many(by_key).items()}
+
     def put_events(self, prices: CostTable, curves: Mapping[DpEvent, RdpCurve]) -> None:
         """Cache prices of the ledger."""
         self._known.put_many(((prices, fingerprint(event)), curve) for event, curve in curves.items())

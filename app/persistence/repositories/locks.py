@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, select, true
 
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
+from app.ledger.ids import number_of
+from app.persistence import pipeline
 from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts
 
@@ -31,6 +34,14 @@ _VERSIONS = select(accounts.c.id, accounts.c.version, accounts.c.updated_at, acc
 _READ = _VERSIONS.where(_OWN, _NAMED).order_by(accounts.c.depth, accounts.c.id)
 # Excludes writers, but not foreign keys that reference the rows (FOR NO KEY UPDATE).
 _LOCKED = _READ.with_for_update(key_share=True)
+_REQUIRED = pipeline.required(
+    "SELECT 1 FROM (SELECT id, version, updated_at FROM accounts"
+    " WHERE organisation_id = %(organisation)s AND id = ANY(%(ids)s::bigint[])"
+    " ORDER BY depth, id FOR NO KEY UPDATE) AS locked"
+    " JOIN unnest(%(ids)s::bigint[], %(versions)s::bigint[], %(times)s::timestamptz[])"
+    " AS seen (id, version, updated_at) USING (id, version, updated_at)",
+    "cardinality(%(ids)s::bigint[])",
+)
 _CHILDREN = _VERSIONS.where(_OWN, accounts.c.parent_id.in_(bindparam("of_accounts", expanding=True)))
 _STATES = select(
     accounts.c.id, accounts.c.path, accounts.c.quarantine_reason.is_not(None), accounts.c.limit_revision
@@ -54,6 +65,21 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
     """Lock accounts in the global order in a write transaction; otherwise just read them."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
     return [AccountVersion(*row) for row in tx.execute(_LOCKED if writes(tx) else _READ, asked)]
+
+
+def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int, datetime]]) -> None:
+    """Lock accounts in the global order in a pipeline on PostgreSQL, which fails unless they have these versions.
+
+    An account is given by its id, version and time of change: after a restore a version alone may repeat.
+    """
+    names, versions, times = zip(*seen, strict=True)
+    parameters = {
+        "organisation": number_of(organisation_id),
+        "ids": pipeline.numbers(map(number_of, names)),
+        "versions": pipeline.numbers(versions),
+        "times": pipeline.texts(times),
+    }
+    pipeline.execute(tx, _REQUIRED, parameters)
 
 
 def read_children(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:

@@ -1,46 +1,36 @@
 """Group commit: commands that arrive during a transaction form the next group.
 
-Only `commit_group` charges steps. Its order guarantees that no budget is exceeded:
-
-1. All accounts of all paths are locked in one global order before they are read.
-2. A cached account is used only if the locked row has the same version and time of change.
-3. Each command is decided on the state that the previous ones left.
-4. Decisions and balances are written in the same transaction, and responses are sent after its commit.
+Responses are sent after the commit of their group.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
 from opentelemetry.trace import Span
-from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError  # noqa: A004 - of its pool
 
-from app.accounting.errors import AccountingError
-from app.ledger.errors import LedgerError, LedgerUnavailableError
+from app.ledger.errors import LedgerUnavailableError
 from app.ledger.permissions import Permission
-from app.persistence.database import ALL_TENANTS, Database, error_summary
+from app.persistence.database import Database, error_summary
 from app.persistence.sqlite import WriteLockBusyError
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_revoked
-from app.service.charging.decision import decide
-from app.service.charging.loading import LoadRequest, load, load_missing
+from app.service.charging.groups import CommandResult, commit_group, preview
 from app.service.charging.requests import (
-    NotLoadedError,
     PathNotLockedError,
     PlanRevokedError,
     StepCommand,
     StepRequest,
     StepResult,
 )
-from app.service.charging.saving import LedgerCache, remember, save
-from app.service.charging.unit_of_work import UnitOfWork
+from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError
 from app.service.metrics import TRACES
 
@@ -54,12 +44,6 @@ MOST_GROUPS = 8
 MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """Maximum size of one transaction, in commands and in their step events."""
-
-NotReady = CostNotReadyError | PathNotLockedError | PlanRevokedError
-"""Prerequisite to meet before a command is repeated."""
-
-CommandResult = StepResult | LedgerError | AccountingError | NotReady
-"""Decision, error or missing prerequisite of a command."""
 
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
@@ -205,57 +189,6 @@ class CommitQueue:
                 pass
         work = partial(commit_group, self.db, self.memory, commands)
         return list(await asyncio.get_running_loop().run_in_executor(self._threads, self.db.retried, work))
-
-
-def commit_group(
-    db: Database, memory: LedgerCache, commands: Sequence[StepCommand], *, wait: bool = True
-) -> list[CommandResult]:
-    """Decide commands in order and commit the decisions in one transaction.
-
-    Each command has its own result; a failed one changes nothing. Only on SQLite may a group mix organisations.
-
-    Raises:
-        WriteLockBusyError: another writer is active and `wait` is false; nothing was done.
-        SQLAlchemyError: the database failed; the commit may have succeeded, and all commands can be repeated.
-    """
-    owners = [command.context.organisation_id for command in commands]
-    wanted: dict[str, list[LoadRequest]] = {}
-    for owner, command in zip(owners, commands, strict=True):
-        request = LoadRequest(command.request.run_id, command.request, command.needs_path)
-        wanted.setdefault(owner, []).append(request)
-    whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
-    with db.write(whose, wait=wait) as tx:
-        revision = db.revision(tx)
-        memory.begin(revision)
-        works = {owner: load(tx, memory, owner, wanted[owner]) for owner in sorted(wanted)}
-        outcomes = [
-            decide_command(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)
-        ]
-        save(tx, *works.values())
-    for work in works.values():
-        remember(memory, work, current=revision is not None)
-    memory.revision = revision and (revision[0] + 1, revision[1])
-    return outcomes
-
-
-def preview(db: Database, memory: LedgerCache, command: StepCommand) -> CommandResult:
-    """Decide a command without writing."""
-    owner, request = command.context.organisation_id, command.request
-    with db.read(owner) as tx:
-        wanted = [LoadRequest(request.run_id, request, command.needs_path)]
-        work = load(tx, memory.unvalidated(), owner, wanted)
-        return decide_command(tx, memory, work, command)
-
-
-def decide_command(tx: Connection, memory: LedgerCache, work: UnitOfWork, command: StepCommand) -> CommandResult:
-    """Decide a command, after loading rows that few decisions need."""
-    while True:
-        try:
-            return decide(work, command)
-        except NotLoadedError as missing:
-            load_missing(tx, memory, work, missing)
-        except (LedgerError, AccountingError, CostNotReadyError, PathNotLockedError, PlanRevokedError) as reason:
-            return reason
 
 
 def _next_group(lane: deque[_Waiting]) -> list[_Waiting]:

@@ -50,12 +50,21 @@ class LoadRequest:
     events: tuple[DpEvent, ...] = ()
 
 
-def load(tx: Connection, memory: LedgerCache, organisation_id: str, wanted: Sequence[LoadRequest]) -> UnitOfWork:
+def load(
+    tx: Connection,
+    memory: LedgerCache,
+    organisation_id: str,
+    wanted: Sequence[LoadRequest],
+    *,
+    trusting: bool = False,
+) -> UnitOfWork:
     """Load rows of existing runs, locked if the transaction writes.
 
-    Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003).
+    Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003). If `trusting`,
+    nobody else has written since the current ones of the cached rows were read or written.
     """
-    loader = _Loader(tx, memory, UnitOfWork(organisation_id, stored_costs=memory.stored_costs))
+    work = UnitOfWork(organisation_id, stored_costs=memory.stored_costs if trusting else set())
+    loader = _Loader(tx, memory, work, memory.current if trusting else set())
     keys = {each.steps.idempotency_key for each in wanted if each.steps is not None} - {None}
     if keys:
         idempotent_responses.lock_keys(tx, organisation_id, [str(key) for key in keys])
@@ -116,12 +125,15 @@ def find_limit_change(tx: Connection, organisation_id: str, account: Account) ->
 class _Loader:
     """The statements of one load, in their order.
 
-    `hinted` has the runs that had a reservation when they were last seen.
+    Args:
+        current: accounts whose cached rows, and those of their runs, need no validation.
+        hinted: runs that had a reservation when they were last seen.
     """
 
     tx: Connection
     memory: LedgerCache
     work: UnitOfWork
+    current: set[Key]
     hinted: set[str] = field(default_factory=set)
 
     def load_paths(self, run_ids: set[str]) -> None:
@@ -228,7 +240,7 @@ class _Loader:
     def _current_of(self, account_ids: Iterable[str]) -> list[Key]:
         """List the keys of cached rows that need no validation."""
         owner = self.work.organisation_id
-        return [(owner, each) for each in account_ids if (owner, each) in self.memory.current]
+        return [(owner, each) for each in account_ids if (owner, each) in self.current]
 
     def _runs(self, run_ids: Sequence[str]) -> list[Run]:
         """Get runs from the cache if they are current, else from the database."""

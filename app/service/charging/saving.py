@@ -21,6 +21,9 @@ from app.service.charging.unit_of_work import CostRule, UnitOfWork
 Key = tuple[str, str]
 """Organisation id and id of an object in it."""
 
+MOST_VALIDATED = 63
+"""Groups of an organisation that are validated after its rows were found to be others' again."""
+
 MOST_CURRENT = 20_000
 """Accounts and costs known to be current; more than are cached."""
 
@@ -46,8 +49,8 @@ class CachedRun:
 class LedgerCache:
     """Ledger data that is kept between transactions.
 
-    On SQLite, rows that this memory has written or read since anybody else wrote are current: they need not be read
-    again, not even their versions.
+    Rows that were written or read since anybody else is known to have written are current. On SQLite they need not be
+    read again, not even their versions; on PostgreSQL somebody may have written unnoticed (`groups`).
 
     Args:
         runs: a run never moves, and its reservation is a hint of what to lock.
@@ -56,8 +59,10 @@ class LedgerCache:
         plans: remaining plans of reservations; valid for one version of the run's account, which every use of a plan
             charges.
         revision: of the file after the last group; None on PostgreSQL, and before the first one.
-        current: accounts whose rows, and those of their runs, were read or written since anybody else has written.
+        current: accounts whose rows, and those of their runs, are current.
         stored_costs: costs of which the same is true, by organisation, relation and grid.
+        validating: groups of an organisation whose rows are to be validated before they are trusted again, and how many
+            were to be after the last one that should not have been.
     """
 
     runs: LruCache[Key, CachedRun] = field(default_factory=lambda: LruCache(16384))
@@ -67,22 +72,34 @@ class LedgerCache:
     revision: Revision | None = None
     current: set[Key] = field(default_factory=set)
     stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
+    validating: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, revision: Revision | None) -> None:
-        """Note the revision that a group begins with: only after the previous one's is everything still current."""
-        if revision is None or revision != self.revision or len(self.current) + len(self.stored_costs) > MOST_CURRENT:
+        """Note the revision that a group begins with: on SQLite, all is current only after the previous one's."""
+        written = revision is not None and revision != self.revision
+        if written or len(self.current) + len(self.stored_costs) > MOST_CURRENT:
             self.current.clear()
             self.stored_costs.clear()
         self.revision = None  # until the group is committed
 
-    def unvalidated(self) -> "LedgerCache":
-        """Share the cached rows with a reader, who does not know whether somebody has written since."""
-        return LedgerCache(self.runs, self.accounts, self.costs, self.plans)
+    def trusts(self, organisation_id: str) -> bool:
+        """Check whether the current rows of an organisation may be used before they are validated; count its groups."""
+        left, length = self.validating.get(organisation_id, (0, 0))
+        if left:
+            self.validating[organisation_id] = (left - 1, length)
+        return not left
+
+    def distrust(self, organisation_id: str) -> None:
+        """Validate the rows of the next groups: twice as many as last time, if rows are often another's."""
+        _, length = self.validating.get(organisation_id, (0, 0))
+        length = min(2 * length + 1, MOST_VALIDATED)
+        self.validating[organisation_id] = (length, length)
 
 
 def save(tx: Connection, *works: UnitOfWork) -> None:
     """Write all changes of units of work; rows of several organisations go in the same statements."""
     for work in works:
+        raise_threshold_alerts(work)
         _save_referenced(tx, work)
     decided = [entry for work in works for entry in work.decided]
     if decided:
@@ -107,7 +124,6 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
     if frozen:
         balances.freeze(tx, frozen)
     for work in works:
-        _raise_threshold_alerts(work)
         if work.alerts:
             alerts.add(tx, work.organisation_id, work.alerts)
 
@@ -139,7 +155,7 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
         reservations.add(tx, work.organisation_id, opened, reserved, now)
 
 
-def _raise_threshold_alerts(work: UnitOfWork) -> None:
+def raise_threshold_alerts(work: UnitOfWork) -> None:
     """Raise alerts for thresholds reached; the watermark makes most checks one comparison."""
     for account_id in sorted(work.changed):
         if work.accounts[account_id].charges:  # counts end before a threshold
@@ -154,17 +170,16 @@ def _raise_threshold_alerts(work: UnitOfWork) -> None:
         work.accounts[account_id] = CountedAccount(replace(record, watermark=watch))
 
 
-def remember(memory: LedgerCache, work: UnitOfWork, *, current: bool) -> None:
-    """Cache the rows of a committed unit of work; they are `current` if other writers would be noticed."""
+def remember(memory: LedgerCache, work: UnitOfWork) -> None:
+    """Cache the rows of a committed unit of work."""
     owner = work.organisation_id
     memory.accounts.put_many(
         ((owner, each), counted if counted.record.uncompacted is not None else _compacted(counted.record))
         for each, counted in work.accounts.items()
     )
-    if current:
-        memory.current.update((owner, each) for each in work.accounts)
-        if work.changed:
-            memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
+    memory.current.update((owner, each) for each in work.accounts)
+    if work.changed:
+        memory.stored_costs.update((owner, rule, event) for rule, costs in work.costs.items() for event in costs)
     memory.runs.put_many(((owner, run_id), CachedRun(work.paths[run_id], run)) for run_id, run in work.runs.items())
     if work.unlocked:
         known = memory.accounts.get_many([(owner, each) for each in work.unlocked])

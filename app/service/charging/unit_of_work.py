@@ -240,6 +240,12 @@ class UnitOfWork:
             self.move(after)
         return decision
 
+    @property
+    def only_charges(self) -> bool:
+        """Whether there are decisions to write, and nothing besides but the balances and states that they change."""
+        others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)
+        return bool(self.decided) and not any(others)
+
     def run_change(self, run_id: str) -> tuple[str, Run, Run]:
         """Get the owner of a run, and the run as it was loaded and as it is now."""
         return self.organisation_id, self.stored_runs[run_id], self.runs[run_id]

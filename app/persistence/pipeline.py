@@ -1,0 +1,184 @@
+"""Write transactions that PostgreSQL answers once: statements and COMMIT are sent without waiting for results.
+
+Source: https://www.postgresql.org/docs/current/libpq-pipeline-mode.html. After an error the server skips the rest, so
+that everything is done or nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from itertools import count
+from select import select
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from app.persistence.postgresql import GONE
+
+if TYPE_CHECKING:
+    import psycopg
+
+_PIPELINE: Final = "pipeline"
+_PREPARED: Final = "prepared"
+_PARAMETER: Final = re.compile(r"%\((\w+)\)s")
+_numbers = count()
+
+
+def required(rows: str, number: str) -> str:
+    """Build a statement that fails with a division by zero unless another one returns so many rows.
+
+    A client that sends further statements without waiting could not stop them otherwise.
+    """
+    return f"WITH found AS ({rows}) SELECT 1 / (count(*) = {number})::integer FROM found"  # noqa: S608 - our own text
+
+
+# Arrays as text: the driver takes ten times as long.
+def numbers(values: Iterable[int | float | None]) -> str:
+    """Write an array of numbers."""
+    return "{" + repr(list(values))[1:-1].replace("None", "NULL") + "}"
+
+
+def texts(values: Iterable[object]) -> str:
+    """Write an array of texts or times."""
+    return "{" + ",".join(["NULL" if value is None else _quoted(str(value)) for value in values]) + "}"
+
+
+def hashes(values: Iterable[bytes | str | None]) -> str:
+    """Write an array of bytes, given as they are or in hexadecimal digits."""
+    digits = ((value.hex() if isinstance(value, bytes) else value) for value in values)
+    return "{" + ",".join(["NULL" if each is None else f'"\\\\x{each}"' for each in digits]) + "}"
+
+
+def _quoted(text: str) -> str:
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def execute(connection: Connection, statement: str, parameters: Mapping[str, object]) -> None:
+    """Execute a statement without a result; in a pipeline, send it."""
+    pipeline: Pipeline | None = connection.get_execution_options().get(_PIPELINE)
+    if pipeline is None:
+        connection.exec_driver_sql(statement, parameters)
+        return
+    text, names = _numbered(statement)
+    pipeline.send(text, [str(parameters[name]).encode() for name in names])
+
+
+@lru_cache
+def _numbered(statement: str) -> tuple[bytes, Sequence[str]]:
+    """Rewrite a statement with numbered parameters; return their names in order."""
+    names = list(dict.fromkeys(_PARAMETER.findall(statement)))
+    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement).encode(), names
+
+
+@contextmanager
+def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
+    """Open a write transaction in a pipeline, committed on a clean exit.
+
+    None instead of a connection that may be broken: a usual transaction can tell whether anything was done.
+
+    Raises:
+        DBAPIError: a statement failed, and nothing was changed; if `connection_invalidated`, nobody knows.
+    """
+    with closing(engine.connect()) as connection:
+        pipeline = Pipeline(connection)
+        if pipeline.may_be_broken:
+            yield None
+            return
+        for statement in begin.split("; "):
+            pipeline.send(statement.encode())
+        yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
+        pipeline.send(b"COMMIT")
+        pipeline.finish()
+
+
+class Pipeline:
+    """A connection in libpq's pipeline mode, from the first statement to the end.
+
+    The driver's own pipelines wait after each statement until it is sent, which wakes up the server for each.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+        self._connection = connection
+        self._libpq = raw.pgconn
+        self._prepared: dict[bytes, bytes] = connection.info.setdefault(_PREPARED, {})
+        self._new: dict[bytes, bytes] = {}
+
+    @property
+    def may_be_broken(self) -> bool:
+        """Whether the server has said something unasked, such as that it leaves."""
+        return bool(select([self._libpq.socket], [], [], 0)[0])
+
+    def send(self, statement: bytes, values: Sequence[bytes] = ()) -> None:
+        """Queue a statement with numbered parameters, given as text; it is prepared once for a connection."""
+        if not self._libpq.pipeline_status:
+            self._libpq.enter_pipeline_mode()
+        name = self._prepared.get(statement) or self._new.get(statement)
+        if name is None:
+            name = self._new[statement] = b"epsilon_ledger_%d" % next(_numbers)
+            self._libpq.send_prepare(name, statement)
+        self._libpq.send_query_prepared(name, values)
+
+    def finish(self) -> None:
+        """Send all statements and wait for their results.
+
+        Raises:
+            DBAPIError: as `pipelined`.
+        """
+        from psycopg import Error, OperationalError  # noqa: PLC0415 - a service on SQLite does not need the driver
+
+        try:
+            self._libpq.pipeline_sync()
+            error = self._first_error()
+            if error is None:
+                self._libpq.exit_pipeline_mode()
+        except OperationalError as broken:
+            error = broken
+        if error is None:
+            self._prepared.update(self._new)
+            return
+        lost = self._is_broken or error.sqlstate in GONE
+        self._connection.invalidate()  # its transaction is still open
+        raise DBAPIError.instance(
+            *("COMMIT", None, error, Error),
+            hide_parameters=True,
+            connection_invalidated=lost,
+            dialect=self._connection.dialect,
+        ) from error
+
+    @property
+    def _is_broken(self) -> bool:
+        from psycopg.pq import ConnStatus  # noqa: PLC0415 - as said
+
+        return self._libpq.status == ConnStatus.BAD
+
+    def _first_error(self) -> "psycopg.Error | None":
+        """Read all results; the first failure is the reason of the others."""
+        from psycopg.errors import error_from_result  # noqa: PLC0415 - as said
+        from psycopg.pq import ExecStatus  # noqa: PLC0415 - as said
+
+        error = None
+        self._flush()
+        while not self._is_broken or error is None:
+            while self._libpq.is_busy():
+                select([self._libpq.socket], [], [])
+                self._libpq.consume_input()
+            result = self._libpq.get_result()
+            if result is None:  # after each statement's results
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                break
+            if result.status == ExecStatus.FATAL_ERROR and error is None:
+                error = error_from_result(result)
+        return error
+
+    def _flush(self) -> None:
+        """Send what is queued, and read meanwhile: the server may wait for that."""
+        while self._libpq.flush():
+            readable, _, _ = select([self._libpq.socket], [self._libpq.socket], [])
+            if readable:
+                self._libpq.consume_input()
