@@ -8,13 +8,14 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from app.ledger.errors import InvalidInputError, LedgerUnavailableError
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql, sqlite
 from app.persistence.clock import Clock, Reading
+from app.persistence.engines import begin, open_engine
 from app.persistence.pipeline import pipelined
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.sqlite_writer import Revision, SqliteWriter
@@ -64,13 +65,13 @@ class Database:
     def __init__(
         self, url: str, pool_size: int = POOL_SIZE, called: str = URL_SETTING, *, read_only: bool = False
     ) -> None:
-        self.engine = open_engine(url, pool_size, called, read_only=read_only)
+        self.engine = open_engine(url, pool_size, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
         is_file = self.engine.dialect.name == "sqlite"
         self.dialect: Literal["sqlite", "postgresql"] = "sqlite" if is_file else "postgresql"
         self._trials = self.engine
         if is_file:
             self._trials = sqlite.open_engine(self.engine.url, TRIAL_SECONDS, called, keeping=False)
-            event.listen(self._trials, "begin", _begin)
+            event.listen(self._trials, "begin", begin)
         self.clock = Clock(self._read_clock if self.dialect == "postgresql" else None)
         self._writer = SqliteWriter(self.engine) if is_file else None
 
@@ -85,11 +86,11 @@ class Database:
 
         A `patient` one has no time limit, for reading the whole ledger, and escapes invalid UTF-8.
         """
-        begin = sqlite.READ
+        statement = sqlite.READ
         if self.dialect == "postgresql":
-            begin = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, tenant)
+            statement = _narrowed(postgresql.PATIENT_READ if patient else postgresql.READ, tenant)
         escapes = sqlite.any_text if patient and self.dialect == "sqlite" else nullcontext
-        with closing(self._begun(begin, writes=False)) as connection, escapes(connection):
+        with closing(self._begun(statement, writes=False)) as connection, escapes(connection):
             yield connection
 
     @contextmanager
@@ -215,9 +216,9 @@ class Database:
         Raise WriteLockBusyError if other threads are busy. On SQLite it has its own connection, whose writes reach the
         log without a commit.
         """
-        begin = _write_statement(self.dialect, organisation_id)
+        statement = _write_statement(self.dialect, organisation_id)
         with self._turn(TRIAL_SECONDS), closing(self._trials.connect()) as connection:
-            connection.execution_options(begin=begin, writes=True).begin()
+            connection.execution_options(begin=statement, writes=True).begin()
             yield connection
 
     def _read_clock(self) -> Reading:
@@ -257,9 +258,9 @@ class Database:
         finally:
             lock.release()
 
-    def _begun(self, begin: str, *, writes: bool) -> Connection:
+    def _begun(self, statement: str, *, writes: bool) -> Connection:
         """Begin a transaction on a connection of the pool, or on a new one if that has died."""
-        connection = self.engine.connect().execution_options(begin=begin, writes=writes)
+        connection = self.engine.connect().execution_options(begin=statement, writes=writes)
         try:
             connection.begin()
         except BaseException as error:
@@ -268,33 +269,9 @@ class Database:
                 raise
         else:
             return connection
-        connection = self.engine.connect().execution_options(begin=begin, writes=writes)
+        connection = self.engine.connect().execution_options(begin=statement, writes=writes)
         connection.begin()
         return connection
-
-
-def open_engine(url: str, pool_size: int, called: str, *, read_only: bool) -> Engine:
-    """Create the engine of a `Database`, whose transactions begin explicitly."""
-    right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):  # its message may contain a part of a password
-        raise InvalidInputError(f"{called} is not a database URL; {right}") from None
-    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
-        engine = sqlite.open_engine(parsed, LOCK_TIMEOUT_SECONDS, called, read_only=read_only)
-    elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
-        engine = postgresql.open_engine(parsed, pool_size, LOCK_TIMEOUT_SECONDS, called)
-    else:
-        raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _begin(connection: Connection) -> None:
-    """Begin a transaction by the statement in the execution options, which determines its kind; none if it is empty."""
-    statement = connection.get_execution_options().get("begin", "BEGIN")
-    if statement:
-        connection.exec_driver_sql(statement)
 
 
 def error_summary(error: Exception) -> str:

@@ -28,8 +28,8 @@ WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 UNIQUE_VIOLATION: Final = "23505"
 RACES_LOST: Final = frozenset({UNIQUE_VIOLATION, "40001", "40P01", "55P03", "22012"})
-"""Unique violation, serialization failure, deadlock, lock timeout, and division by zero, by which `pipeline.required` fails:
-another transaction was faster."""
+"""Unique violation, serialization failure, deadlock, lock timeout, division by zero (see `pipeline.required`): another
+transaction was faster."""
 
 GONE: Final = frozenset({"25006", "25P03", "57P01", "57P02", "57P03", "57P05"})
 """The server is read-only, shuts down, or ended the session: its connections are useless."""

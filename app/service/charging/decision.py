@@ -7,14 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
-from app.accounting.curves import RdpCurve
 from app.accounting.events import fingerprint as event_fingerprint
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
-from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, reading_of, record
+from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, record
 from app.ledger.counting import admit_by_counting
-from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.decisions import Decision
 from app.ledger.errors import InvalidInputError
-from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
@@ -23,15 +21,7 @@ from app.ledger.policy_checks import (
     require_steps,
     sources_of,
 )
-from app.ledger.reservations import (
-    Reservation,
-    Shortfall,
-    count_covered,
-    has_lapsed,
-    is_revoked,
-    remaining_items,
-    take,
-)
+from app.ledger.reservations import count_covered, has_lapsed
 from app.ledger.runs import (
     TERMINAL,
     Run,
@@ -48,12 +38,12 @@ from app.service.charging.requests import (
     NotLoadedError,
     OnExceed,
     PathNotLockedError,
-    PlanRevokedError,
     StepCommand,
     StepRequest,
     StepResult,
-    refusal_details,
+    new_decision,
 )
+from app.service.charging.reserved_steps import charge_reserved, take_reserved
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import price_steps, require_planned
 
@@ -102,9 +92,9 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
             return StepResult(counted, replayed=False)
     path = work.path(request.run_id)
     if plan is not None and not has_lapsed(plan, command.context.lapsed_by):
-        taken, covered = _taken(command, plan, steps)
+        taken, covered = take_reserved(command, plan, steps)
         if taken is not None:
-            return StepResult(_under_reservation(work, command, run, taken, covered, fingerprint), replayed=False)
+            return StepResult(charge_reserved(work, command, run, taken, covered, fingerprint), replayed=False)
     if path is None:
         raise PathNotLockedError
     return StepResult(_by_the_accounts(work, command, run, path, steps, fingerprint), replayed=False)
@@ -138,63 +128,6 @@ def _digest(run_id: str, items: tuple[tuple[str, int], ...], mode: Mode, on_exce
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _taken(
-    command: StepCommand, plan: Reservation, steps: tuple[StepEvent, ...]
-) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
-    """Take the steps, truncated if allowed, out of the run's reservation.
-
-    Raises:
-        PlanRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
-    """
-    taken = take(plan, steps, command.context.lapsed_by)
-    if isinstance(taken, Shortfall) and plan.steps_revoked:
-        covered = count_covered(plan, steps)
-        if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
-            raise PlanRevokedError(plan.id)
-        if covered and command.request.on_exceed is OnExceed.TRUNCATE:
-            steps = first_steps(steps, covered)
-            taken = take(plan, steps, command.context.lapsed_by)
-    return (None if isinstance(taken, Shortfall) else taken), steps
-
-
-def _under_reservation(
-    work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], fingerprint: str
-) -> Decision:
-    """Charge reserved steps: only the run's own account changes, from held to spent."""
-    path = [work.record(at).account for at in work.paths[run.account_id]]
-    require_open(path, command.context.now)
-    own = path[-1]
-    priced = price_steps(own, steps, work.costs_of(own), command.context.costs)
-    cost = total_cost(priced)
-    exact = _is_exact(work, own, taken)
-    held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
-    after = own.settle_hold(cost, held)
-    remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
-    outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
-    decision = _decision(command, run, steps, fingerprint, outcome, taken.id)
-    work.take(taken)
-    if exact:
-        work.charge((after,), priced, command.context.now, from_held=True)
-    else:
-        work.change((after,), command.context.now)
-    return work.append(run, decision, work.find_deviations(run, steps, command.context.now))
-
-
-def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
-    """Check whether the loaded costs show that subtraction leaves the exact hold of a plan."""
-    costs = work.costs_of(own)
-    left = (costs[item.event] for item in taken.items if item.unused and item.event in costs)
-    return is_exact(own.held, left)
-
-
-def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reservation) -> RdpCurve:
-    """Sum the costs of the rest of a plan."""
-    if taken.run_id not in work.costed_plans:
-        raise NotLoadedError(own, taken)
-    priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
-    return total_cost(priced) if priced else zero_curve(own.grid_version)
-
-
 def _by_counting(
     work: UnitOfWork, command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str
 ) -> Decision | None:
@@ -211,7 +144,7 @@ def _by_counting(
     outcome = admit_by_counting(path, PricedStep(step, curve))
     if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
         return None
-    decision = _decision(command, run, steps, fingerprint, outcome)
+    decision = new_decision(command, run, steps, fingerprint, outcome)
     work.count(path, step.count, now)
     return work.append(run, decision, work.find_deviations(run, steps, now))
 
@@ -245,8 +178,8 @@ def _by_the_accounts(
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
-        return work.append(run, _decision(command, run, steps, fingerprint, outcome))
-    decision = _decision(command, run, steps, fingerprint, outcome)
+        return work.append(run, new_decision(command, run, steps, fingerprint, outcome))
+    decision = new_decision(command, run, steps, fingerprint, outcome)
     if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)
     work.charge(outcome.accounts, priced, now)
@@ -291,41 +224,3 @@ def _raise_alerts(work: UnitOfWork, run: Run, charged: Admission, now: datetime)
             return
         work.alerts.append(overdrawn_alert(own, charged.binding, now))
     work.alerts.append(exhausted_alert(charged.binding, own, now))
-
-
-def _decision(
-    command: StepCommand,
-    run: Run,
-    steps: tuple[StepEvent, ...],
-    fingerprint: str,
-    outcome: Admission | Refusal,
-    reservation_id: str | None = None,
-) -> Decision:
-    """Build the decision; appending it to the chain adds the hash."""
-    request = command.request
-    details, remaining = None, None
-    kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
-    if isinstance(outcome, Refusal):
-        kind, details = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
-    elif not outcome.overdrawn:
-        remaining = outcome.steps_remaining
-    return Decision(
-        run_id=run.account_id,
-        position=run.decisions,
-        attempt=run.attempt,
-        outcome=kind,
-        steps=steps,
-        first_step=run.next_step,
-        step_count=sum(step.count for step in steps),
-        requested_count=sum(count for _, count in request.items),
-        reading=outcome.reading,
-        steps_remaining=remaining,
-        binding_account_id=outcome.binding.id,
-        binding_account_path=outcome.binding.path,
-        refusal_details=details,
-        request_fingerprint=fingerprint,
-        idempotency_key=request.idempotency_key,
-        reservation_id=reservation_id,
-        created_at=command.context.now,
-        actor=command.context.actor,
-    )

@@ -1,5 +1,6 @@
 """Requests for steps, their commands in the commit queue, the results, and the numbers of a refusal."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,9 +10,10 @@ from typing import Any
 from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account, StepEvent
-from app.ledger.admission import LimitChange, Refusal
-from app.ledger.decisions import Decision
+from app.ledger.admission import Admission, LimitChange, Refusal
+from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.reservations import Reservation
+from app.ledger.runs import Run
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
 
@@ -93,6 +95,44 @@ class NotLoadedError(Exception):
         super().__init__("rows must be loaded first")
         self.account = account
         self.plan = plan
+
+
+def new_decision(
+    command: StepCommand,
+    run: Run,
+    steps: tuple[StepEvent, ...],
+    fingerprint: str,
+    outcome: Admission | Refusal,
+    reservation_id: str | None = None,
+) -> Decision:
+    """Build the decision; appending it to the chain adds the hash."""
+    request = command.request
+    details, remaining = None, None
+    kind = DecisionOutcome.REPORTED if request.mode is Mode.REPORT else DecisionOutcome.ADMITTED
+    if isinstance(outcome, Refusal):
+        kind, details = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
+    elif not outcome.overdrawn:
+        remaining = outcome.steps_remaining
+    return Decision(
+        run_id=run.account_id,
+        position=run.decisions,
+        attempt=run.attempt,
+        outcome=kind,
+        steps=steps,
+        first_step=run.next_step,
+        step_count=sum(step.count for step in steps),
+        requested_count=sum(count for _, count in request.items),
+        reading=outcome.reading,
+        steps_remaining=remaining,
+        binding_account_id=outcome.binding.id,
+        binding_account_path=outcome.binding.path,
+        refusal_details=details,
+        request_fingerprint=fingerprint,
+        idempotency_key=request.idempotency_key,
+        reservation_id=reservation_id,
+        created_at=command.context.now,
+        actor=command.context.actor,
+    )
 
 
 def refusal_payload(refusal: Refusal, plan: Sequence[StepEvent]) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""Engines for the URLs of databases."""
+
+from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+from app.ledger.errors import InvalidInputError
+from app.persistence import postgresql, sqlite
+
+
+def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_only: bool) -> Engine:
+    """Create the engine of a `Database`, whose transactions begin explicitly.
+
+    Args:
+        url: of a SQLite file or a PostgreSQL database.
+        pool_size: greatest number of connections to PostgreSQL.
+        patience: seconds to wait for a connection, or for a writer of the file.
+        called: the setting of the URL in error messages.
+        read_only: whether the file may be on a read-only disk.
+
+    Raises:
+        InvalidInputError: the URL names neither.
+    """
+    right = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE."
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # its message may contain a part of a password
+        raise InvalidInputError(f"{called} is not a database URL; {right}") from None
+    if parsed.drivername in {"sqlite", "sqlite+pysqlite"}:
+        engine = sqlite.open_engine(parsed, patience, called, read_only=read_only)
+    elif parsed.drivername in {"postgresql", "postgresql+psycopg"}:
+        engine = postgresql.open_engine(parsed, pool_size, patience, called)
+    else:
+        raise InvalidInputError(f"{called} names {parsed.drivername}, which this version does not support; {right}")
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction by the statement in the execution options, which determines its kind; none if it is empty."""
+    statement = connection.get_execution_options().get("begin", "BEGIN")
+    if statement:
+        connection.exec_driver_sql(statement)

@@ -1,0 +1,70 @@
+"""Charge steps to the reservation of their run, which holds their cost on every account of its path."""
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
+from app.ledger.admission import Admission, first_steps, reading_of
+from app.ledger.decisions import Decision
+from app.ledger.parallel_exposure import is_exact, without
+from app.ledger.policy_checks import require_open
+from app.ledger.reservations import Reservation, Shortfall, count_covered, is_revoked, remaining_items, take
+from app.ledger.runs import Run
+from app.service.charging.requests import NotLoadedError, OnExceed, PlanRevokedError, StepCommand, new_decision
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.costing import price_steps
+
+
+def take_reserved(
+    command: StepCommand, plan: Reservation, steps: tuple[StepEvent, ...]
+) -> tuple[Reservation | None, tuple[StepEvent, ...]]:
+    """Take the steps, truncated if allowed, out of the run's reservation.
+
+    Raises:
+        PlanRevokedError: a lowered limit has cancelled the steps; the reservation must be closed first.
+    """
+    taken = take(plan, steps, command.context.lapsed_by)
+    if isinstance(taken, Shortfall) and plan.steps_revoked:
+        covered = count_covered(plan, steps)
+        if not covered and is_revoked(plan, steps[0]) and command.ends_plan:
+            raise PlanRevokedError(plan.id)
+        if covered and command.request.on_exceed is OnExceed.TRUNCATE:
+            steps = first_steps(steps, covered)
+            taken = take(plan, steps, command.context.lapsed_by)
+    return (None if isinstance(taken, Shortfall) else taken), steps
+
+
+def charge_reserved(
+    work: UnitOfWork, command: StepCommand, run: Run, taken: Reservation, steps: tuple[StepEvent, ...], fingerprint: str
+) -> Decision:
+    """Charge reserved steps: only the run's own account changes, from held to spent."""
+    path = [work.record(at).account for at in work.paths[run.account_id]]
+    require_open(path, command.context.now)
+    own = path[-1]
+    priced = price_steps(own, steps, work.costs_of(own), command.context.costs)
+    cost = total_cost(priced)
+    exact = _is_exact(work, own, taken)
+    held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
+    after = own.settle_hold(cost, held)
+    remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
+    outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
+    decision = new_decision(command, run, steps, fingerprint, outcome, taken.id)
+    work.take(taken)
+    if exact:
+        work.charge((after,), priced, command.context.now, from_held=True)
+    else:
+        work.change((after,), command.context.now)
+    return work.append(run, decision, work.find_deviations(run, steps, command.context.now))
+
+
+def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
+    """Check whether the loaded costs show that subtraction leaves the exact hold of a plan."""
+    costs = work.costs_of(own)
+    left = (costs[item.event] for item in taken.items if item.unused and item.event in costs)
+    return is_exact(own.held, left)
+
+
+def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reservation) -> RdpCurve:
+    """Sum the costs of the rest of a plan."""
+    if taken.run_id not in work.costed_plans:
+        raise NotLoadedError(own, taken)
+    priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
+    return total_cost(priced) if priced else zero_curve(own.grid_version)
