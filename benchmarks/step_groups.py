@@ -27,7 +27,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.charging import commit_queue
+from app.service.charging import groups
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
 from benchmarks.servers import EVENT
@@ -76,9 +76,9 @@ class Groups:
         seconds: dict[str, float] = defaultdict(float)
         with ExitStack() as stack:
             for name in STAGES:
-                stack.enter_context(patch.object(commit_queue, name, timed(getattr(commit_queue, name), seconds, name)))
+                stack.enter_context(patch.object(groups, name, timed(getattr(groups, name), seconds, name)))
             began = process_time()
-            outcomes = commit_queue.commit_group(self.database, self._memory, commands)
+            outcomes = groups.commit_group(self.database, self._memory, commands)
             whole = process_time() - began
         assert all(isinstance(each, StepResult) and each.decision.admitted for each in outcomes), outcomes
         return {**seconds, "begin and commit": whole - sum(seconds.values()), "total": whole}
@@ -110,14 +110,14 @@ def timed(function: Callable[..., object], seconds: dict[str, float], name: str)
 def measured(steps: int, runs: int, kinds: int, rounds: int) -> tuple[dict[str, float], float]:
     """Return microseconds a step by stage, and bytes of log a step."""
     with tempfile.TemporaryDirectory() as folder:
-        groups = Groups(Path(folder), runs, kinds)
-        with closing(groups.database.engine.raw_connection()) as watching:  # the log is kept while somebody reads
+        ledger = Groups(Path(folder), runs, kinds)
+        with closing(ledger.database.engine.raw_connection()) as watching:  # the log is kept while somebody reads
             for _ in range(WARM_ROUNDS):
-                groups.committed(groups.commands(steps))
+                ledger.committed(ledger.commands(steps))
             watching.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            times = [groups.committed(groups.commands(steps)) for _ in range(rounds)]
-            size = groups.log.stat().st_size
-        groups.database.dispose()
+            times = [ledger.committed(ledger.commands(steps)) for _ in range(rounds)]
+            size = ledger.log.stat().st_size
+        ledger.database.dispose()
     per_step = {name: median(each[name] for each in times) / steps * 1e6 for name in times[0]}
     return per_step, size / rounds / steps
 

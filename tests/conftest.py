@@ -124,8 +124,10 @@ ON_BOTH = {
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""
 
 
-def _kinds(module: Path) -> list[object]:
-    on_postgresql = pytest.param("postgresql", marks=pytest.mark.postgresql)
+def _kinds(test: pytest.Function) -> list[object]:
+    module, on_postgresql = test.path, pytest.param("postgresql", marks=pytest.mark.postgresql)
+    if test.get_closest_marker("postgresql"):
+        return [on_postgresql]
     modules = ON_BOTH.get(module.parent.name, set())
     return ["sqlite", on_postgresql] if modules is None or module.stem.removeprefix("test_") in modules else ["sqlite"]
 
@@ -159,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
-        kinds = _kinds(metafunc.definition.path)
+        kinds = _kinds(metafunc.definition)
         metafunc.parametrize("database_kind", kinds, indirect=True, scope="module")
 
 

@@ -8,12 +8,12 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy import Engine, event
 
 from app.service import reservations
-from app.service.charging import commit_queue
+from app.service.charging import groups
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALLED_IN = ((commit_queue, "decide"), (reservations, "hold_plan"))
+CALLED_IN = ((groups, "decide"), (reservations, "hold_plan"))
 """Every decision of the service, where it is called."""
 
 _here = threading.local()

@@ -88,11 +88,15 @@ def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
         if pipeline.may_be_broken:
             yield None
             return
-        for statement in begin.split("; "):
-            pipeline.send(statement.encode())
-        yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
-        pipeline.send(b"COMMIT")
-        pipeline.finish()
+        try:
+            for statement in begin.split("; "):
+                pipeline.send(statement.encode())
+            yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
+            pipeline.send(b"COMMIT")
+            pipeline.finish()
+        except BaseException:
+            connection.invalidate()  # its transaction may still be open
+            raise
 
 
 class Pipeline:
@@ -142,7 +146,6 @@ class Pipeline:
             self._prepared.update(self._new)
             return
         lost = self._is_broken or error.sqlstate in GONE
-        self._connection.invalidate()  # its transaction is still open
         raise DBAPIError.instance(
             *("COMMIT", None, error, Error),
             hide_parameters=True,

@@ -229,7 +229,7 @@ def test_a_session_that_is_ended_at_work_is_503_and_the_repetition_is_decided_on
             save(tx, *works)
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.service.charging.commit_queue.save", save_and_die)
+        patched.setattr("app.service.charging.groups.save", save_and_die)
         reply = ledger.post(f"/v1/runs/{run}/steps", {"first_step": 1}, Idempotency_Key="k-1")
     assert (reply.status_code, reply.json()["code"]) == (503, "ledger_unavailable")
     assert int(reply.headers["retry-after"]) >= 1

@@ -9,7 +9,7 @@ from sqlalchemy import event
 from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
 from app.persistence.database import Database
 from app.persistence.sqlite import WriteLockBusyError
-from app.service.charging import commit_queue
+from app.service.charging import groups
 from app.service.charging.commit_queue import preview
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
@@ -48,9 +48,10 @@ def test_a_file_is_read_again_only_if_somebody_else_has_written(ledger: Ledger) 
     runner.charged(request(run))
     reads = Reads(ledger.database)
     usual = reads.during(lambda: runner.once(request(run)))
-    assert (usual == 0) is (ledger.database.dialect == "sqlite")  # on PostgreSQL others may have locked the rows
+    assert usual == 0
     other = another(ledger)
-    assert reads.during(lambda: runner.once(request(run))) > 0
+    again = reads.during(lambda: runner.once(request(run)))
+    assert (again > 0) is (ledger.database.dialect == "sqlite")  # PostgreSQL compares the versions of the rows
     assert reads.during(lambda: runner.once(request(run))) == usual
     assert reads.during(lambda: runner.once(request(run), request(other))) > usual
     assert reads.during(lambda: runner.once(request(run), request(other))) == usual
@@ -124,12 +125,13 @@ def test_after_a_failed_group_everything_is_read_again(ledger: Ledger, monkeypat
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_queue, "save", fail)
+        patch.setattr(groups, "save", fail)
         with pytest.raises(OSError, match="disk"):
             runner.once(request(run))
     assert runner.memory.revision is None  # by itself, although the connection is replaced, too
     reads = Reads(ledger.database)
-    assert reads.during(lambda: runner.once(request(run))) > 0
+    again = reads.during(lambda: runner.once(request(run)))
+    assert (again > 0) is (ledger.database.dialect == "sqlite")  # PostgreSQL compares the versions of the rows
     assert runner.charged(request(run)).steps_remaining == left - 2
     assert sound(ledger)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 
 from app.ledger.errors import SequenceConflictError
 from app.persistence.database import NO_TENANT
-from app.service.charging import commit_queue
+from app.service.charging import groups
 from app.service.charging.requests import StepCommand, StepResult
 from app.service.charging.unit_of_work import UnitOfWork
 from tests.conftest import Ledger
@@ -40,8 +40,8 @@ def test_a_unit_of_work_has_no_connection(ledger: Ledger, monkeypatch: pytest.Mo
         seen.extend(getattr(work, each.name) for each in fields(work))
         return decide(work, command)
 
-    decide: Callable[[UnitOfWork, StepCommand], StepResult] = vars(commit_queue)["decide"]
-    monkeypatch.setattr(commit_queue, "decide", look)
+    decide: Callable[[UnitOfWork, StepCommand], StepResult] = vars(groups)["decide"]
+    monkeypatch.setattr(groups, "decide", look)
     CommandRunner(ledger).charged(request(run))
     assert seen
     assert not any(isinstance(each, Connection | Engine) for each in seen)

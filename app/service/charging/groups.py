@@ -8,7 +8,7 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 4. Decisions and balances are written in the same transaction.
 
 PostgreSQL answers once for a group whose rows are all cached: it is decided first, and the transaction fails if a
-locked row is another one (ADR 0034).
+locked row is another one (ADR 0035).
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def commit_group(
         request = LoadRequest(command.request.run_id, command.request, command.needs_path)
         wanted.setdefault(owner, []).append(request)
     whose = next(iter(wanted)) if len(wanted) == 1 else ALL_TENANTS
-    if db.dialect == "postgresql":
+    if db.dialect == "postgresql" and len(wanted) == 1:
         recalled = _commit_recalled(db, memory, str(whose), wanted[str(whose)], commands)
         if recalled is not None:
             return recalled

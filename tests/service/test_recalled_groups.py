@@ -1,0 +1,199 @@
+"""Groups that PostgreSQL decides in one round trip: they commit only if the cached rows were still the same."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import update
+
+from app.ledger.errors import AccountQuarantinedError, LedgerUnavailableError, SequenceGapError
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import balances, raw_rows
+from app.persistence.tables import accounts
+from app.service.charging import groups
+from app.service.charging.requests import StepResult
+from app.service.charging.saving import MOST_VALIDATED, LedgerCache
+from app.service.verification import verify
+from tests import postgres
+from tests.conftest import Ledger
+from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture
+def recalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each group whether it was committed on cached rows."""
+    seen: list[bool] = []
+    commit: Callable[..., object] = vars(groups)["_commit_recalled"]
+
+    def look(*given: object) -> object:
+        outcomes = commit(*given)
+        seen.append(outcomes is not None)
+        return outcomes
+
+    monkeypatch.setattr(groups, "_commit_recalled", look)
+    return seen
+
+
+@pytest.fixture
+def ready(ledger: Ledger, recalled: list[bool]) -> Iterator[tuple[str, CommandRunner]]:
+    """A run whose rows are cached; everything is sound in the end."""
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    recalled.clear()
+    yield run, runner
+    assert not verify(ledger.database).unproven
+
+
+def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+    run, runner = ready
+    outcomes = [runner.once(request(run, first=step), request(run, first=step + 1)) for step in (1, 3, 5)]
+    steps = [each.decision.first_step for group in outcomes for each in group if isinstance(each, StepResult)]
+    assert (steps, recalled) == ([1, 2, 3, 4, 5, 6], [True] * 3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"key": "k"},
+        {"mode": "report"},
+        {"first": 0},
+        {"attempt": 2, "first": 1},
+        {"on_exceed": "truncate", "items": (LOUD, 10**6)},
+        {"items": (QUIET, 1)},
+        {"items": (LOUD, 10**6)},
+    ],
+    ids=["a key", "a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
+)
+def test_others_are_not(ready: tuple[str, CommandRunner], recalled: list[bool], asked: dict[str, object]) -> None:
+    run, runner = ready
+    items = [asked["items"]] if "items" in asked else []
+    runner.group(request(run, *items, **{name: value for name, value in asked.items() if name != "items"}))  # type: ignore[arg-type]
+    assert recalled == [False]
+
+
+def test_a_failed_command_is_judged_by_rows_that_were_required(
+    ready: tuple[str, CommandRunner], recalled: list[bool]
+) -> None:
+    run, runner = ready
+    charged, gap = runner.once(request(run), request(run, first=9))
+    assert isinstance(charged, StepResult)
+    assert isinstance(gap, SequenceGapError)
+    [alone] = runner.once(request(run, first=9))
+    assert isinstance(alone, SequenceGapError)
+    assert recalled == [True, False]  # nothing is required where nothing is written
+
+
+def test_a_row_that_is_another_is_read_again(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    other = CommandRunner(ledger)
+    assert other.charged(request(run)).first_step == 1
+    assert runner.charged(request(run)).first_step == 2
+    assert recalled == [False, False]
+    assert runner.charged(request(run)).first_step == 3
+    assert runner.charged(request(run)).first_step == 4
+    assert recalled == [False, False, False, True]  # one more was validated
+
+
+def test_a_quarantine_needs_no_luck(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
+    run, runner = ready
+    team = runner.path(run)[1].id
+    with ledger.database.write(ALL_TENANTS) as tx:
+        raw_rows.set_quarantine(tx, runner.organisation_id, {team: "its balance is unproven"}, runner.call().now)
+    [outcome] = runner.once(request(run))
+    assert isinstance(outcome, AccountQuarantinedError)
+    with ledger.database.write(ALL_TENANTS) as tx:
+        raw_rows.set_quarantine(tx, runner.organisation_id, {team: None}, runner.call().now)
+
+
+def test_a_refusal_elsewhere_changes_the_head_of_the_chain(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    """No account has a new version then."""
+    run, runner = ready
+    assert not CommandRunner(ledger).charged(request(run, (LOUD, 10**6))).admitted
+    assert runner.charged(request(run)).position == 2
+    assert recalled == [False, False]
+
+
+def test_whoever_waits_for_a_lock_sees_what_was_committed_meanwhile(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    with ThreadPoolExecutor(1) as pool:
+        with ledger.database.write(ALL_TENANTS) as tx:
+            tx.execute(
+                update(accounts).where(accounts.c.path == "mimic/icu-team").values(version=accounts.c.version + 1)
+            )
+            waiting = pool.submit(runner.once, request(run))
+            threading.Event().wait(0.3)
+            assert not waiting.done()
+        [outcome] = waiting.result(30)
+    assert isinstance(outcome, StepResult)
+    assert outcome.decision.admitted
+    assert recalled == [False]
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    runner.once(request(run))
+    assert postgres.shared().terminate_backends(str(ledger.database.engine.url.database)) > 0
+    [outcome] = runner.once(request(run))
+    assert isinstance(outcome, StepResult)
+    assert outcome.decision.first_step == 2
+    assert recalled == [True, False]
+
+
+def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
+    ready: tuple[str, CommandRunner], ledger: Ledger
+) -> None:
+    run, runner = ready
+    other = Database(ledger.database.engine.url.render_as_string(hide_password=False))
+    with ThreadPoolExecutor(1) as pool, other.write(ALL_TENANTS) as tx:
+        tx.execute(update(accounts).where(accounts.c.path == "mimic/icu-team").values(version=accounts.c.version))
+        waiting = pool.submit(runner.once, request(run))
+        threading.Event().wait(0.3)
+        assert not waiting.done()
+        tx.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        with pytest.raises(LedgerUnavailableError, match="may or may not"):
+            waiting.result(30)
+    other.dispose()
+    assert runner.charged(request(run)).first_step == 1
+
+
+def test_a_fault_in_the_program_leaves_a_clean_connection(
+    ready: tuple[str, CommandRunner], recalled: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, runner = ready
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(balances, "save", fail)  # after other statements were sent
+        with pytest.raises(ZeroDivisionError):
+            runner.once(request(run))
+    assert runner.charged(request(run)).first_step == 1
+    assert recalled == [True]
+
+
+def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
+    memory, lengths = LedgerCache(), []
+    for _ in range(8):
+        assert memory.trusts("org")
+        memory.distrust("org")
+        assert memory.trusts("other")
+        lengths.append(0)
+        while not memory.trusts("org"):
+            lengths[-1] += 1
+    assert lengths == [1, 3, 7, 15, 31, 63, 63, 63]
+    assert max(lengths) == MOST_VALIDATED
