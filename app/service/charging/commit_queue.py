@@ -1,12 +1,12 @@
 """Group commit: commands that arrive during a transaction form the next group.
 
-Responses are sent after the commit of their group.
+Results are handed on after the commit of their group.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from app.persistence.sqlite import WriteLockBusyError
 from app.service import metrics
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_revoked
-from app.service.charging.groups import CommandResult, commit_group, preview
+from app.service.charging.groups import CommandResult, NotReady, commit_group, preview
 from app.service.charging.requests import (
     PathNotLockedError,
     PlanRevokedError,
@@ -45,6 +45,9 @@ MOST_COMMANDS = 256
 MOST_ITEMS = 4000
 """Maximum size of one transaction, in commands and in their step events."""
 
+Done = Callable[[StepResult | Exception], None]
+"""Receiver of a final result; it raises nothing."""
+
 _CRASHED = "The writer broke off, so the request may or may not have been carried out. Repeat it as it was."
 
 _OUTAGES = (LedgerUnavailableError, OperationalError, InterfaceError, TimeoutError)
@@ -56,8 +59,9 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     command: StepCommand
-    answer: "asyncio.Future[CommandResult | Exception]"
+    done: Done
     span: Span | None
+    asked_at: float
 
 
 @dataclass
@@ -68,7 +72,18 @@ class CommitQueue:
     memory: LedgerCache = field(default_factory=LedgerCache)
     _lanes: dict[str, deque[_Waiting]] = field(default_factory=dict)
     _writers: "dict[str, asyncio.Task[None]]" = field(default_factory=dict)
+    _preparing: "set[asyncio.Task[None]]" = field(default_factory=set)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST_GROUPS, "group"))
+
+    def submit(self, context: RequestContext, request: StepRequest, done: Done, span: Span | None = None) -> None:
+        """Decide a run's next steps; call `done` once, with the durable decision or an error of `authorize_steps`.
+
+        Raises:
+            InsufficientScopeError: the caller may not authorise steps.
+            LedgerUnavailableError: too many commands wait; nothing was changed.
+        """
+        context.require_permission(Permission.STEP_AUTHORIZE)
+        self._enqueue(_Waiting(StepCommand(context, request, ends_plan=True), done, span, perf_counter()))
 
     async def authorize_steps(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide a run's next steps; return when the decision is durable.
@@ -78,17 +93,28 @@ class CommitQueue:
             SQLAlchemyError: the database failed; it is safe to repeat the request.
             Also those of `decide`.
         """
-        context.require_permission(Permission.STEP_AUTHORIZE)
-        command = StepCommand(context, request, ends_plan=True)
-        asked_at = perf_counter()
-        result = await self._repeated(command, self._submit)
-        metrics.STEP_AUTHORIZATION.observe(perf_counter() - asked_at)
-        return result
+        answer: asyncio.Future[StepResult | Exception] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: StepResult | Exception) -> None:
+            if not answer.done():  # its request was cancelled
+                answer.set_result(outcome)
+
+        with TRACES.span("authorize_steps") as span:
+            self.submit(context, request, done, span)
+            outcome = await answer
+        if isinstance(outcome, StepResult):
+            return outcome
+        raise outcome
 
     async def preview(self, context: RequestContext, request: StepRequest) -> StepResult:
         """Decide as `authorize_steps` without recording."""
         context.require_permission(Permission.STEP_AUTHORIZE)
-        return await self._repeated(StepCommand(context, request), self._preview)
+        command = StepCommand(context, request)
+        while isinstance(outcome := await asyncio.to_thread(preview, self.db, self.memory, command), NotReady):
+            await self._meet(command, outcome)
+        if isinstance(outcome, StepResult):
+            return outcome
+        raise outcome
 
     @property
     def waiting(self) -> int:
@@ -97,41 +123,19 @@ class CommitQueue:
 
     async def close(self) -> None:
         """Write the waiting commands and stop."""
-        await asyncio.gather(*self._writers.values())
+        while unfinished := [*self._writers.values(), *self._preparing]:
+            await asyncio.gather(*unfinished)
         self._threads.shutdown()
 
-    async def _repeated(
-        self, command: StepCommand, attempt: "Callable[[StepCommand], Awaitable[CommandResult | Exception]]"
-    ) -> StepResult:
-        """Repeat a command until its prerequisites are met, without a lock."""
-        while True:
-            match await attempt(command):
-                case StepResult() as result:
-                    return result
-                case CostNotReadyError() as missing:
-                    await missing.computed(command.context.organisation_id)
-                case PathNotLockedError():
-                    command.needs_path = True
-                case PlanRevokedError(reservation_id=ended):
-                    await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
-                case error:
-                    raise error
-
-    async def _preview(self, command: StepCommand) -> CommandResult:
-        return await asyncio.to_thread(preview, self.db, self.memory, command)
-
-    async def _submit(self, command: StepCommand) -> CommandResult | Exception:
+    def _enqueue(self, waiting: _Waiting) -> None:
         # SQLite has one writer; on PostgreSQL, an organisation with locked rows must not delay others.
-        name = "" if self.db.dialect == "sqlite" else command.context.organisation_id
+        name = "" if self.db.dialect == "sqlite" else waiting.command.context.organisation_id
         lane = self._lanes.get(name, ())
         if len(lane) >= MOST_OF_A_LANE or self.waiting >= MOST_WAITING:
             raise LedgerUnavailableError("Too many requests wait to be written. Retry the request shortly.")
-        with TRACES.span("authorize_steps") as span:
-            waiting = _Waiting(command, asyncio.get_running_loop().create_future(), span)
-            self._lanes.setdefault(name, deque()).append(waiting)
-            if name not in self._writers:
-                self._writers[name] = asyncio.create_task(self._write(name))
-            return await waiting.answer
+        self._lanes.setdefault(name, deque()).append(waiting)
+        if name not in self._writers:
+            self._writers[name] = asyncio.create_task(self._write(name))
 
     async def _write(self, name: str) -> None:
         """Write groups until the lane is empty."""
@@ -139,21 +143,49 @@ class CommitQueue:
         group: list[_Waiting] = []
         try:
             while lane:
-                size = -1
-                while size != len(lane):  # requests being parsed may join; a lone one waits one loop turn
+                size = 0
+                while size != len(lane):  # requests that are read now may join; a lone one waits one loop turn
                     size = len(lane)
                     await asyncio.sleep(0)
                 group = _next_group(lane)
                 with TRACES.shared("commit", [waiting.span for waiting in group]):
                     outcomes = await self._committed([waiting.command for waiting in group])
                 for waiting, outcome in zip(group, outcomes, strict=True):
-                    if not waiting.answer.done():  # its request was cancelled
-                        waiting.answer.set_result(outcome)
+                    self._settle(waiting, outcome)
+                group = []
         finally:  # even if the writer is cancelled, every request gets a result
             del self._lanes[name], self._writers[name]
             for waiting in (*group, *lane):
-                if not waiting.answer.done():
-                    waiting.answer.set_result(LedgerUnavailableError(_CRASHED))
+                waiting.done(LedgerUnavailableError(_CRASHED))
+
+    def _settle(self, waiting: _Waiting, outcome: "CommandResult | Exception") -> None:
+        """Hand on a final result, or prepare the command for another attempt."""
+        if isinstance(outcome, NotReady):
+            task = asyncio.create_task(self._prepare(waiting, outcome))
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)
+        else:
+            if isinstance(outcome, StepResult):
+                metrics.STEP_AUTHORIZATION.observe(perf_counter() - waiting.asked_at)
+            waiting.done(outcome)
+
+    async def _prepare(self, waiting: _Waiting, missing: NotReady) -> None:
+        """Meet a prerequisite beside the queue, and let the command wait again: nothing was decided."""
+        try:
+            await self._meet(waiting.command, missing)
+            self._enqueue(waiting)
+        except Exception as error:  # noqa: BLE001 - it is the request's
+            waiting.done(error)
+
+    async def _meet(self, command: StepCommand, missing: NotReady) -> None:
+        """Meet a prerequisite of a command, without a lock."""
+        match missing:
+            case CostNotReadyError():
+                await missing.computed(command.context.organisation_id)
+            case PathNotLockedError():
+                command.needs_path = True
+            case PlanRevokedError(reservation_id=ended):
+                await asyncio.to_thread(close_revoked, self.db, command.context, command.request.run_id, ended)
 
     async def _committed(self, commands: list[StepCommand]) -> "list[CommandResult | Exception]":
         """Commit a group; retry commands alone if one may be at fault."""
