@@ -141,9 +141,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _await_next(self) -> None:
         """Wait for the next head; the deadline is suspended while a request is processed."""
-        self._await_head(self.timeout_keep_alive + self._limits.head_seconds)
         if self._is_being_answered():
-            self._due = None
+            self._in_head, self._head_bytes, self._due = True, 0, None
+        else:
+            self._await_head(self.timeout_keep_alive + self._limits.head_seconds)
 
     def _is_being_answered(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body

@@ -28,7 +28,6 @@ from app.api.routers import (
     verifications,
     webhooks,
 )
-from app.api.routers.steps import StepFastPathMiddleware
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
@@ -119,7 +118,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.webhooks_allow_private = settings.webhooks_allow_private
     problems.install(app)
     install_error_pages(app)
-    app.add_middleware(StepFastPathMiddleware, keys=app.state.keys, rates=app.state.rates, placements=placements)
     app.state.session_hours = settings.session_hours
     app.state.oidc_session_minutes = settings.oidc_session_minutes
     app.state.public_url = settings.public_url

@@ -25,6 +25,7 @@ from app.logging_config import log_config
 from app.service.background import STOPPING
 from app.service.monitoring.exposition import SHARED_FOLDER
 from app.settings import Settings
+from app.step_connection import StepConnection
 
 QUIET_SECONDS: Final = 1.0
 """Time without requests after which the remaining connections count as idle."""
@@ -74,7 +75,7 @@ def serve(host: str, port: int, workers: int) -> None:
         host=host,
         port=port,
         loop="uvloop",
-        http=BoundedConnection,  # of httptools
+        http=StepConnection,  # of httptools
         ws="none",  # an upgraded connection would have no limits
         log_config=log_config(settings.log_format, settings.log_level, requests=settings.log_requests),
         log_level=settings.log_level,
@@ -133,7 +134,7 @@ class _Server(uvicorn.Server):
         self.lifespan.state[STOPPING] = True
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         for connection in list(self.server_state.connections):
-            if connection.cycle is not None and not connection.cycle.response_complete:  # type: ignore[union-attr]
+            if _is_answering(connection):
                 connection.shutdown()  # after its current response
         await asyncio.sleep(settings.shutdown_delay_seconds)
         await self._refuse(sockets or [])
@@ -163,7 +164,8 @@ class _Server(uvicorn.Server):
         answered, quiet_at = self.server_state.total_requests, monotonic()
         while self.server_state.connections and monotonic() < min(ends_at, quiet_at + QUIET_SECONDS):
             await asyncio.sleep(QUIET_SECONDS / 10)
-            if self.server_state.tasks or self.server_state.total_requests != answered:
+            answering = self.server_state.tasks or any(map(_is_answering, self.server_state.connections))
+            if answering or self.server_state.total_requests != answered:
                 answered, quiet_at = self.server_state.total_requests, monotonic()
 
 
@@ -193,6 +195,12 @@ class _WorkerSupervisor(multiprocess.Multiprocess):
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _is_answering(connection: asyncio.Protocol) -> bool:
+    """Return whether a connection has an unanswered request, with a task or in the commit queue."""
+    assert isinstance(connection, BoundedConnection)
+    return connection.cycle is not None and not connection.cycle.response_complete
 
 
 def _waiting_at(listening: socket.socket) -> list[socket.socket]:

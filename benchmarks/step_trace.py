@@ -1,7 +1,8 @@
 """Functions called by one step, from request to row: `python -m benchmarks.step_trace`.
 
 A warm process takes a durable step with `event`, `count` and `first_step` on SQLite, in a run under a budget of a
-population. It counts the entered functions of `app`, without comprehensions. `--calls` prints each of them.
+population. The request arrives on a connection of the server, of which only the network is left out. It counts the
+entered functions of `app`, without comprehensions. `--calls` prints each of them.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from pathlib import Path
 from types import FrameType
 
 from starlette.types import ASGIApp, Message, Scope
+from uvicorn.server import ServerState
 
 import app
+from app.connections import BoundedConfig, Limits
 from app.ledger.permissions import Role
 from app.main import create_app
 from app.persistence.database import Database
@@ -25,11 +28,13 @@ from app.service.auth import credential_cache
 from app.service.auth.authentication import create_organisation
 from app.service.governance.api_keys import create_key
 from app.settings import Settings
+from app.step_connection import StepConnection
+from benchmarks.load import request
 from benchmarks.servers import EVENT
 
 WARM_STEPS = 30
 LAYERS = ("accounting", "ledger", "persistence", "service", "api")
-"""From the lowest to the highest, as in import-linter's contract."""
+"""From the lowest to the highest, as in import-linter's contract; the connections and the logs are in none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,8 @@ class _Tracer:
 
 
 def _height(file: str) -> int:
-    return LAYERS.index(file.split("/", 1)[0])
+    layer = file.split("/", 1)[0]
+    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
 
 
 async def post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, str]:
@@ -138,15 +144,53 @@ async def register_runs(served: ASGIApp, key: str, count: int) -> list[str]:
     return [(await post(served, key, "/v1/runs", run))["id"] for _ in range(count)]
 
 
+class _Wire(asyncio.Transport):
+    """Transport of a connection without a network; its one write is the answer."""
+
+    def expect(self) -> "asyncio.Future[bytes]":
+        """Wait for the next write."""
+        self._answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        return self._answer
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take the answer."""
+        self._answer.set_result(bytes(data))
+
+    def is_closing(self) -> bool:
+        """Stay open."""
+        return False
+
+
+def _connection(served: ASGIApp) -> StepConnection:
+    """Open a connection of the server, which answers plain steps itself."""
+    config = BoundedConfig(served, http=StepConnection, ws="none", lifespan="off", log_config=None, log_level="warning")
+    config.limits = Limits(head_seconds=60.0, body_seconds=60.0, connections=1)
+    config.load()
+    connection = StepConnection(config, ServerState(), {})
+    connection.connection_made(_Wire())
+    return connection
+
+
+async def take_step(connection: StepConnection, key: str, path: str, body: object) -> None:
+    """Send a plain request for a step by a known caller, and wait for its answer."""
+    text = request(path, body, {"Authorization": f"Bearer {key}"})
+    wire = connection.transport
+    assert isinstance(wire, _Wire)
+    expected = wire.expect()
+    connection.data_received(text.encode())
+    answer = await expected
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+
+
 async def _trace(served: ASGIApp, key: str) -> StepTrace:
     [run] = await register_runs(served, key, 1)
-    path = f"/v1/runs/{run}/steps"
+    path, connection = f"/v1/runs/{run}/steps", _connection(served)
     for step in range(WARM_STEPS):
-        await post(served, key, path, {"event": EVENT, "count": 1, "first_step": step})
+        await take_step(connection, key, path, {"event": EVENT, "count": 1, "first_step": step})
     tracer = _Tracer(Path(app.__file__).parent)
     sys.setprofile(tracer)
     try:
-        await post(served, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
+        await take_step(connection, key, path, {"event": EVENT, "count": 1, "first_step": WARM_STEPS})
     finally:
         sys.setprofile(None)
     return StepTrace(tuple(tracer.calls))

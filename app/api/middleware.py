@@ -19,9 +19,6 @@ from app.service import metrics
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-TEMPLATE: Final = "epsilon_ledger.template"
-"""Key in the scope for the path template of requests that bypass the framework."""
-
 PUBLIC: Final = frozenset({"/docs", "/openapi.json"})
 """Public paths, which caches may store."""
 
@@ -60,8 +57,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         began_at, status, method = perf_counter(), 0, scope["method"]
-        request_id = _name(scope)
-        wanted = (*_SETS[scope["path"] in PUBLIC, scope["scheme"] == "https"], (REQUEST_ID, request_id))
+        sent = [value for name, value in scope["headers"] if name == REQUEST_ID]
+        request_id = name_request(sent[0] if len(sent) == 1 else None)
+        logging_config.request_id.set(request_id.decode())  # for the rest of this request's task
+        by_tls = scope["scheme"] == "https"
+        wanted = (*security_headers(public=scope["path"] in PUBLIC, by_tls=by_tls), (REQUEST_ID, request_id))
         if method == "HEAD":
             scope["method"] = "GET"
 
@@ -80,21 +80,24 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, send_response)
         finally:
-            _record(method if method in _METHODS else "other", scope, status, perf_counter() - began_at)
+            route = str(getattr(scope.get("route"), "path", "none"))
+            record(method if method in _METHODS else "other", route, status, perf_counter() - began_at)
 
 
-def _name(scope: Scope) -> bytes:
+def security_headers(*, public: bool, by_tls: bool) -> Headers:
+    """Return the headers of every response that has none of their names."""
+    return _SETS[public, by_tls]
+
+
+def name_request(sent: bytes | None) -> bytes:
     """Adopt a plain X-Request-Id, or generate one."""
-    sent = [value for name, value in scope["headers"] if name == REQUEST_ID]
-    plain = len(sent) == 1 and _READABLE.fullmatch(sent[0])
-    request_id: bytes = sent[0] if plain else b"req_" + secrets.token_hex(8).encode()
-    logging_config.request_id.set(request_id.decode())  # for the rest of this request's task
-    return request_id
+    if sent is not None and _READABLE.fullmatch(sent):
+        return sent
+    return b"req_" + secrets.token_hex(8).encode()
 
 
-def _record(method: str, scope: Scope, status: int, seconds: float) -> None:
+def record(method: str, route: str, status: int, seconds: float) -> None:
     """Count and log a request by its path template; its id, which the ledger stores too, identifies the details."""
-    route = str(scope.get(TEMPLATE) or getattr(scope.get("route"), "path", "none"))
     metrics.count_request(method, route, status, seconds)
     if _logger.isEnabledFor(logging.INFO):
         facts = {"method": method, "route": route, "status": status, "duration_seconds": round(seconds, 6)}

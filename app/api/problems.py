@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -168,15 +168,19 @@ def problem_body(code: str, detail: str, members: Mapping[str, object] | None = 
 
 def install(app: FastAPI) -> None:
     """Install the exception handlers."""
-    for kind, handle in _HANDLERS.items():
-        app.add_exception_handler(kind, handle)
-    app.add_exception_handler(Exception, _unexpected_error)
+    for kind in (*_HANDLERS, Exception):
+        app.add_exception_handler(kind, _handle)
 
 
-async def problem_from_exception(request: Request, error: Exception) -> Response:
-    """Build the response to one of EXPECTED_ERRORS."""
-    handle = next(_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS)
-    return await handle(request, error)
+def problem_from_exception(request: Request, error: Exception) -> Response:
+    """Build the response to an error; one that is not of EXPECTED_ERRORS must be logged, too."""
+    handle = next((_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS), _unexpected_error)
+    return handle(request, error)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    # A coroutine although it awaits nothing: Starlette runs plain functions in threads.
+    return problem_from_exception(request, error)
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
@@ -220,21 +224,21 @@ def cacheable_responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return {304: {"description": "The caller has it already (If-None-Match)", "headers": tag}} | responses(*codes)
 
 
-async def _ledger_error(request: Request, error: Exception) -> Response:
+def _ledger_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, LedgerError)
     return problem_response(error.code, error.detail, error.members)
 
 
-async def _accounting_error(request: Request, error: Exception) -> Response:
+def _accounting_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, AccountingError)
     return problem_response(error.code, str(error))
 
 
-async def _validation_error(request: Request, error: Exception) -> Response:
+def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return await _ledger_error(request, refusal_of(error.errors(), _body_of(request)))
+    return _ledger_error(request, refusal_of(error.errors(), _body_of(request)))
 
 
 def _body_of(request: Request) -> object:
@@ -243,7 +247,7 @@ def _body_of(request: Request) -> object:
     return field and field.field_info.annotation
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _BY_STATUS.get(error.status_code, "bad_request")
     detail = f"{request.method} {truncate_echo(request.url.path)}: {error.detail}"
@@ -264,7 +268,7 @@ def _methods(request: Request) -> set[str]:
     return set()
 
 
-async def _database_error(request: Request, error: Exception) -> Response:
+def _database_error(request: Request, error: Exception) -> Response:
     down = isinstance(error, OperationalError | InterfaceError | TimeoutError)
     _logger.error(
         "The database failed during %s %s: %s",
@@ -275,18 +279,18 @@ async def _database_error(request: Request, error: Exception) -> Response:
     return problem_response("ledger_unavailable", detail)
 
 
-async def _left(request: Request, error: Exception) -> Response:
+def _left(request: Request, error: Exception) -> Response:
     """Ignore that the client disconnected before the request was complete."""
     del request, error
     return problem_response("bad_request", "The connection was closed before the request was complete.")
 
 
-async def _unexpected_error(request: Request, error: Exception) -> Response:
+def _unexpected_error(request: Request, error: Exception) -> Response:
     del request, error  # the server logs it with its traceback
     return problem_response("internal_error", "An unexpected error; the server's log has the details.")
 
 
-_HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
+_HANDLERS: Final[Mapping[type[Exception], Callable[[Request, Exception], Response]]] = {
     LedgerError: _ledger_error,
     AccountingError: _accounting_error,
     RequestValidationError: _validation_error,

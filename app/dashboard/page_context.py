@@ -196,7 +196,7 @@ def html(content: str, status: int = 200, headers: dict[str, str] | None = None)
 
 async def error_page(request: Request, error: Exception) -> Response:
     """Show a problem of the API as a page; `error` is one of EXPECTED_ERRORS."""
-    reply = await problem_from_exception(request, error)
+    reply = problem_from_exception(request, error)
     content = (
         templates()
         .get_template("error.html")
@@ -227,7 +227,7 @@ def install_error_pages(app: FastAPI) -> None:
         mistyped = error.status_code == HTTPStatus.NOT_FOUND and path != API and not path.startswith(f"{API}/")
         if mistyped and "text/html" in request.headers.get("accept", ""):
             return await error_page(request, NotFoundError(f"There is no page at {truncate_echo(path)}."))
-        return await problem_from_exception(request, error)
+        return problem_from_exception(request, error)
 
     app.add_exception_handler(HTTPException, explain)
 

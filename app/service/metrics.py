@@ -145,6 +145,11 @@ class SpanFactory:
         """Stop creating spans."""
         self._tracer = None
 
+    @property
+    def active(self) -> bool:
+        """Whether spans are created."""
+        return self._tracer is not None
+
     def span(self, name: str) -> AbstractContextManager[trace.Span | None]:
         """Create a child span of the current one."""
         return _NOTHING if self._tracer is None else self._tracer.start_as_current_span(name)
@@ -157,13 +162,6 @@ class SpanFactory:
         return self._tracer.start_as_current_span(
             name, context=Context(), links=links, attributes={"epsilon_ledger.commands": len(links)}
         )
-
-    def name_route(self, method: str, template: str) -> None:
-        """Set the route on the current span, for requests that FastAPI does not route."""
-        if self._tracer is not None:
-            span = trace.get_current_span()
-            span.update_name(f"{method} {template}")
-            span.set_attribute("http.route", template)
 
     def trace_id(self) -> str | None:
         """Return the current trace id in hex, or None."""

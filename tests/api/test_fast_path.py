@@ -1,64 +1,33 @@
-"""The hot route answers as FastAPI would: the same endpoint behind a plain route gets the same answer to everything."""
+"""A step is answered on the connection as the framework would answer it: the same bytes, whatever was sent."""
 
-import json
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import httpx2
 import pytest
 
-from tests.api.answer_validation import without_request_id
-from tests.api.conftest import SeededLedger
-from tests.api.step_routes import BOTH, serving_both, watched
+from tests.api.step_routes import BOTH, JSON, NAMED, Answer, Client, Ports, request, serving_both, watched
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED
 
-JSON = {"content-type": "application/json"}
 SMALL, VAST = b"{}", b'{"count": 1000000000}'
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[SeededLedger]:
-    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as shared:
-        yield shared
+def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
+    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as ports:
+        yield ports
 
 
-def _ask(
-    shared: SeededLedger, place: str, content: bytes, query: str, headers: dict[str, str] | list[tuple[bytes, bytes]]
-) -> httpx2.Response:
-    known = [*shared.ledger.headers("trainer").items(), ("X-Request-Id", "mine")]
-    sent: Any = [*known, *(headers.items() if isinstance(headers, dict) else headers)]
-    sent = [
-        (name.encode() if isinstance(name, str) else name, value.encode() if isinstance(value, str) else value)
-        for name, value in sent
-    ]
-    reply: httpx2.Response = shared.ledger.http.post(
-        place.format(run=shared.run) + query, content=content, headers=sent
-    )
-    return reply
+def _same(ports: Ports, content: bytes, *headers: tuple[bytes, bytes], query: str = "") -> Answer:
+    return ports.same(ports.request(content, NAMED, *headers, query=query))
 
 
-def _same(
-    shared: SeededLedger,
-    content: bytes,
-    query: str = "",
-    headers: dict[str, str] | list[tuple[bytes, bytes]] | None = None,
-) -> httpx2.Response:
-    """Ask both ways, and compare all of the answers."""
-    hot, plain = (_ask(shared, place, content, query, JSON if headers is None else headers) for place in BOTH)
-    assert hot.status_code == plain.status_code, (hot.text, plain.text)
-    assert hot.json() == plain.json()
-    kept = [{name: reply.headers.get(name) for name in ("content-type", "retry-after")} for reply in (hot, plain)]
-    assert kept[0] == kept[1]
-    return hot
-
-
-def test_the_two_ways_are_two(shared: SeededLedger) -> None:
+def test_the_two_ways_are_two(ports: Ports) -> None:
     """What is compared here is not one way with itself."""
     with watched() as asked:
-        assert {_ask(shared, place, VAST, "", JSON).status_code for place in BOTH} == {403}
-    assert asked == [shared.run]
+        assert {ports.ask(way, ports.request(VAST)).status for way in BOTH} == {403}
+    assert asked == [ports.seeded.run]
 
 
 GOOD: list[bytes] = [
@@ -74,8 +43,8 @@ GOOD: list[bytes] = [
 
 
 @pytest.mark.parametrize("content", GOOD)
-def test_good_bodies(shared: SeededLedger, content: bytes) -> None:
-    assert _same(shared, content, "?dry_run=true").status_code == 200
+def test_good_bodies(ports: Ports, content: bytes) -> None:
+    assert _same(ports, content, JSON, query="?dry_run=true").status == 200
 
 
 BAD: list[bytes] = [
@@ -110,11 +79,11 @@ BAD: list[bytes] = [
 ]
 
 
-def test_bad_bodies(shared: SeededLedger) -> None:
-    before = shared.rows()
+def test_bad_bodies(ports: Ports) -> None:
+    before = ports.seeded.rows()
     for content in BAD:
-        assert 400 <= _same(shared, content).status_code < 500, content[:40]
-    assert shared.rows() == before
+        assert 400 <= _same(ports, content, JSON).status < 500, content[:40]
+    assert ports.seeded.rows() == before
 
 
 CONTENT_TYPES = [
@@ -126,95 +95,128 @@ CONTENT_TYPES = [
 
 
 @pytest.mark.parametrize("content", [VAST, b"", b"{", b"null"])
-def test_content_types(shared: SeededLedger, content: bytes) -> None:
+def test_content_types(ports: Ports, content: bytes) -> None:
     for content_type in CONTENT_TYPES:
-        _same(shared, content, headers={"content-type": content_type})
-
-
-@pytest.mark.parametrize("content", [VAST, b"", b"{"])
-def test_no_content_type(shared: SeededLedger, content: bytes) -> None:
-    _same(shared, content, headers={})
+        _same(ports, content, (b"content-type", content_type.encode()))
+    _same(ports, content)
+    assert _same(ports, content, JSON, JSON).status == 422
 
 
 @pytest.mark.parametrize(
     "key", [b"k", b"!", b"~" * 10, b"", b" ", b"a b", b"a\tb", b"\xe4", b"\x7f", b"k" * 255, b"k" * 256, b"k" * 5000]
 )
-def test_keys(shared: SeededLedger, key: bytes) -> None:
-    """A good key is used up by the first way: the second one gets the first answer."""
-    good = key in {b"k", b"!", b"~" * 10, b"k" * 255}
-    reply = _same(shared, VAST, headers=[(b"content-type", b"application/json"), (b"idempotency-key", key)])
-    assert reply.status_code == (403 if good else 422)
-    again = _same(shared, b"{}", headers=[(b"content-type", b"application/json"), (b"idempotency-key", key)])
-    assert again.status_code == 422
+def test_keys(ports: Ports, key: bytes) -> None:
+    """A good key is used up by the first request: each later one gets its answer, and another body is an error."""
+    good, unsendable = key in {b"k", b"!", b"~" * 10, b"k" * 255}, key == b"\x7f"
+    sent = ((b"idempotency-key", key), JSON)
+    ports.ask(0, ports.request(VAST, *sent))
+    answer = _same(ports, VAST, *sent)
+    assert answer.status == (403 if good else 400 if unsendable else 422)
+    assert answer.header(b"idempotent-replayed") == (b"true" if good else None)
+    assert _same(ports, SMALL, *sent).status == (400 if unsendable else 422)
 
 
-def test_two_keys(shared: SeededLedger) -> None:
-    headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"one"), (b"idempotency-key", b"two")]
-    assert _same(shared, VAST, headers=headers).status_code == 422
-    _same(shared, b"{}", headers=[headers[0], (b"idempotency-key", b"")])
+def test_two_keys(ports: Ports) -> None:
+    one, two = (b"idempotency-key", b"one"), (b"idempotency-key", b"two")
+    assert _same(ports, VAST, JSON, one, two).status == 422
 
 
-def test_two_content_types(shared: SeededLedger) -> None:
-    headers = [(b"content-type", b"application/json")] * 2
-    assert _same(shared, VAST, headers=headers).status_code == 422
-
-
-@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("identity", 403), ("", 403)])
-def test_encodings(shared: SeededLedger, encoding: str, status: int) -> None:
-    assert _same(shared, VAST, headers=JSON | {"content-encoding": encoding}).status_code == status
+@pytest.mark.parametrize(("encoding", "status"), [(b"gzip", 415), (b"identity", 403), (b"", 403)])
+def test_encodings(ports: Ports, encoding: bytes, status: int) -> None:
+    assert _same(ports, VAST, JSON, (b"content-encoding", encoding)).status == status
 
 
 TRUE, FALSE = ["true", "True", "TRUE", "1", "yes", "on", "t", "y"], ["false", "0", "no", "off", "f", "N"]
 NEITHER = ["", "2", "-1", "1.0", "null", "tru", "%20true", "true%20", "%00", "%FF", "true&dry_run=true", "1&x=1"]
 
 
-def test_dry_run(shared: SeededLedger) -> None:
+def test_dry_run(ports: Ports) -> None:
     for value in NEITHER:
-        assert _same(shared, VAST, f"?dry_run={value}").status_code == 422, value
+        assert _same(ports, VAST, JSON, query=f"?dry_run={value}").status == 422, value
     for value in (*TRUE, *FALSE):
-        reply = _same(shared, VAST, f"?dry_run={value}")
-        assert (reply.status_code, reply.json()["dry_run"]) == (403, value in TRUE), value
+        answer = _same(ports, VAST, JSON, query=f"?dry_run={value}")
+        assert answer.status == 403
+        assert (b'"dry_run": true' in answer.body) == (value in TRUE), value
 
 
 @pytest.mark.parametrize(
     "query", ["?", "?&", "?dryrun=true", "?Dry_run=1", "?dry_run", "?=1", "?dry_run=1;x=1", "?a&b"]
 )
-def test_other_queries(shared: SeededLedger, query: str) -> None:
-    before = shared.rows()
-    reply = _same(shared, VAST, query)
-    assert reply.status_code in {403, 422}
-    assert (shared.rows() == before) == (reply.status_code == 422)
+def test_other_queries(ports: Ports, query: str) -> None:
+    before = ports.seeded.rows()
+    answer = _same(ports, VAST, JSON, query=query)
+    assert answer.status in {403, 422}
+    assert (ports.seeded.rows() == before) == (answer.status == 422)
 
 
 @pytest.mark.parametrize("content", [b'{"count": 0, "first_step": -1, "x": 1}', b"null", b"", b"[]", b"{"])
-def test_all_at_once(shared: SeededLedger, content: bytes) -> None:
+def test_all_at_once(ports: Ports, content: bytes) -> None:
     """What is wrong is told in the same order."""
-    for query, key in product(("?dry_run=maybe", "?dry_run=maybe&x=1", "?dry_run=true"), ("a b", "good")):
-        _same(shared, content, query, {"content-type": "application/json", "idempotency-key": key})
+    for query, key in product(("?dry_run=maybe", "?dry_run=maybe&x=1", "?dry_run=true", ""), (b"a b", b"good")):
+        _same(ports, content, JSON, (b"idempotency-key", key), query=query)
 
 
-@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer nothing"}, {"authorization": "Basic x"}])
-def test_who_asks_is_found_out_first(shared: SeededLedger, headers: dict[str, str]) -> None:
-    replies = [
-        shared.ledger.http.post(place.format(run=shared.run) + "?x=1", content=b"{", headers=headers) for place in BOTH
-    ]
-    assert {reply.status_code for reply in replies} == {401}
-    assert without_request_id(replies[0]) == without_request_id(replies[1])
+@pytest.mark.parametrize("credential", [None, b"Bearer nothing", b"Basic x", b"Bearer key_x.secret"])
+def test_who_asks_is_found_out_first(ports: Ports, credential: bytes | None) -> None:
+    known = () if credential is None else ((b"authorization", credential),)
+    for content in (b"{", VAST):
+        sent = request(f"/v1/runs/{ports.seeded.run}/steps", content, *known, JSON, NAMED)
+        assert ports.same(sent).status == 401
 
 
-@pytest.mark.parametrize("run", ["run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A"])
-def test_runs_that_are_not_there(shared: SeededLedger, run: str) -> None:
-    replies = [
-        shared.ledger.http.post(place.format(run=run), content=SMALL, headers=shared.ledger.headers("trainer") | JSON)
-        for place in BOTH
-    ]
-    assert [reply.status_code for reply in replies] == [404, 404]
-    plain, hot = (json.dumps(without_request_id(reply)).replace("/plain/", "/runs/") for reply in replies)
-    assert plain == hot
+@pytest.mark.parametrize("run", ["run_nothing", "%20", "run_%C3%A9", "a%2Fb", "%00", "run_x%0A", ".", "..", "a/b", ""])
+def test_runs_that_are_not_there(ports: Ports, run: str) -> None:
+    answer = ports.same(ports.request(SMALL, JSON, NAMED, path=f"/v1/runs/{run}/steps"))
+    assert answer.status == 404
 
 
-def test_a_viewer_is_told_the_same(shared: SeededLedger) -> None:
-    headers = shared.ledger.headers("viewer") | JSON
-    replies = [shared.ledger.http.post(place.format(run=shared.run), content=SMALL, headers=headers) for place in BOTH]
-    assert [reply.status_code for reply in replies] == [403, 403]
-    assert without_request_id(replies[0]) == without_request_id(replies[1])
+def test_a_viewer_is_told_the_same(ports: Ports) -> None:
+    who = ports.seeded.ledger.headers("viewer")["Authorization"].encode()
+    sent = request(f"/v1/runs/{ports.seeded.run}/steps", SMALL, (b"authorization", who), JSON, NAMED)
+    ports.same(sent)  # afterwards the caller is known
+    with watched() as asked:
+        assert ports.same(sent).status == 403
+    assert asked == [ports.seeded.run]
+
+
+@pytest.mark.parametrize("scheme", [b"https", b" https ", b"http", b"HTTPS", b"wss", b"https, http", b""])
+def test_the_scheme_is_the_proxys(ports: Ports, scheme: bytes) -> None:
+    forwarded = ((b"x-forwarded-proto", scheme), (b"x-forwarded-for", b"192.0.2.1"))
+    with watched() as asked:
+        answer = _same(ports, VAST, JSON, *forwarded)
+    assert asked == [ports.seeded.run]
+    assert (answer.header(b"strict-transport-security") is not None) == (scheme.strip() == b"https")
+
+
+@pytest.mark.parametrize("name", [b"a name", b"x" * 500, b"", b"r/1.2:3_4+5=-"])
+def test_only_a_plain_name_of_a_request_is_taken(ports: Ports, name: bytes) -> None:
+    answers = [ports.ask(way, ports.request(VAST, JSON, (b"x-request-id", name))) for way in BOTH]
+    given = [answer.header(b"x-request-id") for answer in answers]
+    assert all(found == name if name.startswith(b"r/") else found and found.startswith(b"req_") for found in given)
+    one, two = (
+        Answer(answer.head.replace(found or b"", b"N"), answer.body.replace(found or b"", b"N"))
+        for answer, found in zip(answers, given, strict=True)
+    )
+    assert one == two
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_other_methods_are_answered_as_ever(ports: Ports, method: str) -> None:
+    who = ports.seeded.ledger.headers("trainer")["Authorization"].encode()
+    sent = request(
+        f"/v1/runs/{ports.seeded.run}/steps",
+        VAST,
+        (b"authorization", who),
+        JSON,
+        NAMED,
+        (b"connection", b"close"),
+        method=method,
+    )
+    raw = []
+    for way in BOTH:
+        with Client(ports.of[way]) as client, watched() as asked:
+            client.send(sent)
+            raw.append(client.rest())
+        assert asked == []
+    assert raw[0] == raw[1]
+    assert raw[0].startswith(b"HTTP/1.1 405 ")

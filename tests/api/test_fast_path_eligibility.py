@@ -1,52 +1,51 @@
-"""The short way of the hot route: who takes it, who does not, and that one cannot tell from the answer."""
+"""Which requests for steps are answered on the connection, and that nobody can tell from the answer or the ledger."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-import httpx2
 import pytest
-from sqlalchemy.exc import OperationalError
-from starlette.types import Message, Scope
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from app.accounting.errors import UnsupportedEventError
 from app.api.schemas.steps import StepAuthorization
-from app.ledger.errors import LedgerUnavailableError, NotFoundError, SequenceGapError
-from app.service.charging.commit_queue import CommitQueue
-from tests.api.answer_validation import without_request_id
-from tests.api.conftest import SeededLedger
-from tests.api.step_routes import BOTH, serving_both, watched
+from app.ledger.errors import AttemptSupersededError, LedgerUnavailableError, NotFoundError, SequenceGapError
+from app.service.charging import commit_queue
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Client, Ports, request, serving_both, watched
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED
 
-JSON = (b"content-type", b"application/json")
 KEY = (b"idempotency-key", b"a-key")
 VAST = b'{"count": 1000000000}'
 """It is refused, so that nothing changes."""
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[SeededLedger]:
-    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as shared:
-        yield shared
+def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
+    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as ports:
+        yield ports
 
 
-def _post(shared: SeededLedger, path: str, content: bytes, *headers: tuple[bytes, bytes]) -> httpx2.Response:
-    who = (b"authorization", shared.ledger.headers("trainer")["Authorization"].encode())
-    reply: httpx2.Response = shared.ledger.http.post(path, content=content, headers=[who, *headers])
-    return reply
-
-
-@pytest.mark.parametrize("headers", [[JSON], [JSON, KEY], [(b"Content-Type", b"application/json")]])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [JSON],
+        [JSON, KEY],
+        [(b"Content-Type", b"application/json")],
+        [JSON, (b"connection", b"keep-alive")],
+        [JSON, (b"connection", b"close")],
+        [JSON, (b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.1"), (b"user-agent", b"x")],
+    ],
+)
 @pytest.mark.parametrize("event", [LOUD, None])
-def test_what_is_as_usual_takes_it(
-    shared: SeededLedger, headers: list[tuple[bytes, bytes]], event: dict[str, Any] | None
+def test_what_is_as_usual_is_answered_on_the_connection(
+    ports: Ports, headers: list[tuple[bytes, bytes]], event: dict[str, Any] | None
 ) -> None:
     content = json.dumps({"count": 10**9, "event": event, "attempt": 1}).encode()
     with watched() as asked:
-        assert _post(shared, f"/v1/runs/{shared.run}/steps", content, *headers).status_code in {403, 422}
-    assert asked == [shared.run]
+        assert ports.ask(SHORT, ports.request(content, *headers)).status in {403, 422}
+    assert asked == [ports.seeded.run]
 
 
 @pytest.mark.parametrize(
@@ -55,43 +54,55 @@ def test_what_is_as_usual_takes_it(
         ("/v1/runs/{run}/steps?dry_run=true", VAST, [JSON], 403),
         ("/v1/runs/{run}/steps", VAST, [JSON, (b"x-twice", b"1"), (b"x-twice", b"2")], 403),
         ("/v1/runs/{run}/steps", VAST, [(b"content-type", b"application/json; charset=utf-8")], 403),
-        ("/v1/runs/{run}/steps", VAST, [], 415),
+        ("/v1/runs/{run}/steps", VAST, [NAMED], 415),
         ("/v1/runs/{run}/steps", VAST, [JSON, (b"idempotency-key", b"")], 422),
         ("/v1/runs/{run}/steps", VAST, [JSON, (b"idempotency-key", b"\xe4")], 422),
+        ("/v1/runs/{run}/steps", VAST, [JSON, (b"content-encoding", b"identity")], 403),
+        ("/v1/runs/{run}/steps", VAST, [JSON, (b"upgrade", b"h2c"), (b"connection", b"upgrade")], 422),
         ("/v1/runs/{run}/steps", b"", [JSON], 422),
         ("/v1/runs/{run}/steps", b"{", [JSON], 422),
         ("/v1/runs/{run}/steps", b'{"count": 0}', [JSON], 422),
         ("/v1/runs/{run}/steps", b'{"count": 1, "count": 1}', [JSON], 422),
-        ("/v1/runs/{run}/steps", b" " * (1 << 20) + b"{}", [JSON], 413),
+        ("/v1/runs/{run}/steps", b" " * (1 << 16) + VAST, [JSON], 403),
+        ("/v1/runs/{run}/steps", b" " * (1 << 20) + VAST, [JSON], 413),
         ("/v1/runs/{run}%00/steps", VAST, [JSON], 404),
         ("/v1/runs/{run}/steps%0A", VAST, [JSON], 403),
         ("/v1/runs/{run}/steps/", VAST, [JSON], 404),
         ("/v1/runs/a/{run}/steps", VAST, [JSON], 404),
         ("/v1/runs//steps", VAST, [JSON], 404),
         ("/v1/runs/steps", VAST, [JSON], 405),
+        ("http://ledger/v1/runs/{run}/steps", VAST, [JSON], 403),
     ],
 )
-def test_what_is_not_goes_the_usual_way(
-    shared: SeededLedger, path: str, content: bytes, headers: list[tuple[bytes, bytes]], status: int
+def test_what_is_not_is_handed_on(
+    ports: Ports, path: str, content: bytes, headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
     with watched() as asked:
-        assert _post(shared, path.format(run=shared.run), content, *headers).status_code == status
+        target = path.format(run=ports.seeded.run)
+        assert ports.ask(SHORT, ports.request(content, *headers, path=target)).status == status
     assert asked == []
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "post"])
-def test_other_methods_go_the_usual_way(shared: SeededLedger, method: str) -> None:
+def test_a_body_in_chunks_is_handed_on(ports: Ports) -> None:
+    sent = ports.request(b"", JSON, NAMED, (b"transfer-encoding", b"chunked")) + b"15\r\n%b\r\n0\r\n\r\n" % VAST
     with watched() as asked:
-        scope = {**_scope(shared, BOTH[0]), "method": method}
-        [start, *_] = _talk(shared, scope, {"type": "http.request", "body": VAST})
-    assert (start["status"], asked) == (405, [])
+        assert ports.same(sent).status == 403
+    assert asked == []
 
 
-def test_a_stranger_goes_the_usual_way(shared: SeededLedger) -> None:
+def test_who_waits_to_send_is_told_to_go_on(ports: Ports) -> None:
+    head, _, body = ports.request(VAST, JSON, NAMED, (b"expect", b"100-continue")).partition(b"\r\n\r\n")
+    with Client(ports.of[SHORT]) as client, watched() as asked:
+        assert client.ask(head + b"\r\n\r\n").head == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert client.ask(body).status == 403
+    assert asked == []
+
+
+def test_a_stranger_is_handed_on(ports: Ports) -> None:
     with watched() as asked:
-        headers = [JSON, (b"authorization", b"Bearer key_x.secret")]
-        path = f"/v1/runs/{shared.run}/steps"
-        assert shared.ledger.http.post(path, content=VAST, headers=headers).status_code == 401
+        stranger = (b"authorization", b"Bearer key_x.secret")
+        sent = request(f"/v1/runs/{ports.seeded.run}/steps", VAST, stranger, JSON)
+        assert ports.ask(SHORT, sent).status == 401
     assert asked == []
 
 
@@ -103,6 +114,8 @@ SAME: list[dict[str, Any]] = [
     {"events": counted((QUIET, 2), (SAMPLED, 1), (LOUD, 1))},
     {"mode": "report", "count": 100_000},
     {"count": 1_000_000},
+    {"first_step": 0},
+    {"first_step": 0, "count": 2},
     {"first_step": 7},
     {"attempt": 2},
 ]
@@ -110,130 +123,101 @@ SAME: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("key", [(), (KEY,)])
 @pytest.mark.parametrize("body", SAME, ids=json.dumps)
-def test_both_ways_charge_the_same(
-    shared: SeededLedger, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]
-) -> None:
+def test_both_ways_charge_the_same(ports: Ports, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]) -> None:
     """Twins with populations of their own, once and again: nothing but the names differs."""
     answers = []
-    pair = next(PAIRS)
-    for way, place in enumerate(BOTH):
+    pair, ledger = next(PAIRS), ports.seeded.ledger
+    for way in BOTH:
         top, team = f"p{way}-{pair}", f"b{way}"
-        population = str(shared.ledger.population(top)["id"])
-        budget = str(shared.ledger.budget(team, top)["id"])
-        run = shared.ledger.run(f"{top}/{team}")
-        used = [(b"x-request-id", b"mine"), *((name, value + run.encode()) for name, value in key)]
-        path = place.format(run=run)
-        assert _post(shared, path, b"{}", JSON).status_code == 200
-        content = json.dumps(body).encode()
+        population, budget = str(ledger.population(top)["id"]), str(ledger.budget(team, top)["id"])
+        run = ledger.run(f"{top}/{team}")
+        assert ports.ask(way, ports.request(b"{}", run=run)).status == 200
+        own = [(name, value + run.encode()) for name, value in key]
+        sent = ports.request(json.dumps(body).encode(), JSON, NAMED, *own, run=run)
         with watched() as asked:
-            replies = [_post(shared, path, content, JSON, *used) for _ in range(2)]
-        assert asked == [run] * 2 * (1 - way)
-        for reply in replies:
-            if reply.status_code == 200:
-                out = StepAuthorization.model_validate_json(reply.content)
-                assert reply.content == out.model_dump_json().encode()
-        response = [f"{reply.status_code} {_headers(reply)} {reply.text}" for reply in replies]
+            both = [ports.ask(way, sent) for _ in range(2)]
+        assert asked == ([run] * 2 if way == SHORT else [])
+        for answer in both:
+            if answer.status == 200:
+                assert answer.body == StepAuthorization.model_validate_json(answer.body).model_dump_json().encode()
+        response = [repr(answer) for answer in both]
         for place_holder, name in enumerate((run, budget, population, top, team)):
             response = [text.replace(name, f"<{place_holder}>") for text in response]
         answers.append(response)
-    assert answers[0] == answers[1]
+    assert answers[SHORT] == answers[USUAL]
 
 
-def _headers(reply: httpx2.Response) -> list[tuple[bytes, bytes]]:
-    """All but the name of the request."""
-    return [header for header in reply.headers.raw if header[0] != b"x-request-id"]
+def test_an_ended_run_and_an_older_attempt_are_refused_alike(ports: Ports) -> None:
+    ledger = ports.seeded.ledger
+    population = f"e-{next(PAIRS)}"
+    ledger.population(population)
+    ledger.budget("team", population)
+    run = ledger.run(f"{population}/team")
+    assert ledger.post(f"/v1/runs/{run}/attempts", {}, "trainer").status_code == 201
+    for body in (b"{}", b'{"attempt": 1}', b'{"attempt": 1, "first_step": 3}'):
+        assert ports.same(ports.request(body, JSON, NAMED, run=run)).status == 412
+    assert ledger.post(f"/v1/runs/{run}/complete", {"attempt": 2}, "trainer").status_code == 200
+    with watched() as asked:
+        assert ports.same(ports.request(b'{"attempt": 2}', JSON, NAMED, run=run)).status == 409
+    assert asked == [run]
 
 
 ERRORS = [
-    NotFoundError("There is no such run."),
-    SequenceGapError("Steps are missing.", expected_step=3),
-    LedgerUnavailableError("Too many wait."),
-    UnsupportedEventError("No bound."),
-    OperationalError("SELECT 1", {}, Exception("disk I/O error")),
+    (NotFoundError("There is no such run."), 404),
+    (SequenceGapError("Steps are missing.", expected_step=3), 409),
+    (AttemptSupersededError("Another one.", current_attempt=3), 412),
+    (LedgerUnavailableError("Too many wait."), 503),
+    (UnsupportedEventError("No bound."), 422),
+]
+FAILURES = [
+    (OperationalError("SELECT 1", {}, Exception("disk I/O error")), 503),
+    (IntegrityError("INSERT 1", {}, Exception("twice")), 503),
+    (ZeroDivisionError("a secret"), 500),
 ]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_both_ways_say_the_same_of_an_error(
-    shared: SeededLedger, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    _fail(monkeypatch, error)
+@pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda each: type(each).__name__)
+def test_an_error_is_told_alike(ports: Ports, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int) -> None:
+    def decide(_db: object, _memory: object, commands: Sequence[object], **_: object) -> list[Exception]:
+        return [error] * len(commands)
+
+    monkeypatch.setattr(commit_queue, "commit_group", decide)
     with watched() as asked:
-        replies = [_post(shared, place.format(run=shared.run), VAST, JSON) for place in BOTH]
-    assert asked == [shared.run]
-    assert replies[0].status_code >= 400
-    assert without_request_id(replies[0]) == without_request_id(replies[1])
-    assert _headers(replies[0]) == _headers(replies[1])
+        assert ports.same(ports.request(VAST, JSON, NAMED)).status == status
+    assert asked == [ports.seeded.run]
 
 
-@pytest.mark.parametrize("place", BOTH)
-def test_a_mistake_of_the_service_is_a_problem_and_reaches_the_server(
-    shared: SeededLedger, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize(("error", "status"), FAILURES, ids=lambda each: type(each).__name__)
+def test_a_failed_group_is_told_alike(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, status: int
 ) -> None:
-    _fail(monkeypatch, ZeroDivisionError("a secret"))
-    sent: list[Message] = []
-    with watched() as asked, pytest.raises(ZeroDivisionError):
-        _talk(shared, _scope(shared, place), {"type": "http.request", "body": VAST}, sent=sent)
-    assert len(asked) == (place == BOTH[0])
-    start, body = sent
-    assert (start["status"], json.loads(body["body"])["code"]) == (500, "internal_error")
-    assert b"secret" not in body["body"]
-
-
-@pytest.mark.parametrize("place", BOTH)
-def test_a_body_in_pieces_is_put_together(shared: SeededLedger, place: str) -> None:
-    pieces = [b'{"count"', b"", b": 1000000000", b"}"]
-    messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
-    with watched() as asked:
-        start, body = _talk(shared, _scope(shared, place), *messages, {"type": "http.request"})
-    assert (start["status"], json.loads(body["body"])["count"], asked) == (403, 10**9, [])
-
-
-@pytest.mark.parametrize("place", BOTH)
-@pytest.mark.parametrize("sent", [[], [{"type": "http.request", "body": b"{", "more_body": True}]])
-def test_a_trainer_who_leaves_before_the_body_is_there_asks_nothing(
-    shared: SeededLedger, place: str, sent: list[Message]
-) -> None:
-    before = shared.rows()
-    answer = _talk(shared, _scope(shared, place), *sent, {"type": "http.disconnect"})
-    assert answer[0]["status"] == 400  # nobody hears it; it is no error of the service, and not logged as one
-    assert shared.rows() == before
-
-
-def _fail(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    async def failing(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(CommitQueue, "authorize_steps", failing)
+    monkeypatch.setattr(commit_queue, "commit_group", fail)
+    raw, logs = [], []
+    for way in BOTH:
+        caplog.clear()
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(VAST, JSON, NAMED))
+            answer = client.answer()
+            closes = status == 500  # uvicorn closes after what nobody foresaw
+            assert not closes or client.rest() == b""
+            assert closes or client.ask(ports.request(VAST, JSON, NAMED)) == answer
+        raw.append(answer)
+        logs.append([(record.name, record.levelname, record.getMessage()) for record in caplog.records])
+    assert raw[SHORT] == raw[USUAL]
+    assert (raw[SHORT].status, b"secret" in raw[SHORT].body) == (status, False)
+    assert logs[SHORT] == logs[USUAL]
 
 
-def _scope(shared: SeededLedger, place: str) -> Scope:
-    path = place.format(run=shared.run)
-    who = (b"authorization", shared.ledger.headers("trainer")["Authorization"].encode())
-    return {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [who, JSON],
-    }
+def test_a_decision_that_cannot_be_told_is_not_asked_again(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ports.seeded.ledger.run()
 
+    def broken(_: object) -> bytes:
+        raise ZeroDivisionError("a bug")
 
-def _talk(shared: SeededLedger, scope: Scope, *messages: Message, sent: list[Message] | None = None) -> list[Message]:
-    """What the application sends to one who sends these messages."""
-    waiting = list(messages)
-    answer: list[Message] = [] if sent is None else sent
-
-    async def receive() -> Message:
-        return waiting.pop(0)
-
-    async def send(message: Message) -> None:
-        answer.append(message)
-
-    assert shared.ledger.http.portal is not None
-    shared.ledger.http.portal.call(shared.ledger.http.app, scope, receive, send)
-    return answer
+    monkeypatch.setattr("app.step_connection.admitted_content", broken)
+    before = len(ports.seeded.rows()["decisions"])
+    assert ports.ask(SHORT, ports.request(b"{}", run=run)).status == 500
+    assert len(ports.seeded.rows()["decisions"]) == before + 1

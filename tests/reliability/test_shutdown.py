@@ -4,9 +4,10 @@ import asyncio
 import json
 import signal
 import socket
+import sqlite3
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,3 +166,63 @@ def test_who_never_finishes_asking_is_not_waited_for_longer_than_is_set(
     finally:
         if server.process is not None and server.process.poll() is None:
             server.kill()
+
+
+@pytest.mark.sqlite
+def test_steps_in_the_queue_are_answered_when_the_service_stops(tmp_path: Path) -> None:
+    """Another process writes, so steps wait; meanwhile the service is told to stop, and one client leaves."""
+    server = LiveServer(tmp_path)
+    server.start()
+    try:
+        with server.client("admin") as http:
+            register = {"name": "model", "budget": open_budget(http, "crowd", 50.0), "event": CHEAP}
+            runs = [str(http.post("/v1/runs", json=register).raise_for_status().json()["id"]) for _ in range(3)]
+        with ExitStack() as stack:
+            trainers = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)) for _ in runs]
+            for trainer, run in zip(trainers, runs, strict=True):  # the first one makes the key known
+                trainer.sendall(_step(run, server.key("trainer")))
+                assert _reply(trainer)[0].startswith(b"HTTP/1.1 200 ")
+            with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as writer:
+                writer.execute("BEGIN IMMEDIATE")
+                for trainer, run in zip(trainers, runs, strict=True):
+                    trainer.sendall(_step(run, server.key("trainer")))
+                time.sleep(0.3)
+                trainers[2].close()
+                assert server.process is not None
+                server.process.terminate()
+                time.sleep(0.3)
+                writer.execute("ROLLBACK")
+            for trainer in trainers[:2]:
+                head, rest = _reply(trainer)
+                assert (head.split(b" ")[1], b"\r\nconnection: close\r\n" in head) == (b"200", True), head
+                assert (rest, trainer.recv(1)) == (b"", b"")
+            assert server.process.wait(BOUND_SECONDS) == 0, server.log()
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()
+    assert "Traceback" not in server.log()
+    assert " ERROR " not in server.log()
+    database = Database(server.database_url)
+    with database.read(ALL_TENANTS) as tx:
+        assert tx.execute(select(func.count()).select_from(decisions)).scalar() == 2 * len(runs)
+    database.dispose()
+
+
+def _step(run: str, key: str) -> bytes:
+    """A plain request for one step."""
+    head = f"POST /v1/runs/{run}/steps HTTP/1.1\r\nHost: ledger\r\nAuthorization: Bearer {key}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+
+
+def _reply(connection: socket.socket) -> tuple[bytes, bytes]:
+    """The head of an answer, and what came behind its body."""
+    said = b""
+    while b"\r\n\r\n" not in said:
+        piece = connection.recv(1 << 16)
+        assert piece, said
+        said += piece
+    head, _, body = said.partition(b"\r\n\r\n")
+    length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return head + b"\r\n", body[length:]

@@ -1,0 +1,268 @@
+"""A connection that answers steps itself goes on as any other: in pieces, one behind the other, left, and stopped."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from prometheus_client import generate_latest
+
+from app.logging_config import REQUESTS
+from app.service.auth.rate_limit import TokenBuckets
+from app.service.charging.commit_queue import CommitQueue
+from app.service.metrics import REGISTRY, TRACES
+from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, Answer, Client, Ports, request, serving_both, watched
+
+VAST = b'{"count": 1000000000}'
+HEALTH = request("/healthz", b"", NAMED, method="GET")
+PATIENCE = 20.0
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Ports]:
+    with serving_both(tmp_path_factory.mktemp("shared"), module_database_url) as ports:
+        yield ports
+
+
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Groups wait to be written until the function is called, or the block ends."""
+    go = threading.Event()
+    committed: Any = CommitQueue._committed
+
+    async def wait(self: CommitQueue, commands: Any) -> Any:  # noqa: ANN401 - passed through
+        await asyncio.to_thread(go.wait, PATIENCE)
+        return await committed(self, commands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitQueue, "_committed", wait)
+        try:
+            yield go.set
+        finally:
+            go.set()
+
+
+def _waiting(ports: Ports, count: int) -> None:
+    """Wait until so many connections stand."""
+    until = time.monotonic() + PATIENCE
+    while len(ports.state.connections) != count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def _decisions(ports: Ports) -> int:
+    return len(ports.seeded.rows()["decisions"])
+
+
+def test_pieces_of_a_request_are_put_together(ports: Ports) -> None:
+    sent = ports.request(VAST, JSON, NAMED)
+    whole = ports.same(sent)
+    with Client(ports.of[SHORT]) as client, watched() as asked:
+        for place in range(len(sent)):
+            client.send(sent[place : place + 1])
+            time.sleep(0.0005)
+        assert client.answer() == whole
+        head, _, body = sent.partition(b"\r\n\r\n")
+        for piece in (head + b"\r\n\r\n", body[:5], body[5:]):
+            client.send(piece)
+            time.sleep(0.02)
+        assert client.answer() == whole
+    assert asked == [ports.seeded.run] * 2
+
+
+@pytest.mark.parametrize("plan", ["ss", "sus", "ushs", "hsushsu", "sssss"])
+@pytest.mark.parametrize("together", [True, False])
+def test_requests_one_behind_the_other_are_answered_in_order(ports: Ports, plan: str, *, together: bool) -> None:
+    """Plain steps (s), unusual ones (u) and another path (h), sent at once or each in a packet of its own."""
+    kinds = {
+        "s": lambda name: ports.request(VAST, JSON, name),
+        "u": lambda name: ports.request(VAST, JSON, name, (b"x-twice", b"1"), (b"x-twice", b"2")),
+        "h": lambda name: request("/healthz", b"", name, method="GET"),
+    }
+    names = [b"name-%d" % place for place in range(len(plan))]
+    sent = [kinds[kind]((b"x-request-id", name)) for kind, name in zip(plan, names, strict=True)]
+    raw: list[list[Answer]] = []
+    for way in BOTH:
+        with Client(ports.of[way]) as client:
+            for piece in [b"".join(sent)] if together else sent:
+                client.send(piece)
+            raw.append([client.answer() for _ in plan])
+            client.send(HEALTH)
+            assert client.answer().status == 200
+    assert raw[0] == raw[1]
+    assert [answer.header(b"x-request-id") for answer in raw[0]] == names
+
+
+def test_who_asks_again_while_a_step_waits_is_answered_in_order(ports: Ports) -> None:
+    first, second = (ports.request(VAST, JSON, (b"x-request-id", name)) for name in (b"one", b"two"))
+    with Client(ports.of[SHORT]) as client, watched() as asked:
+        with held_back() as go:
+            client.send(first)
+            time.sleep(0.1)
+            client.send(second + HEALTH)
+            time.sleep(0.1)
+            go()
+            answers = [client.answer() for _ in range(3)]
+        assert [answer.header(b"x-request-id") for answer in answers] == [b"one", b"two", b"mine"]
+        assert client.ask(first).status == 403
+    assert asked == [ports.seeded.run] * 2  # the first, and the one when nothing waited
+
+
+@pytest.mark.parametrize("headers", [(), ((b"connection", b"keep-alive"),), ((b"connection", b"close"),)])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_connection_is_kept_as_the_client_wants(
+    ports: Ports, headers: tuple[tuple[bytes, bytes], ...], version: bytes
+) -> None:
+    sent = ports.request(VAST, JSON, NAMED, *headers).replace(b" HTTP/1.1\r\n", b" HTTP/%b\r\n" % version)
+    raw = []
+    with watched() as asked:
+        for way in BOTH:
+            with Client(ports.of[way]) as client:
+                raw.append(client.ask(sent))
+                if raw[-1].header(b"connection") == b"close":
+                    assert client.rest() == b""
+                else:
+                    assert client.ask(sent) == raw[-1]
+    assert raw[0] == raw[1]
+    assert set(asked) == {ports.seeded.run}
+
+
+def test_who_leaves_while_a_step_waits_is_decided_without_a_word(
+    ports: Ports, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, before = ports.seeded.ledger.run(), _decisions(ports)
+    _waiting(ports, 0)
+    answered = ports.state.total_requests
+    with watched() as asked, held_back() as go, Client(ports.of[SHORT]) as client:
+        client.send(ports.request(b"{}", run=run) + HEALTH[:10])
+        _waiting(ports, 1)
+        time.sleep(0.1)
+        client.socket.close()
+        client.__exit__()
+        _waiting(ports, 0)
+        go()
+        until = time.monotonic() + PATIENCE
+        while not asked:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert (_decisions(ports), ports.state.total_requests) == (before + 1, answered)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_who_leaves_amid_a_body_asks_nothing(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
+    before = ports.seeded.rows()
+    _waiting(ports, 0)
+    for way in BOTH:
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(VAST)[:-3])
+            _waiting(ports, 1)
+        _waiting(ports, 0)
+    assert ports.seeded.rows() == before
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("in_queue", [True, False])
+def test_a_stop_lets_a_step_be_answered_and_closes(ports: Ports, *, in_queue: bool) -> None:
+    """As `app.server` stops: a connection with a request is told to shut down, before or after its body came."""
+    sent = ports.request(VAST, JSON, NAMED)
+
+    def stop() -> None:
+        for connection in ports.state.connections:
+            connection.shutdown()
+
+    _waiting(ports, 0)
+    with watched() as asked, held_back() as go, Client(ports.of[SHORT]) as client:
+        client.send(sent if in_queue else sent[:-3])
+        _waiting(ports, 1)
+        time.sleep(0.1)
+        assert ports.seeded.ledger.http.portal is not None
+        ports.seeded.ledger.http.portal.call(stop)
+        if not in_queue:
+            client.send(sent[-3:])
+        go()
+        answer = client.answer()
+        assert (answer.status, answer.header(b"connection"), client.rest()) == (403, b"close", b"")
+    assert asked == [ports.seeded.run]
+
+
+@pytest.mark.every_case
+def test_racing_trainers_are_each_charged_once(ports: Ports) -> None:
+    """Without `first_step` or a key, a step that was asked twice inside would be charged twice."""
+    run, before, each, trainers = ports.seeded.ledger.run(), _decisions(ports), 15, 8
+
+    def train(way: int) -> list[int]:
+        with Client(ports.of[way]) as client:
+            return [client.ask(ports.request(b"{}", run=run)).status for _ in range(each)]
+
+    with ThreadPoolExecutor(trainers) as pool:
+        found = [status for part in pool.map(train, BOTH * (trainers // 2)) for status in part]
+    assert set(found) <= {200, 403}
+    assert _decisions(ports) - before == trainers * each
+
+
+def test_a_cost_that_is_missing_is_computed_and_the_step_decided_once(ports: Ports) -> None:
+    run, before = ports.seeded.ledger.run(), _decisions(ports)
+    content = b'{"event": {"type": "gaussian", "noise_multiplier": 77.5}, "count": 2}'
+    with watched() as asked:
+        assert ports.ask(SHORT, ports.request(content, run=run)).status == 200
+    assert asked == [run]
+    assert _decisions(ports) == before + 1
+
+
+def _metrics(*names: str) -> dict[str, float]:
+    lines = generate_latest(REGISTRY).decode().splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(names)}
+
+
+def test_both_ways_are_counted_and_logged_alike(ports: Ports, caplog: pytest.LogCaptureFixture) -> None:
+    counted = [f"epsilon_ledger_{kind}_duration_seconds_count" for kind in ("http_request", "step_authorization")]
+    counted += [f"epsilon_ledger_{kind}_total" for kind in ("problems", "decisions")]
+    grown, logs = [], []
+    caplog.set_level(logging.INFO, REQUESTS)
+    for way in BOTH:
+        run, before = ports.seeded.ledger.run(), _metrics(*counted)
+        caplog.clear()
+        for content in (b"{}", VAST, b'{"first_step": 0}', b'{"first_step": 9}', b'{"count": 0}'):
+            ports.ask(way, ports.request(content, JSON, NAMED, run=run))
+        until = time.monotonic() + PATIENCE
+        while len(lines := [each.getMessage() for each in caplog.records if each.name == REQUESTS]) < 5:
+            assert time.monotonic() < until  # the last one is written behind its answer
+        after = _metrics(*counted)
+        grown.append({name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name)})
+        logs.append([line.rsplit(" in ", 1)[0] for line in lines])
+    assert grown[0] == grown[1]
+    assert logs[0] == logs[1] == [f"POST /v1/runs/{{run_id}}/steps {status}" for status in (200, 403, 200, 409, 422)]
+
+
+def test_the_rate_of_a_key_is_limited_on_both_ways(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = ports.seeded.ledger.http.app
+    assert isinstance(app, FastAPI)
+    monkeypatch.setattr(app.state.rates, "keys", TokenBuckets(0.001, 2, "Too many."))
+    with watched() as asked:
+        statuses = [ports.ask(way, ports.request(VAST)).status for way in (*BOTH, SHORT)]
+        assert statuses == [403, 403, 429]
+        ways = [ports.ask(way, ports.request(VAST, JSON, NAMED)) for way in BOTH]
+    assert [answer.header(b"retry-after") is None for answer in ways] == [False, False]
+    assert ways[0].body == ways[1].body
+    assert len(asked) == 3
+    limited, counted = [], 'epsilon_ledger_problems_total{code="rate_limited"}'
+    for way in BOTH:
+        before = _metrics(counted)[counted]
+        with Client(ports.of[way]) as client:
+            client.send(ports.request(VAST, JSON, (b"connection", b"close")) + ports.request(VAST))
+            assert client.rest().count(b"HTTP/1.1 ") == 1
+        limited.append(_metrics(counted)[counted] - before)
+    assert limited == [1, 1]
+
+
+def test_with_traces_every_step_takes_the_framework(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(TRACES), "active", True)
+    with watched() as asked:
+        assert ports.ask(SHORT, ports.request(VAST)).status == 403
+    assert asked == []
