@@ -240,9 +240,10 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     Nothing is charged: `CountedAccount.charge` does that. The admission has no accounts, which are added up only when
     somebody needs them.
     """
-    key, number = fingerprint(priced.step.event), priced.step.count
-    if not all(counted.counts(key, priced.curve) for counted in path):
-        return None
+    key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
+    for counted in path:
+        if not counted.counts(key, curve):
+            return None
     left = [counted.fits(number) for counted in path]
     remaining = min(left)
     own = path[-1]

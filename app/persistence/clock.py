@@ -17,6 +17,9 @@ from app.ledger.errors import LedgerUnavailableError
 DRIFT: Final = 1e-3
 """Maximum drift between two clocks, as a share of time: NTP slews each by at most half of it."""
 
+OWN_SECONDS: Final = 1e-3
+"""Time after which the machine's own clock is read again."""
+
 LONGEST_LEASE_SECONDS: Final = 7 * 24 * 3600
 """A lease granted before the database's clock was set ahead may still run for this long."""
 
@@ -97,7 +100,8 @@ class Clock:
             SQLAlchemyError: the clock was never read, and the database does not answer.
         """
         if self._own:
-            self.sample()
+            if self._known is None or counted() - self._known.at > OWN_SECONDS:
+                self.sample()
         elif self._known is None:
             if not wait:
                 raise LedgerUnavailableError("The database's clock has not been read yet. Retry the request shortly.")

@@ -132,14 +132,16 @@ def _by_counting(
     work: UnitOfWork, command: StepCommand, run: Run, steps: tuple[StepEvent, ...], fingerprint: str
 ) -> Decision | None:
     """Admit repetitions of one event that fit by counting (ADR 0033); None if the rule must decide."""
-    [step, *others] = steps
     path = [work.accounts[at] for at in work.paths[run.account_id] if at in work.accounts]
-    if others or len(path) < len(work.paths[run.account_id]):
+    if len(steps) > 1 or len(path) < len(work.paths[run.account_id]):
         return None
-    now = command.context.now
-    accounts = [counted.record.account for counted in path]
-    curve = work.costs_of(accounts[0]).get(step.event)
-    if curve is None or not all(account.window is ALWAYS or account.window.holds(now) for account in accounts):
+    step, now = steps[0], command.context.now
+    for counted in path:
+        window = counted.record.account.window
+        if window is not ALWAYS and not window.holds(now):
+            return None
+    curve = work.costs_of(path[0].record.account).get(step.event)
+    if curve is None:
         return None
     outcome = admit_by_counting(path, PricedStep(step, curve))
     if outcome is None or not outcome.steps_remaining:  # the last step raises an alert
