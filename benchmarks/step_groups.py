@@ -97,10 +97,10 @@ async def _charged_runs(served: ASGIApp, key: str, count: int, kinds: int) -> li
 def timed(function: Callable[..., object], seconds: dict[str, float], name: str) -> Callable[..., object]:
     """Wrap a function so that its processor time is added up under a name."""
 
-    def wrapper(*arguments: object) -> object:
+    def wrapper(*arguments: object, **named: object) -> object:
         began = process_time()
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         finally:
             seconds[name] += process_time() - began
 
