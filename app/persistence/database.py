@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -92,6 +92,9 @@ class Database:
         escapes = sqlite.any_text if patient and self.dialect == "sqlite" else nullcontext
         with closing(self._begun(statement, writes=False)) as connection, escapes(connection):
             yield connection
+            if self.dialect == "postgresql":
+                with suppress(DBAPIError):  # psycopg deallocates all prepared statements after a rollback
+                    connection.commit()
 
     @contextmanager
     def write(self, tenant: Tenant, *, wait: bool = True) -> Iterator[Connection]:

@@ -20,6 +20,9 @@ from app.persistence.postgresql import GONE
 if TYPE_CHECKING:
     import psycopg
 
+NOT_PREPARED: Final = "26000"
+"""SQLSTATE of a statement that another user of the connection has deallocated, as psycopg does after a rollback."""
+
 _PIPELINE: Final = "pipeline"
 _PREPARED: Final = "prepared"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")

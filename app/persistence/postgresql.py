@@ -87,6 +87,7 @@ def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engin
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=patience,
+        pool_use_lifo=True,  # the most recently used connection has its statements prepared
         connect_args={name: value for name, value in _PARAMETERS.items() if name not in url.query},
     )
     _, parameters = engine.dialect.create_connect_args(url)

@@ -27,8 +27,8 @@ FULL: Final = sqlite3.SQLITE_FULL
 CANNOT_OPEN: Final = sqlite3.SQLITE_CANTOPEN
 
 _PAGE_SIZE: Final = "page_size = 2048"
-"""Bytes, of a new file. A step changes a row in each of several pages, and the log gets whole pages: with SQLite's usual
-4,096 it is almost twice as long, and no time is saved by that."""
+"""Bytes, of a new file. A step changes one row in each of several pages, and the log gets whole pages: with the usual
+4,096 bytes it is almost twice as long, and no time is saved by that."""
 
 _CHECKPOINT: Final = "wal_autocheckpoint = 16000"
 """Pages of the log, 32 MB, between checkpoints: hot rows are rewritten many times in that time."""

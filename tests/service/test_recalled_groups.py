@@ -197,3 +197,28 @@ def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
             lengths[-1] += 1
     assert lengths == [1, 3, 7, 15, 31, 63, 63, 63]
     assert max(lengths) == MOST_VALIDATED
+
+
+def test_statements_that_the_driver_has_deallocated_are_prepared_again(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    runner.once(request(run))
+    with ledger.database.engine.connect() as connection:
+        connection.exec_driver_sql("DEALLOCATE ALL")
+        connection.commit()
+    for step in (2, 3):
+        [outcome] = runner.once(request(run))
+        assert isinstance(outcome, StepResult)
+        assert outcome.decision.first_step == step
+    assert recalled == [True, False, True]
+
+
+def test_reads_between_leave_them_prepared(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    for _ in range(8):
+        runner.once(request(run))
+        runner.path(run)
+    assert recalled == [True] * 8

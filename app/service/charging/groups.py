@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from app.accounting.errors import AccountingError
 from app.ledger.errors import LedgerError
 from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.pipeline import NOT_PREPARED
 from app.persistence.postgresql import RACES_LOST
 from app.persistence.repositories import locks
 from app.service.charging.decision import decide
@@ -100,9 +101,11 @@ def _commit_recalled(
             locks.require(tx, owner, seen)
             save(tx, work)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) not in RACES_LOST:
+        state = getattr(error.orig, "sqlstate", None)
+        if state not in RACES_LOST | {NOT_PREPARED}:
             raise
-        memory.distrust(owner)
+        if state != NOT_PREPARED:
+            memory.distrust(owner)
         return None
     remember(memory, work)
     return outcomes
