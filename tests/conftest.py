@@ -12,7 +12,7 @@ import pytest
 from httpx2._transports import default as transports
 from hypothesis import HealthCheck, settings
 
-from app.persistence import database
+from app.persistence import database, engines
 from app.service import placements
 from app.service.alerts import delivery_worker
 from app.service.auth import credential_cache
@@ -53,7 +53,7 @@ delivery_worker._ssl_context = cache(delivery_worker._ssl_context)
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)
 
-database.open_engine = sharing_statements(database.open_engine)
+vars(database)["open_engine"] = sharing_statements(engines.open_engine)
 
 pure_decisions.enforce()
 

@@ -47,7 +47,9 @@ def computed_under_lock(seeded: SeededLedger, monkeypatch: pytest.MonkeyPatch) -
     seen: list[bool] = []
 
     def watched(q: float, s: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen.append(seeded.ledger.database._writer.lock.locked())
+        writer = seeded.ledger.database._writer
+        assert writer is not None
+        seen.append(writer.lock.locked())
         return sampled_gaussian_rdp(q, s, orders)
 
     rdp.cached_event_curve.cache_clear()

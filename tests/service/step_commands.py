@@ -17,7 +17,8 @@ from app.persistence.repositories import accounts
 from app.persistence.tables import organisations
 from app.service.auth.authentication import Principal
 from app.service.auth.request_context import RequestContext
-from app.service.charging.commit_queue import CommandResult, CommitQueue, commit_group
+from app.service.charging.commit_queue import CommitQueue
+from app.service.charging.groups import CommandResult, commit_group
 from app.service.charging.requests import Mode, OnExceed, StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
 from app.service.costing import CostNotReadyError

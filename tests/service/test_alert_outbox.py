@@ -19,7 +19,7 @@ from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
-from app.service.charging.commit_queue import commit_group
+from app.service.charging.groups import commit_group
 from app.service.maintenance import expire_reservations
 from tests.conftest import Ledger
 from tests.service.receiver import subscribed

@@ -10,7 +10,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError, TimeoutError  # noq
 from app.ledger.errors import InsufficientScopeError, LedgerUnavailableError, NotFoundError
 from app.ledger.permissions import Role
 from app.service.charging import commit_queue
-from app.service.charging.commit_queue import CommitQueue, commit_group
+from app.service.charging.commit_queue import CommitQueue
+from app.service.charging.groups import commit_group
 from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.persistence.dump import dump

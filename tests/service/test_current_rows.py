@@ -10,7 +10,7 @@ from app.ledger.errors import AccountQuarantinedError, RunStateConflictError
 from app.persistence.database import Database
 from app.persistence.sqlite import WriteLockBusyError
 from app.service.charging import groups
-from app.service.charging.commit_queue import preview
+from app.service.charging.groups import preview
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.step_commands import CommandRunner, another, opened, request, sound

@@ -214,9 +214,7 @@ def test_statements_that_the_driver_has_deallocated_are_prepared_again(
     assert recalled == [True, False, True]
 
 
-def test_reads_between_leave_them_prepared(
-    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
-) -> None:
+def test_reads_between_leave_them_prepared(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
     run, runner = ready
     for _ in range(8):
         runner.once(request(run))

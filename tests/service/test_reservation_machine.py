@@ -27,7 +27,7 @@ from app.persistence.repositories import decisions, runs
 from app.service import maintenance, reservations
 from app.service.auth import authentication
 from app.service.charging.close import close_revoked
-from app.service.charging.commit_queue import CommandResult, NotReady
+from app.service.charging.groups import CommandResult, NotReady
 from app.service.charging.requests import PlanRevokedError, StepCommand, StepResult
 from app.service.costing import CostNotReadyError
 from app.service.governance import limit_changes, proposals
