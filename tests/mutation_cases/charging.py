@@ -8,6 +8,7 @@ REPLICAS = "tests/reliability/test_replicas.py"
 MODEL = "tests/reliability/test_state_machine.py"
 LOWERED = "tests/api/test_lowered_limits.py"
 CURRENT_ROWS = "tests/service/test_current_rows.py"
+RECALLED = "tests/service/test_recalled_groups.py"
 
 
 CASES = (
@@ -28,21 +29,21 @@ CASES = (
     Mutation(
         "what others have written to a file is not noticed",
         "app/service/charging/saving.py",
-        "if revision is None or revision != self.revision or",
-        "if revision is None or",
+        "written = revision is not None and revision != self.revision",
+        "written = False",
         (CURRENT_ROWS,),
     ),
     Mutation(
         "another process is not noticed",
-        "app/persistence/database.py",
-        "return self._writes - 1, sqlite.data_version(tx)",
-        "return self._writes - 1, 0",
+        "app/persistence/sqlite_writer.py",
+        "return self._transactions - 1, sqlite.data_version(tx)",
+        "return self._transactions - 1, 0",
         (CURRENT_ROWS,),
     ),
     Mutation(
         "a new connection is taken for the one before",
-        "app/persistence/database.py",
-        "            self._writes += 1  # it has data versions of its own\n",
+        "app/persistence/sqlite_writer.py",
+        "            self._transactions += 1  # it has data versions of its own\n",
         "",
         ("tests/persistence/test_database.py",),
     ),
@@ -55,10 +56,59 @@ CASES = (
     ),
     Mutation(
         "a preview believes rows that it has not locked",
-        "app/service/charging/commit_queue.py",
-        "load(tx, memory.unvalidated(), owner, wanted)",
-        "load(tx, memory, owner, wanted)",
+        "app/service/charging/groups.py",
+        "work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)])",
+        "work = load(tx, memory, owner, [LoadRequest(request.run_id, request, command.needs_path)], trusting=True)",
         (CURRENT_ROWS,),
+    ),
+    Mutation(
+        "cached accounts are not required",
+        "app/service/charging/groups.py",
+        "            locks.require(tx, owner, seen)\n",
+        "",
+        (RECALLED,),
+    ),
+    Mutation(
+        "a statement that fails stops nothing",
+        "app/persistence/pipeline.py",
+        "SELECT 1 / (count(*) = {number})::integer FROM found",
+        "SELECT 1 FROM found",
+        (RECALLED,),
+    ),
+    Mutation(
+        "a request with a key is decided by the cache alone",
+        "app/service/charging/recall.py",
+        "steps is None or steps.idempotency_key is not None or",
+        "steps is None or",
+        (RECALLED,),
+    ),
+    Mutation(
+        "an old request is decided by the cache alone",
+        "app/service/charging/recall.py",
+        "return steps.first_step is None or (steps.attempt == run.attempt and steps.first_step >= run.next_step)",
+        "return True",
+        (RECALLED,),
+    ),
+    Mutation(
+        "a refusal is written without its event",
+        "app/service/charging/unit_of_work.py",
+        "others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)",
+        "others = (self.opened, self.closed, self.alerts, self.added_costs, self.changed_plan_items)",
+        (RECALLED,),
+    ),
+    Mutation(
+        "a fault leaves its connection in a pipeline",
+        "app/persistence/pipeline.py",
+        "            connection.invalidate()  # its transaction may still be open\n",
+        "",
+        (RECALLED,),
+    ),
+    Mutation(
+        "a run is written over another state",
+        "app/persistence/bulk.py",
+        "if sqlite.execute_many(tx, self.sql, placed) != len(rows):",
+        "if sqlite.execute_many(tx, self.sql, placed) > len(rows):",
+        ("tests/persistence/test_bulk.py",),
     ),
     Mutation(
         "steps are not looked up among earlier answers",
@@ -112,7 +162,7 @@ CASES = (
     ),
     Mutation(
         "a plan outlives the window of its budget",
-        "app/service/charging/decision.py",
+        "app/service/charging/reserved_steps.py",
         "    require_open(path, command.context.now)\n    own = path[-1]",
         "    own = path[-1]",
         ("tests/api/test_windows.py",),
@@ -188,7 +238,7 @@ CASES = (
     ),
     Mutation(
         "what a plan held beyond a lowered limit is not returned with the refusal",
-        "app/service/charging/decision.py",
+        "app/service/charging/reserved_steps.py",
         "and is_revoked(plan, steps[0]) and command.ends_plan:",
         "and False:",
         (LOWERED,),

@@ -1,0 +1,73 @@
+"""Writes of many rows at once: whatever is written is there, and no row is written over another state."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.runs import Run
+from app.persistence.bulk import BulkStatement
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import runs
+from app.persistence.tables import decision_events, organisations
+from app.persistence.tables import runs as stored_runs
+from tests.conftest import Ledger
+from tests.service.step_commands import CommandRunner, opened, request
+
+HOSTILE = ['"', "\\", "{}", "NULL", "null", "a,b", "", " ", "'; --", "\n", "é\u2028\U0001f512", '\\"', "%(name)s", "$1"]
+
+
+@pytest.fixture
+def charged(ledger: Ledger) -> tuple[CommandRunner, Run]:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    with ledger.database.read(ALL_TENANTS) as tx:
+        stored = runs.get(tx, runner.organisation_id, run)
+    return runner, stored
+
+
+def test_every_text_is_written_as_it_is(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
+    named = BulkStatement(organisations, ["policy"], ["id"])
+    runner, _ = charged
+    for text in (*HOSTILE, None):
+        with ledger.database.write(ALL_TENANTS) as tx:
+            named.execute(tx, [(runner.organisation_id, text)])
+            found = tx.execute(select(organisations.c.policy).where(organisations.c.id == runner.organisation_id))
+            assert found.scalar_one() == text
+
+
+def test_numbers_and_hashes_are_written_as_they_are(charged: tuple[CommandRunner, Run], ledger: Ledger) -> None:
+    runner, run = charged
+    with ledger.database.write(ALL_TENANTS) as tx:
+        [event] = tx.execute(select(stored_runs.c.event_fingerprint)).scalars()
+        added = BulkStatement(decision_events, [column.name for column in decision_events.c])
+        rows = [(runner.organisation_id, run.account_id, 0, item, event, 10**item) for item in (1, 9)]
+        added.execute(tx, rows)
+        assert [tuple(row) for row in tx.execute(select(decision_events).order_by(decision_events.c.item))] == rows
+
+
+@pytest.mark.parametrize(
+    "stale", [{"chain_head": b"x" * 32}, {"attempt": 2}, {"status": "paused"}, {"account_id": "run_000000000000001"}]
+)
+@pytest.mark.parametrize("save", [runs.save_all, runs.advance_all])
+def test_no_run_is_written_over_another_state(
+    charged: tuple[CommandRunner, Run], ledger: Ledger, save: object, stale: dict[str, object]
+) -> None:
+    runner, run = charged
+    before = replace(run, **stale)  # type: ignore[arg-type]
+
+    def write() -> None:
+        with ledger.database.write(ALL_TENANTS) as tx:
+            after = replace(run, next_step=7, chain_head=b"y" * 32)
+            save(tx, [(runner.organisation_id, run, after), (runner.organisation_id, before, after)])  # type: ignore[operator]
+
+    with pytest.raises((LedgerUnavailableError, DBAPIError)) as failed:
+        write()
+    if ledger.database.dialect == "postgresql":
+        assert failed.value.orig.sqlstate == "22012"  # type: ignore[union-attr]
+    else:
+        assert failed.type is LedgerUnavailableError
+    with ledger.database.read(ALL_TENANTS) as tx:
+        assert runs.get(tx, runner.organisation_id, run.account_id) == run
