@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -16,7 +16,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.persistence import postgresql, sqlite
 from app.persistence.clock import Clock, Reading
 from app.persistence.engines import begin, open_engine
-from app.persistence.pipeline import pipelined
+from app.persistence.pipeline import IN_DOUBT, pipelined
 from app.persistence.sqlite import WriteLockBusyError
 from app.persistence.sqlite_writer import Revision, SqliteWriter
 
@@ -46,10 +46,6 @@ Tenant = str | TenantScope
 """The id of a transaction's organisation, or ALL_TENANTS, or NO_TENANT."""
 
 _BUSY = "Other writers did not finish in time; nothing was changed. Repeat the request."
-_IN_DOUBT = (
-    "The connection to the database broke while the request was being committed, so it may or may not have been "
-    "carried out. Repeat it as it was: with its idempotency key, or the number of its first step, it counts once."
-)
 
 
 class Database:
@@ -118,20 +114,9 @@ class Database:
         with turn, self._writer.transaction(wait=wait) as connection:
             yield connection
 
-    @contextmanager
-    def pipeline(self, organisation_id: str) -> Iterator[Connection | None]:
-        """Open a write transaction on PostgreSQL in one round trip; see `pipelined`.
-
-        Raises:
-            LedgerUnavailableError: the connection broke.
-        """
-        try:
-            with pipelined(self.engine, _write_statement(self.dialect, organisation_id)) as connection:
-                yield connection
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise LedgerUnavailableError(_IN_DOUBT) from error
-            raise
+    def pipeline(self, organisation_id: str) -> AbstractContextManager[Connection | None]:
+        """Open a write transaction on PostgreSQL in one round trip; see `pipelined`."""
+        return pipelined(self.engine, _write_statement(self.dialect, organisation_id))
 
     def revision(self, tx: Connection) -> Revision | None:
         """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.
@@ -299,5 +284,5 @@ def _commit(connection: Connection) -> None:
         broken = isinstance(error, DBAPIError) and error.connection_invalidated
         connection.invalidate()  # closed, not returned: its transaction may still be open
         if broken:
-            raise LedgerUnavailableError(_IN_DOUBT) from error
+            raise LedgerUnavailableError(IN_DOUBT) from error
         raise

@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from app.ledger.errors import LedgerUnavailableError
 from app.persistence.postgresql import GONE
 
 if TYPE_CHECKING:
     import psycopg
+
+IN_DOUBT: Final = (
+    "The connection to the database broke while the request was being committed, so it may or may not have been "
+    "carried out. Repeat it as it was: with its idempotency key, or the number of its first step, it counts once."
+)
 
 NOT_PREPARED: Final = "26000"
 """SQLSTATE of a statement that another user of the connection has deallocated, as psycopg does after a rollback."""
@@ -84,8 +90,11 @@ def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
     None instead of a connection that may be broken: a usual transaction can tell whether anything was done.
 
     Raises:
-        DBAPIError: a statement failed, and nothing was changed; if `connection_invalidated`, nobody knows.
+        DBAPIError: a statement failed, and nothing was changed.
+        LedgerUnavailableError: the connection broke, and nobody knows.
     """
+    from psycopg import Error  # noqa: PLC0415 - a service on SQLite does not need the driver
+
     with closing(engine.connect()) as connection:
         pipeline = Pipeline(connection)
         if pipeline.may_be_broken:
@@ -95,11 +104,22 @@ def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
             for statement in begin.split("; "):
                 pipeline.send(statement.encode())
             yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
-            pipeline.send(b"COMMIT")
-            pipeline.finish()
-        except BaseException:
+            pipeline.commit()
+        except BaseException as error:
             connection.invalidate()  # its transaction may still be open
+            if isinstance(error, Error):  # before COMMIT was sent
+                raise _translated(connection, error) from error
             raise
+
+
+def _translated(connection: Connection, error: "psycopg.Error") -> Exception:
+    """Wrap an error of the driver as SQLAlchemy would."""
+    from psycopg import Error  # noqa: PLC0415 - as said
+
+    found: Exception = DBAPIError.instance(
+        "COMMIT", None, error, Error, hide_parameters=True, dialect=connection.dialect
+    )
+    return found
 
 
 class Pipeline:
@@ -130,31 +150,29 @@ class Pipeline:
             self._libpq.send_prepare(name, statement)
         self._libpq.send_query_prepared(name, values)
 
-    def finish(self) -> None:
-        """Send all statements and wait for their results.
+    def commit(self) -> None:
+        """Send all statements and COMMIT, and wait for their results.
 
         Raises:
-            DBAPIError: as `pipelined`.
+            DBAPIError, LedgerUnavailableError: as `pipelined`.
         """
-        from psycopg import Error, OperationalError  # noqa: PLC0415 - a service on SQLite does not need the driver
+        from psycopg import Error  # noqa: PLC0415 - a service on SQLite does not need the driver
 
+        self.send(b"COMMIT")  # from here on the outcome is unknown, unless the server tells it
+        error: Exception | None
         try:
             self._libpq.pipeline_sync()
             error = self._first_error()
             if error is None:
                 self._libpq.exit_pipeline_mode()
-        except OperationalError as broken:
-            error = broken
+        except Exception as failure:  # noqa: BLE001 - whatever it is
+            error = failure
         if error is None:
             self._prepared.update(self._new)
             return
-        lost = self._is_broken or error.sqlstate in GONE
-        raise DBAPIError.instance(
-            *("COMMIT", None, error, Error),
-            hide_parameters=True,
-            connection_invalidated=lost,
-            dialect=self._connection.dialect,
-        ) from error
+        if not isinstance(error, Error) or error.sqlstate is None or error.sqlstate in GONE:
+            raise LedgerUnavailableError(IN_DOUBT) from error
+        raise _translated(self._connection, error) from error
 
     @property
     def _is_broken(self) -> bool:

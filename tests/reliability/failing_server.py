@@ -12,13 +12,14 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import DBAPIError
 
 FAULTS = "EPSILON_LEDGER_FAULTS"
 LOCK_TIMEOUT_SECONDS = 1
@@ -26,6 +27,9 @@ LOCK_TIMEOUT_SECONDS = 1
 
 _WRITING = ("INSERT", "UPDATE", "DELETE")
 COMMIT = "COMMIT"
+_GUARD = "WITH found AS ("
+"""What a statement begins with that must change all of its rows."""
+
 _MESSAGES = {"disk full": "database or disk is full", "read only": "attempt to write a readonly database"}
 
 
@@ -56,7 +60,7 @@ class Faults:
 
     def execute(self, connection: object, statement: str) -> None:
         """Fail or die before a statement."""
-        asked = self.asked()
+        asked, statement = self.asked(), statement.removeprefix(_GUARD)
         if "fail" in asked and statement.startswith(asked.get("at", _WRITING)):
             raise _failure(connection, asked["fail"])
         if statement.startswith("INSERT INTO decisions"):
@@ -124,6 +128,63 @@ def break_database(faults: Faults) -> None:
 
     DefaultDialect.do_commit = commits  # type: ignore[method-assign]
     DefaultDialect.do_rollback = rolls_back  # type: ignore[method-assign]
+    _break_sqlite(faults)
+    _break_pipelines(faults)
+
+
+def _break_sqlite(faults: Faults) -> None:
+    """Break the statements of groups, which do not pass SQLAlchemy."""
+    from app.persistence import sqlite  # noqa: PLC0415 - the clock is broken before
+
+    execute_many, commit = sqlite.execute_many, sqlite.commit
+
+    def executes(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+        try:
+            faults.execute(sqlite.driver(connection), statement)
+        except sqlite3.Error as error:
+            raise sqlite.translated(statement, error, connection.dialect) from error
+        return execute_many(connection, statement, rows)
+
+    def commits(connection: Connection) -> None:
+        driver = sqlite.driver(connection)
+        try:
+            faults.commit(driver, done=False)
+        except sqlite3.Error as error:
+            raise sqlite.translated(COMMIT, error, connection.dialect) from error
+        commit(connection)
+        faults.commit(driver, done=True)
+
+    sqlite.execute_many, sqlite.commit = executes, commits
+
+
+def _break_pipelines(faults: Faults) -> None:
+    """Break pipelines: what a statement breaks is told in the end, as by the server."""
+    from app.persistence.pipeline import Pipeline  # noqa: PLC0415 - as above
+
+    send, commit = Pipeline.send, Pipeline.commit
+    broken: dict[int, Exception] = {}
+
+    def sends(self: Pipeline, statement: bytes, values: Sequence[bytes] = ()) -> None:
+        try:
+            faults.execute(self, statement.decode())
+        except Exception as error:  # noqa: BLE001 - the driver's
+            broken[id(self)] = error
+        send(self, statement, values)
+
+    def commits(self: Pipeline) -> None:
+        error = broken.pop(id(self), None)
+        if error is None:
+            try:
+                faults.commit(self, done=False)
+            except Exception as failed:  # noqa: BLE001 - as above
+                error = failed
+        if error is not None:
+            faults.rollback(self)
+            raise DBAPIError.instance(COMMIT, None, error, type(error)) from error
+        commit(self)
+        faults.commit(self, done=True)
+
+    Pipeline.send, Pipeline.commit = sends, commits  # type: ignore[method-assign]
 
 
 def break_clock(faults: Faults) -> None:
