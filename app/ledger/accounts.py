@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +58,7 @@ class StepEvent:
             raise InvalidInputError(f"count must be in [1, {MAX_COUNT}], not {self.count}.")
 
 
-@dataclass(frozen=True, slots=True)
-class PricedStep:
+class PricedStep(NamedTuple):
     """A step event and the cost of one repetition.
 
     A price is computed once and stored with the event: floats may differ in their last bit between processors and

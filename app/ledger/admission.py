@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ UNLIMITED: Final = 2**62
 """Repetitions that an account without a limit admits: more than any count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A run's epsilon, and its governing limit: its own or the nearest ancestor's."""
 
     epsilon: float
@@ -34,8 +33,7 @@ class Reading:
     epsilon_limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """An admitted charge and the path root to leaf after it.
 
     Args:

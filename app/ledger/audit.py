@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class AuditAction(StrEnum):
@@ -168,8 +168,7 @@ class Verification:
         return self.discrepancy_count == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(NamedTuple):
     """The author of a request, and the HTTP request, if any.
 
     `actor` is a key's id, "oidc:" and a person's subject, "cli" for the command line, "service" for background work.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from app.accounting.events import (
     Composed,
@@ -86,8 +86,7 @@ LEAST_HOURS: Final = 1.0
 """A run that has just begun may take an hour's steps immediately."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """The state of a run besides its account.
 
     Args:

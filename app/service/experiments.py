@@ -188,7 +188,7 @@ def _charge(tx: Connection, work: UnitOfWork, context: RequestContext, run_id: s
         save(tx, work)
         return decision
     charged = work.run(run_id)
-    work.move(replace(charged, status=RunStatus.COMPLETED))
+    work.move(charged._replace(status=RunStatus.COMPLETED))
     save(tx, work)
     context.record(tx, AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED})
     return None

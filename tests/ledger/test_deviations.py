@@ -1,7 +1,5 @@
 """Declared versus observed: in what steps differ, and where first."""
 
-from dataclasses import replace
-
 import pytest
 
 from app.accounting.events import (
@@ -42,7 +40,7 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
     ids=str,
 )
 def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object, object]]) -> None:
-    found = find_deviations(replace(RUN, next_step=7), (), [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
+    found = find_deviations(RUN._replace(next_step=7), (), [StepEvent(DECLARED, 3), StepEvent(event, 1)], 0.0)
     assert {each.kind: (each.declared, each.observed) for each in found} == expected
     assert {each.first_step for each in found} <= {10}
 
@@ -50,32 +48,32 @@ def test_in_what_an_event_differs(event: DpEvent, expected: dict[K, tuple[object
 def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to_differ_from() -> None:
     loud = StepEvent(PoissonSampled(0.5, Gaussian(0.5)), 1)
     assert find_deviations(RUN, [loud], [loud], 0.0) == ()
-    assert find_deviations(replace(RUN, event=None), (), [loud], 0.0) == ()
+    assert find_deviations(RUN._replace(event=None), (), [loud], 0.0) == ()
     quiet = StepEvent(PoissonSampled(0.5, Gaussian(50.0)), 1)
-    assert find_deviations(replace(RUN, event=None), [loud, quiet], [quiet, loud], 0.0) == ()
-    found = find_deviations(replace(RUN, event=None), [quiet], [quiet, loud], 0.0)
+    assert find_deviations(RUN._replace(event=None), [loud, quiet], [quiet, loud], 0.0) == ()
+    found = find_deviations(RUN._replace(event=None), [quiet], [quiet, loud], 0.0)
     assert found == (Deviation(K.NOISE_MULTIPLIER, 50.0, 0.5, 1),)
 
 
 def test_more_steps_than_planned() -> None:
-    run = replace(RUN, declared_steps=10)
-    assert find_deviations(replace(run, next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
-    assert find_deviations(replace(run, next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
+    run = RUN._replace(declared_steps=10)
+    assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
+    assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
         Deviation(K.STEPS, 10, 13, 10),
     )
-    assert find_deviations(replace(run, next_step=12), (), [StepEvent(DECLARED, 1)], 0.0) == (
+    assert find_deviations(run._replace(next_step=12), (), [StepEvent(DECLARED, 1)], 0.0) == (
         Deviation(K.STEPS, 10, 13, 12),
     )
 
 
 def test_faster_than_declared() -> None:
-    run = replace(RUN, declared_steps_per_hour=10.0)
+    run = RUN._replace(declared_steps_per_hour=10.0)
     assert find_deviations(run, (), [StepEvent(DECLARED, 10)], 0.01) == ()
-    assert find_deviations(replace(run, next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
+    assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 1)], 0.01) == (
         Deviation(K.STEPS_PER_HOUR, 10.0, 11.0, 10),
     )
-    assert find_deviations(replace(run, next_step=10), (), [StepEvent(DECLARED, 10)], 2.0) == ()
-    assert find_deviations(replace(run, next_step=20), (), [StepEvent(DECLARED, 4)], 2.0) == (
+    assert find_deviations(run._replace(next_step=10), (), [StepEvent(DECLARED, 10)], 2.0) == ()
+    assert find_deviations(run._replace(next_step=20), (), [StepEvent(DECLARED, 4)], 2.0) == (
         Deviation(K.STEPS_PER_HOUR, 10.0, 12.0, 20),
     )
 

@@ -255,8 +255,8 @@ CASES = (
     Mutation(
         "a run that has executed revoked steps over its limit goes on",
         "app/service/charging/close.py",
-        "run = replace(run, status=RunStatus.OVERDRAWN)",
-        "run = replace(run)",
+        "run = run._replace(status=RunStatus.OVERDRAWN)",
+        "run = run._replace()",
         (LOWERED,),
         "never_dropped and not postgresql",
     ),

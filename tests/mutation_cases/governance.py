@@ -155,7 +155,7 @@ CASES = (
     Mutation(
         "a sweep's run takes further steps",
         "app/service/experiments.py",
-        "    work.move(replace(charged, status=RunStatus.COMPLETED))\n",
+        "    work.move(charged._replace(status=RunStatus.COMPLETED))\n",
         "",
         ("tests/api/test_experiments.py",),
     ),

@@ -69,7 +69,7 @@ class Reserver:
             reservations.add(tx, self.organisation_id, reservation, cost, NOW)
             prepared = [account.prepared_for(priced) for account in path]
             self._save(tx, [replace(account, held=account.held + cost) for account in prepared])
-            runs.save_all(tx, [(self.organisation_id, run, replace(run, reservation_id=reservation.id))])
+            runs.save_all(tx, [(self.organisation_id, run, run._replace(reservation_id=reservation.id))])
         return reservation
 
     def spend(self, *steps: StepEvent) -> Reservation:
@@ -113,7 +113,7 @@ class Reserver:
             if charged:
                 outcome = DecisionOutcome.FORFEITED if closing.forfeited else DecisionOutcome.ADMITTED
                 run = self._append(tx, run, (*above, own), charged, outcome, closed.id)
-            runs.save_all(tx, [(self.organisation_id, run, replace(run, reservation_id=None))])
+            runs.save_all(tx, [(self.organisation_id, run, run._replace(reservation_id=None))])
             reservations.close(tx, self.organisation_id, closed, NOW)
 
     def _read(self, tx: Connection) -> tuple[tuple[Account, ...], Run]:

@@ -1,6 +1,5 @@
 """Response schemas of populations and budgets."""
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Self
 
@@ -101,7 +100,7 @@ class LifetimeSpend(Output):
     @classmethod
     def of(cls, population: DomainAccount) -> Self:
         """Convert from the domain."""
-        return cls(population=population.id, population_path=population.path, **asdict(reading_of([population])))
+        return cls(population=population.id, population_path=population.path, **reading_of([population])._asdict())
 
 
 class Account(Output):
@@ -203,7 +202,7 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         "planned": account.planned,
         "weights_frozen": account.weights_frozen,
         "limit": account.limit,
-        **asdict(reading),
+        **reading._asdict(),
         "epsilon_declared": account.epsilon_declared(reading.delta),
         "own_delta": account.spent.delta_value(),
         "warnings": [*about, *about_loss(reading.epsilon, reading.epsilon_limit)],

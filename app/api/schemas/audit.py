@@ -1,7 +1,6 @@
 """Response schemas of audit events and recorded decisions."""
 
 import json
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -135,7 +134,7 @@ def decision_members(decision: DomainDecision) -> dict[str, Any]:
         "count": decision.step_count,
         "requested_count": decision.requested_count,
         "next_step": decision.next_step,
-        **asdict(decision.reading),
+        **decision.reading._asdict(),
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,
         "reservation": decision.reservation_id,

@@ -1,6 +1,5 @@
 """Schemas of experiments."""
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -181,7 +180,7 @@ class Experiment(Output):
             status=run and run.status,
             event=run and run.event,
             runs=record.runs,
-            **asdict(record.reading),
+            **record.reading._asdict(),
             created_by=experiment.created_by,
             created_at=experiment.created_at,
             **further,

@@ -1,7 +1,6 @@
 """Schemas of reservations and attempts."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Self
@@ -198,7 +197,7 @@ class CreatedReservation(Reservation):
         return cls(
             **dict(Reservation.of(held.reservation)),
             next_step=held.next_step,
-            **asdict(held.reading),
+            **held.reading._asdict(),
             epsilon_planned=held.planned.epsilon,
             steps_remaining=held.steps_remaining,
             binding_account=held.binding.id,

@@ -6,7 +6,7 @@ A plan is forfeited, that is charged in full, if its unused steps may have been 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -135,7 +135,7 @@ def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome,
         next((account for account in path if not account.fits()), None) if outcome is DecisionOutcome.REPORTED else None
     )
     if over is not None and run.status not in TERMINAL:
-        run = replace(run, status=RunStatus.OVERDRAWN)
+        run = run._replace(status=RunStatus.OVERDRAWN)
         exhausted = exhausted_alert(over, path[-1], ended.at)
         work.alerts += [overdrawn_alert(path[-1], over, ended.at), exhausted]
     work.append(run, _decision(path, run, ended, outcome, priced, over))

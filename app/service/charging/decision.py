@@ -188,7 +188,7 @@ def _by_the_accounts(
     if outcome.overdrawn or not outcome.steps_remaining:
         _raise_alerts(work, run, outcome, now)
     if outcome.overdrawn and run.status not in TERMINAL:
-        run = replace(run, status=RunStatus.OVERDRAWN)
+        run = run._replace(status=RunStatus.OVERDRAWN)
     return work.append(run, decision, work.find_deviations(run, steps, now))
 
 

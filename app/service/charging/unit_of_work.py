@@ -4,7 +4,7 @@ It has no connection: rows are loaded before the first decision and saved after 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve
@@ -185,14 +185,14 @@ class UnitOfWork:
         """Add a run's reservation, with the curve of its plan."""
         self.opened.append((opened, reserved, now))
         self.reservations[opened.run_id] = opened
-        self.move(replace(self.run(opened.run_id), reservation_id=opened.id))
+        self.move(self.run(opened.run_id)._replace(reservation_id=opened.id))
 
     def close(self, closed: Reservation, now: datetime) -> None:
         """End a run's reservation."""
         self.closed.append((closed, now))
         self.reservations.pop(closed.run_id)
         self.changed_plan_items.pop(closed.run_id, None)
-        self.move(replace(self.run(closed.run_id), reservation_id=None))
+        self.move(self.run(closed.run_id)._replace(reservation_id=None))
 
     def charge(
         self, charged: Iterable[Account], steps: Sequence[PricedStep], now: datetime, *, from_held: bool = False
@@ -232,7 +232,7 @@ class UnitOfWork:
             self.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
         after = run.advanced(decision.next_step, head)
         if found:
-            self.move(replace(after, deviations=merge_deviations(run.deviations, found)))
+            self.move(after._replace(deviations=merge_deviations(run.deviations, found)))
         elif run is self.runs[run.account_id]:
             self.runs[run.account_id] = after
             self.advanced.add(run.account_id)

@@ -1,7 +1,7 @@
 """Policy checks of runs, bounds on the joint spend of runs without approval, and approvals."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import reduce
 from math import ceil, inf
@@ -236,5 +236,5 @@ def _end_waiting(
         path = work.path(proposal.subject)
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
-    save_transition(tx, work, context, replace(run, status=reached))
+    save_transition(tx, work, context, run._replace(status=reached))
     context.record(tx, action, run.account_id, {"status": str(run.status)}, {"status": str(reached)})

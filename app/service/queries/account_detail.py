@@ -209,7 +209,7 @@ def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], pl
         most_steps=outcome.max_count_that_fits
         if isinstance(outcome, Refusal)
         else plan.steps + outcome.steps_remaining,
-        least_noise=noise_that_fits(touched, [replace(steps[0], step=_min_noise(plan, refused=refused))]),
+        least_noise=noise_that_fits(touched, [steps[0]._replace(step=_min_noise(plan, refused=refused))]),
     )
 
 

@@ -1,7 +1,5 @@
 """Lifecycle of a run: pause, resume, completion, abort and attempts."""
 
-from dataclasses import replace
-
 from sqlalchemy import Connection
 
 from app.ledger.audit import AuditAction
@@ -70,7 +68,7 @@ def transition_run(
             if action in ENDS:
                 needed = action is RunAction.COMPLETE
                 _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
-            save_transition(tx, work, context, replace(work.run(run_id), status=reached))
+            save_transition(tx, work, context, work.run(run_id)._replace(status=reached))
             context.record(tx, _DONE[action], run_id, {"status": run.status}, {"status": reached})
         elif steps_executed is not None:
             _require_same_step_count(tx, context, run_id, steps_executed)
@@ -105,7 +103,7 @@ def start_attempt(
             f"No checkpoint can lie before step {first}: the run's next step is {run.next_step}. "
             f"Send a `first_step` of at most {run.next_step}."
         )
-    opened = replace(run, attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
+    opened = run._replace(attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
     runs.add_attempt(tx, context.organisation_id, opened, context.now)
     save_transition(tx, work, context, opened)
     before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
