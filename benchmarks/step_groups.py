@@ -35,7 +35,7 @@ from benchmarks.step_trace import new_ledger, post, register_runs
 
 GROUP = 64
 WARM_ROUNDS = 20
-STAGES = ("load", "decide_command", "save")
+STAGES = ("recall", "load", "decide_command", "save")
 KINDS = 10
 SHAPES = {
     "64 steps, one run": (GROUP, 1, 1),
@@ -118,7 +118,8 @@ def measured(steps: int, runs: int, kinds: int, rounds: int) -> tuple[dict[str, 
             times = [ledger.committed(ledger.commands(steps)) for _ in range(rounds)]
             size = ledger.log.stat().st_size
         ledger.database.dispose()
-    per_step = {name: median(each[name] for each in times) / steps * 1e6 for name in times[0]}
+    names = (*STAGES, "begin and commit", "total")
+    per_step = {name: median(each.get(name, 0.0) for each in times) / steps * 1e6 for name in names}
     return per_step, size / rounds / steps
 
 

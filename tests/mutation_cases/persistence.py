@@ -41,8 +41,8 @@ CASES = (
     Mutation(
         "a commit that failed counts as done",
         "app/persistence/database.py",
-        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n        raise\n",
-        "            raise LedgerUnavailableError(_IN_DOUBT) from error\n",
+        "            raise LedgerUnavailableError(IN_DOUBT) from error\n        raise\n",
+        "            raise LedgerUnavailableError(IN_DOUBT) from error\n",
         (FAULTS,),
     ),
     Mutation(

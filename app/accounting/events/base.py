@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Any, Final, Protocol, TypeVar, get_type_hints
+from typing import Final, Protocol, TypeVar, get_type_hints
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
@@ -31,11 +31,9 @@ class FieldCheck(Protocol):
         """Get the value to store in the field `name`; raise InvalidEventError if `value` is not allowed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DpEvent:
     """Base of every event: one use of a mechanism (named as in dp_accounting)."""
-
-    __slots__ = ("_hash",)
 
     def __post_init__(self) -> None:
         """Check the annotated fields. Subclasses call this by name: `slots=True` breaks `super()`."""
@@ -54,25 +52,10 @@ NAME_BY_TYPE: Final[dict[type[DpEvent], str]] = {}
 CHECKS: Final[dict[type[DpEvent], list[tuple[str, FieldCheck]]]] = {}
 
 
-def _computed_once(compute: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Keep an event's hash: nested events would be hashed again for every lookup."""
-
-    def event_hash(event: Any) -> int:  # noqa: ANN401 - an event
-        try:
-            found: int = event._hash  # noqa: SLF001 - its own
-        except AttributeError:
-            found = compute(event)
-            object.__setattr__(event, "_hash", found)
-        return found
-
-    return event_hash
-
-
 def wire_type(name: str) -> Callable[[type[EventT]], type[EventT]]:
     """Register an event class under its `type` name on the wire, with the checks of its fields."""
 
     def register(cls: type[EventT]) -> type[EventT]:
-        cls.__hash__ = _computed_once(cls.__hash__)  # type: ignore[assignment, method-assign]
         TYPE_BY_NAME[name] = cls
         NAME_BY_TYPE[cls] = name
         hints = get_type_hints(cls, include_extras=True)

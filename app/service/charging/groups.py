@@ -7,8 +7,8 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 3. Each command is decided on the state that the previous ones left.
 4. Decisions and balances are written in the same transaction.
 
-PostgreSQL answers once for a group whose rows are all cached: it is decided first, and the transaction fails if a
-locked row is another one (ADR 0035).
+A group whose rows are all cached reads nothing. SQLite tells that nobody else has written (ADR 0033). On PostgreSQL it
+is decided first, and the transaction, which takes one round trip, fails if a locked row is another one (ADR 0035).
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,11 @@ def commit_group(
         revision = db.revision(tx)
         memory.begin(revision)
         trusting = revision is not None
-        works = {owner: load(tx, memory, owner, wanted[owner], trusting=trusting) for owner in sorted(wanted)}
+        works = {
+            owner: (trusting and recall(memory, owner, wanted[owner]))
+            or load(tx, memory, owner, wanted[owner], trusting=trusting)
+            for owner in sorted(wanted)
+        }
         outcomes = [
             decide_command(tx, memory, works[owner], command) for owner, command in zip(owners, commands, strict=True)
         ]

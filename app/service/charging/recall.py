@@ -1,4 +1,4 @@
-"""Load what repeated steps need from the cache alone, for a group that PostgreSQL decides in one round trip."""
+"""Load what repeated steps need from the cache alone."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ from app.service.charging.unit_of_work import CostRule, UnitOfWork
 def recall(memory: LedgerCache, organisation_id: str, wanted: Sequence[LoadRequest]) -> UnitOfWork | None:
     """Load cached rows of runs, as they were last read or written; None if that is not all that is needed.
 
-    Whoever else has written since has given the account of a run a new version, which the caller must require.
+    On SQLite nobody else has written since. On PostgreSQL, whoever has, has given the account of a run a new version,
+    and the caller must require the known ones.
     """
     work = UnitOfWork(organisation_id, stored_costs=memory.stored_costs)
     for (_, run_id), known in memory.runs.get_many({(organisation_id, each.run_id) for each in wanted}).items():
