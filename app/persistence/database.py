@@ -116,7 +116,7 @@ class Database:
 
     def pipeline(self, organisation_id: str) -> AbstractContextManager[Connection | None]:
         """Open a write transaction on PostgreSQL in one round trip; see `pipelined`."""
-        return pipelined(self.engine, _write_statement(self.dialect, organisation_id))
+        return pipelined(self.engine, organisation_id)
 
     def revision(self, tx: Connection) -> Revision | None:
         """Identify the state that a write transaction on SQLite began with; None on PostgreSQL.

@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
-from app.persistence.postgresql import GONE
+from app.ledger.ids import number_of
+from app.persistence.postgresql import GONE, WRITE
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,6 +30,7 @@ IN_DOUBT: Final = (
 NOT_PREPARED: Final = "26000"
 """SQLSTATE of a statement that another user of the connection has deallocated, as psycopg does after a rollback."""
 
+_NARROWED: Final = b"SELECT set_config('epsilon_ledger.organisation', $1, true)"
 _PIPELINE: Final = "pipeline"
 _PREPARED: Final = "prepared"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
@@ -84,8 +86,8 @@ def _numbered(statement: str) -> tuple[bytes, Sequence[str]]:
 
 
 @contextmanager
-def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
-    """Open a write transaction in a pipeline, committed on a clean exit.
+def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | None]:
+    """Open a write transaction on an organisation's rows in a pipeline, committed on a clean exit.
 
     None instead of a connection that may be broken: a usual transaction can tell whether anything was done.
 
@@ -93,62 +95,63 @@ def pipelined(engine: Engine, begin: str) -> Iterator[Connection | None]:
         DBAPIError: a statement failed, and nothing was changed.
         LedgerUnavailableError: the connection broke, and nobody knows.
     """
-    from psycopg import Error  # noqa: PLC0415 - a service on SQLite does not need the driver
-
     with closing(engine.connect()) as connection:
         pipeline = Pipeline(connection)
         if pipeline.may_be_broken:
             yield None
             return
         try:
-            for statement in begin.split("; "):
-                pipeline.send(statement.encode())
+            pipeline.send(WRITE.encode())
+            pipeline.send(_NARROWED, [b"%d" % number_of(organisation_id)])
             yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
             pipeline.commit()
-        except BaseException as error:
-            connection.invalidate()  # its transaction may still be open
-            if isinstance(error, Error):  # before COMMIT was sent
-                raise _translated(connection, error) from error
-            raise
-
-
-def _translated(connection: Connection, error: "psycopg.Error") -> Exception:
-    """Wrap an error of the driver as SQLAlchemy would."""
-    from psycopg import Error  # noqa: PLC0415 - as said
-
-    found: Exception = DBAPIError.instance(
-        "COMMIT", None, error, Error, hide_parameters=True, dialect=connection.dialect
-    )
-    return found
+        finally:
+            if pipeline.is_open:
+                connection.invalidate()  # its transaction may be, too
 
 
 class Pipeline:
-    """A connection in libpq's pipeline mode, from the first statement to the end.
+    """A connection in libpq's pipeline mode, from the first statement to the results.
 
     The driver's own pipelines wait after each statement until it is sent, which wakes up the server for each.
     """
 
     def __init__(self, connection: Connection) -> None:
         raw: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-        self._connection = connection
+        self._dialect = connection.dialect
         self._libpq = raw.pgconn
         self._prepared: dict[bytes, bytes] = connection.info.setdefault(_PREPARED, {})
-        self._new: dict[bytes, bytes] = {}
+        self._sent: list[tuple[bytes, bytes] | None] = []
+        """For each result that is due: the statement that is prepared by then, and its name."""
 
     @property
     def may_be_broken(self) -> bool:
         """Whether the server has said something unasked, such as that it leaves."""
         return bool(select([self._libpq.socket], [], [], 0)[0])
 
+    @property
+    def is_open(self) -> bool:
+        """Whether statements were sent whose results were not read."""
+        return bool(self._libpq.pipeline_status)
+
     def send(self, statement: bytes, values: Sequence[bytes] = ()) -> None:
-        """Queue a statement with numbered parameters, given as text; it is prepared once for a connection."""
-        if not self._libpq.pipeline_status:
-            self._libpq.enter_pipeline_mode()
-        name = self._prepared.get(statement) or self._new.get(statement)
-        if name is None:
-            name = self._new[statement] = b"epsilon_ledger_%d" % next(_numbers)
-            self._libpq.send_prepare(name, statement)
-        self._libpq.send_query_prepared(name, values)
+        """Queue a statement with numbered parameters, given as text; it is prepared once for a connection.
+
+        Raises:
+            DBAPIError: the connection is broken.
+        """
+        try:
+            if not self.is_open:
+                self._libpq.enter_pipeline_mode()
+            name = self._prepared.get(statement)
+            if name is None:
+                name = b"epsilon_ledger_%d" % next(_numbers)
+                self._libpq.send_prepare(name, statement)
+                self._sent.append((statement, name))
+            self._libpq.send_query_prepared(name, values)
+            self._sent.append(None)
+        except _driver().Error as error:
+            raise self._translated(error) from error
 
     def commit(self) -> None:
         """Send all statements and COMMIT, and wait for their results.
@@ -156,37 +159,35 @@ class Pipeline:
         Raises:
             DBAPIError, LedgerUnavailableError: as `pipelined`.
         """
-        from psycopg import Error  # noqa: PLC0415 - a service on SQLite does not need the driver
-
-        self.send(b"COMMIT")  # from here on the outcome is unknown, unless the server tells it
+        self.send(b"COMMIT")
         error: Exception | None
-        try:
-            self._libpq.pipeline_sync()
+        try:  # from here on the outcome is unknown, unless the server tells it
             error = self._first_error()
-            if error is None:
+            if error is not None and not self._is_broken:
+                self.send(b"ROLLBACK")  # here: the driver would deallocate all prepared statements
+                self._first_error()
+            if not self._is_broken:
                 self._libpq.exit_pipeline_mode()
         except Exception as failure:  # noqa: BLE001 - whatever it is
             error = failure
         if error is None:
-            self._prepared.update(self._new)
             return
-        if not isinstance(error, Error) or error.sqlstate is None or error.sqlstate in GONE:
+        if not isinstance(error, _driver().Error) or error.sqlstate is None or error.sqlstate in GONE:
             raise LedgerUnavailableError(IN_DOUBT) from error
-        raise _translated(self._connection, error) from error
+        if error.sqlstate == NOT_PREPARED:
+            self._prepared.clear()
+        raise self._translated(error) from error
 
     @property
     def _is_broken(self) -> bool:
-        from psycopg.pq import ConnStatus  # noqa: PLC0415 - as said
-
-        return self._libpq.status == ConnStatus.BAD
+        return bool(self._libpq.status == _driver().pq.ConnStatus.BAD)
 
     def _first_error(self) -> "psycopg.Error | None":
-        """Read all results; the first failure is the reason of the others."""
-        from psycopg.errors import error_from_result  # noqa: PLC0415 - as said
-        from psycopg.pq import ExecStatus  # noqa: PLC0415 - as said
-
-        error = None
+        """Send what is queued and read all results; the first failure is the reason of the others."""
+        statuses, error = _driver().pq.ExecStatus, None
+        self._libpq.pipeline_sync()
         self._flush()
+        due, self._sent = iter(self._sent), []
         while not self._is_broken or error is None:
             while self._libpq.is_busy():
                 select([self._libpq.socket], [], [])
@@ -194,10 +195,13 @@ class Pipeline:
             result = self._libpq.get_result()
             if result is None:  # after each statement's results
                 continue
-            if result.status == ExecStatus.PIPELINE_SYNC:
+            if result.status == statuses.PIPELINE_SYNC:
                 break
-            if result.status == ExecStatus.FATAL_ERROR and error is None:
-                error = error_from_result(result)
+            prepared = next(due, None)
+            if result.status == statuses.FATAL_ERROR:
+                error = error or _driver().errors.error_from_result(result)
+            elif prepared is not None and error is None:
+                self._prepared.update([prepared])
         return error
 
     def _flush(self) -> None:
@@ -206,3 +210,18 @@ class Pipeline:
             readable, _, _ = select([self._libpq.socket], [self._libpq.socket], [])
             if readable:
                 self._libpq.consume_input()
+
+    def _translated(self, error: "psycopg.Error") -> Exception:
+        """Wrap an error of the driver as SQLAlchemy would."""
+        base = _driver().Error
+        found: Exception = DBAPIError.instance("COMMIT", None, error, base, hide_parameters=True, dialect=self._dialect)
+        return found
+
+
+def _driver() -> Any:  # noqa: ANN401 - the module
+    """Import psycopg, which a service on SQLite does not need."""
+    import psycopg  # noqa: PLC0415 - as said
+    import psycopg.errors  # noqa: PLC0415 - as said
+    import psycopg.pq  # noqa: PLC0415 - as said
+
+    return psycopg

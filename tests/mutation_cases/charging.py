@@ -99,8 +99,8 @@ CASES = (
     Mutation(
         "a fault leaves its connection in a pipeline",
         "app/persistence/pipeline.py",
-        "            connection.invalidate()  # its transaction may still be open\n",
-        "",
+        "                connection.invalidate()  # its transaction may be, too\n",
+        "                pass\n",
         (RECALLED,),
     ),
     Mutation(
