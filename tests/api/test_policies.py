@@ -312,7 +312,8 @@ def test_a_policy_costs_a_step_no_query(seeded: SeededLedger, monkeypatch: pytes
         before = _statements(seeded)
     _set(seeded, {"mechanisms": ["gaussian"], "min_noise_multiplier": 0.5, "max_epsilon": 2.0})
     _set(seeded, {"deviations": "flag", "report_roles": ["admin"]}, seeded.budget)
-    assert _steps(seeded, {}).status_code == 200
+    for _ in range(3):  # PostgreSQL validates a few groups after one whose rows had changed
+        assert _steps(seeded, {}).status_code == 200
     assert _statements(seeded) == before
 
 

@@ -17,6 +17,7 @@ from app.ledger import account_records
 from app.ledger.account_records import ThresholdWatermark, watermark_of
 from app.ledger.accounts import Account
 from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import balances
 from app.persistence.tables import accounts, alerts, deliveries
 from app.service.charging import saving
 from app.service.charging.groups import commit_group
@@ -106,21 +107,22 @@ def test_a_charge_that_is_rolled_back_tells_nothing(ledger: Ledger) -> None:
     assert answer(ledger) != []
 
 
-def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(ledger: Ledger) -> None:
+def test_what_is_remembered_of_a_charge_that_failed_tells_no_less(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that believed that it had told already would never tell."""
     runner, run = CommandRunner(ledger), opened(ledger)
     runner.charged(request(run, (QUIET, 1)))
     command = runner.command(request(run, (LOUD, 200)))
     runner._prepare(command)
 
-    def fail(_: object, __: object, statement: str, *___: object) -> None:
-        if "UPDATE accounts" in statement:
-            raise OperationalError(statement, {}, Exception("disk full"))
+    def fail(*_: object) -> None:
+        raise OperationalError("UPDATE accounts", {}, Exception("disk full"))
 
-    sql_event.listen(ledger.database.engine, "before_cursor_execute", fail)
-    with pytest.raises(OperationalError):
-        commit_group(ledger.database, runner.memory, [command])
-    sql_event.remove(ledger.database.engine, "before_cursor_execute", fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(balances, "save", fail)
+        with pytest.raises(OperationalError):
+            commit_group(ledger.database, runner.memory, [command])
     assert thresholds(ledger) == []
     runner.once(command)
     assert thresholds(ledger) != []

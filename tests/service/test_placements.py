@@ -4,11 +4,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import Connection, event
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from app.ledger.errors import (
@@ -39,13 +40,15 @@ def _down(database: Database) -> Iterator[list[object]]:
     """A database that does not answer; yields what it was asked."""
     asked: list[object] = []
 
-    def refuse(connection: Connection) -> None:
-        asked.append(connection)
+    def refuse(asker: object, **_: object) -> NoReturn:
+        asked.append(asker)
         raise OperationalError("BEGIN", {}, Exception("the server is gone"))
 
     event.listen(database.engine, "begin", refuse, insert=True)
+    groups = "pipeline" if database.dialect == "postgresql" else "write"  # they begin on the driver's connection
     try:
-        yield asked
+        with patch.object(database, groups, refuse):
+            yield asked
     finally:
         event.remove(database.engine, "begin", refuse)
 

@@ -144,6 +144,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used(
     run, runner = ready
     runner.once(request(run))
     assert postgres.shared().terminate_backends(str(ledger.database.engine.url.database)) > 0
+    threading.Event().wait(0.5)  # until the client can see it
     [outcome] = runner.once(request(run))
     assert isinstance(outcome, StepResult)
     assert outcome.decision.first_step == 2
