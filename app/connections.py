@@ -21,6 +21,9 @@ MOST_HEAD_BYTES: Final = 65_536
 SWEEP_SECONDS: Final = 0.5
 """Interval between deadline checks: the longest delay after a deadline."""
 
+LINGER_SECONDS: Final = 2.0
+"""How long a refused client may go on sending before its connection is closed."""
+
 OTHER_FILES: Final = 512
 """File descriptors reserved for databases, files and connections about to be refused."""
 
@@ -58,6 +61,8 @@ class BoundedConnection(HttpToolsProtocol):
     cycle: RequestResponseCycle | None  # type: ignore[assignment] # None until a head is complete
     _due: float | None
     """Deadline of the arriving request; None while there is none or it is being processed."""
+    _lingers: bool = False
+    """Whether a refusal is sent, and what still arrives is discarded."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """Wait for a request head, or refuse a connection over the limit."""
@@ -82,6 +87,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and refuse an unfinished head over the size limit."""
+        if self._lingers:
+            return
         messages, in_head = self._messages, self._in_head
         super().data_received(data)
         if in_head and self._in_head and messages == self._messages and not self.transport.is_closing():
@@ -157,7 +164,11 @@ class BoundedConnection(HttpToolsProtocol):
         return now >= self._unsent_until and unsent > 0
 
     def _refuse(self, code: str, why: str) -> None:
-        """Send a problem response unless another is in progress, and close."""
+        """Send a problem response unless another is in progress, and close.
+
+        A socket that is closed with unread data resets the connection, and the client may lose the response (RFC 9112,
+        section 9.6). Therefore only the sending side is closed at first.
+        """
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             metrics.count_problem(code)
             body = problem_body(code, why).encode()
@@ -172,7 +183,20 @@ class BoundedConnection(HttpToolsProtocol):
                 headers.append((b"retry-after", b"1"))
             head = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in headers), b"\r\n"]
             self.transport.write(b"".join([*head, body]))
+            if len(self.connections) <= self._limits.connections:
+                self._linger()
+                return
         self.transport.close()
+
+    def _linger(self) -> None:
+        """Close the sending side, and discard what arrives until the client closes or its time is over."""
+        self._lingers, self._due = True, None
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
 
 async def sweep(state: ServerState) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.connections import MOST_HEAD_BYTES, OTHER_FILES
+from app.connections import LINGER_SECONDS, MOST_HEAD_BYTES, OTHER_FILES
 from tests.servers import LiveServer
 
 SECONDS = 0.5
@@ -139,6 +139,30 @@ def test_a_head_without_end_is_refused(server: LiveServer) -> None:
         time.sleep(SECONDS / 5)  # what comes with the first byte is not counted
         connection.sendall(b"y" * (MOST_HEAD_BYTES + 1))
         assert _problem(_read(connection)) == (431, "headers_too_large")
+
+
+def test_a_refusal_arrives_although_more_is_sent(server: LiveServer) -> None:
+    """Closing a socket with unread data resets the connection, and the kernel may then discard the answer."""
+    with _connect(server) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        time.sleep(SECONDS / 5)
+        for _ in range(100):
+            connection.sendall(b"y" * MOST_HEAD_BYTES)
+        time.sleep(SECONDS / 5)
+        connection.sendall(b"y")
+        assert _problem(_read(connection)) == (431, "headers_too_large")
+
+
+def test_a_refused_client_that_stays_is_let_go(server: LiveServer) -> None:
+    with _connect(server) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert _problem(_read(connection)) == (408, "request_timeout")
+        began = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() < began + PATIENCE:
+                connection.sendall(b"y")
+                time.sleep(0.05)
+        assert time.monotonic() < began + LINGER_SECONDS + PATIENCE / 4
 
 
 def test_requests_in_a_row_and_at_once_are_answered(server: LiveServer) -> None:
