@@ -15,19 +15,25 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import uvloop
 
 Requests = Sequence[Sequence[str]]
 """HTTP requests for each connection."""
 
+NUMBER: Final = "0000000000000000000"
+"""Text that is replaced by a new number of the same length in each request."""
+
 _WRK = """
 local requests = { %s }
-local next = 0
-request = function() next = next %% #requests + 1; return requests[next] end
+local next, number = 0, os.time() * 1000000000
+request = function()
+  next, number = next %% #requests + 1, number + 1
+  return (requests[next]:gsub('0000000000000000000', string.format('%%19.0f', number)))
+end
 done = function(summary, latency)
   io.write(string.format('\\n{"replies": %%d, "failed": %%d, "seconds": %%f, "median_ms": %%f, "late_ms": %%f}\\n',
     summary.requests, summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout,
@@ -107,11 +113,16 @@ def _dealt(requests: Requests) -> int:
     return len(requests) * max(len(own) for own in requests)
 
 
+_NUMBER: Final = NUMBER.encode()
+_numbers = count(time.time_ns())
+
+
 class _Client(asyncio.Protocol):
     """Connection that sends the next request after each response."""
 
     def __init__(self, requests: Sequence[bytes], statuses: Counter[bytes], times: list[float]) -> None:
         self._requests = cycle(requests)
+        self._numbered = any(_NUMBER in request for request in requests)
         self._statuses = statuses
         self._times = times
         self._got = b""
@@ -145,7 +156,8 @@ class _Client(asyncio.Protocol):
     def _send(self) -> None:
         assert self._transport is not None
         self._since = time.perf_counter()
-        self._transport.write(next(self._requests))
+        request = next(self._requests)
+        self._transport.write(request.replace(_NUMBER, b"%d" % next(_numbers)) if self._numbered else request)
 
 
 async def _run(port: int, requests: Requests, seconds: float) -> Load:

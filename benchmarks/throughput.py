@@ -8,13 +8,13 @@ its executable. Medians of the rounds, ratios to the first row.
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.load import Load, Requests, loaded, request
+from benchmarks.load import NUMBER, Load, Requests, loaded, request
 from benchmarks.servers import EVENT, Server, bare, ledger, metric_bodies, mlflow, mlflow_executable, steps_path
 from tests.postgres import Cluster
 from tests.postgres_binaries import NoServerError
@@ -33,19 +33,47 @@ STEP = {"count": 1}
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What all connections send.
+
+    Args:
+        title: of its table.
+        connections: at the same time.
+        runs: shared by the connections.
+        bodies: sent in turn; by each connection from another one on.
+        headers: of each request.
+    """
+
+    title: str
+    connections: int
+    runs: int
+    bodies: Sequence[object] = (STEP,)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to(self, paths: Sequence[str], headers: Mapping[str, str]) -> Requests:
+        """Build the requests to paths, which the connections take in turn."""
+        sent = {path: [request(path, body, {**headers, **self.headers}) for body in self.bodies] for path in paths}
+        found = []
+        for index in range(self.connections):
+            own, first = sent[paths[index % len(paths)]], index % len(self.bodies)
+            found.append([*own[first:], *own[:first]])
+        return found
+
+
+@dataclass(frozen=True)
 class Contender:
     """A server and its requests.
 
     Args:
         name: for the table.
         server: to measure.
-        requests: builds the requests from the number of connections with their own run.
+        requests: builds the requests of traffic.
         stores: whether it is the service, which also gets batches.
     """
 
     name: str
     server: Server
-    requests: Callable[[int, int], Requests]
+    requests: Callable[[Traffic], Requests]
     stores: bool = False
 
 
@@ -64,24 +92,28 @@ def postgresql() -> Iterator[Cluster | None]:
         cluster.remove()
 
 
-def service_requests(server: Server, connections: int, runs: int, body: object = None) -> Requests:
-    """Build a step, or another body, for each connection; the connections share so many runs."""
+def service_requests(server: Server, traffic: Traffic) -> Requests:
+    """Build the requests to the steps of new runs."""
     headers = {"Authorization": server.client.headers["authorization"]}
-    paths = [steps_path(server) for _ in range(runs)]
-    return [[request(paths[index % runs], body or STEP, headers)] for index in range(connections)]
+    return traffic.to([steps_path(server) for _ in range(traffic.runs)], headers)
+
+
+def kinds() -> list[dict[str, object]]:
+    """Build ten events."""
+    noise = {"type": "gaussian"}
+    return [EVENT | {"event": noise | {"noise_multiplier": 10.0 + kind}} for kind in range(KINDS)]
 
 
 def batch() -> dict[str, object]:
     """Build a body of a thousand events that alternate among ten."""
-    noise = {"type": "gaussian"}
-    kinds = [EVENT | {"event": noise | {"noise_multiplier": 10.0 + kind}} for kind in range(KINDS)]
-    return {"events": [{"event": kinds[place % KINDS], "count": 1} for place in range(BATCH)]}
+    events = kinds()
+    return {"events": [{"event": events[place % KINDS], "count": 1} for place in range(BATCH)]}
 
 
 def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
     """Start every available server, the bare endpoint first."""
     floor = stack.enter_context(bare())
-    found = [Contender("bare endpoint", floor, lambda count, _: [[request("/steps", STEP, {})]] * count)]
+    found = [Contender("bare endpoint", floor, lambda traffic: traffic.to(["/steps"], {}))]
     urls = {"SQLite": f"sqlite:///{folder / 'ledger.db'}"}
     stores = {"SQLite": f"sqlite:///{folder / 'mlflow.db'}"}
     cluster = stack.enter_context(postgresql())
@@ -94,7 +126,7 @@ def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
             Contender(
                 f"service, {kind}",
                 server,
-                lambda count, runs, server=server: service_requests(server, count, runs),  # type: ignore[misc]
+                lambda traffic, server=server: service_requests(server, traffic),  # type: ignore[misc]
                 stores=True,
             )
         )
@@ -105,14 +137,15 @@ def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
             Contender(
                 f"MLflow log-metric, {kind}",
                 tracking,
-                lambda count, runs, tracking=tracking: metric_requests(tracking, count, runs),  # type: ignore[misc]
+                lambda traffic, tracking=tracking: metric_requests(tracking, traffic),  # type: ignore[misc]
             )
         )
     return found
 
 
-def metric_requests(server: Server, connections: int, runs: int) -> Requests:
-    """Build metrics for each connection to log; the connections share so many runs."""
+def metric_requests(server: Server, traffic: Traffic) -> Requests:
+    """Build metrics for each connection to log; a metric has neither kinds nor keys."""
+    connections, runs = traffic.connections, traffic.runs
     per_run = METRICS * connections // runs
     bodies = [metric_bodies(server, per_run) for _ in range(runs)]
     turn = connections // runs
@@ -149,20 +182,42 @@ def main(seconds: float = 2.0, count: int = 3) -> None:
     print(f"{count} rounds of {seconds:g} s each, load by {client}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         found = contenders(stack, Path(folder))
-        for title, connections, runs in (
-            (f"{CONNECTIONS} connections, a run for each", CONNECTIONS, CONNECTIONS),
-            (f"{CONNECTIONS} connections, one run", CONNECTIONS, 1),
-            ("one connection", 1, 1),
+        for traffic in (
+            Traffic(f"{CONNECTIONS} connections, a run for each", CONNECTIONS, CONNECTIONS),
+            Traffic(f"{CONNECTIONS} connections, one run", CONNECTIONS, 1),
+            Traffic("one connection", 1, 1),
         ):
-            named = [(one.name, one.server, one.requests(connections, runs)) for one in found]
-            table(title, rounds(named, seconds, count))
-        batches = [
-            (one.name, one.server, service_requests(one.server, BATCH_CONNECTIONS, BATCH_CONNECTIONS, batch()))
-            for one in found
-            if one.stores
-        ]
+            table(
+                traffic.title, rounds([(one.name, one.server, one.requests(traffic)) for one in found], seconds, count)
+            )
+        ours = [one for one in found if "MLflow" not in one.name]
+        for traffic in (
+            Traffic(
+                f"ten kinds of events, {CONNECTIONS} connections",
+                CONNECTIONS,
+                CONNECTIONS,
+                [{"event": each} for each in kinds()],
+            ),
+            Traffic("ten kinds of events, one run", CONNECTIONS, 1, [{"event": each} for each in kinds()]),
+            Traffic(
+                f"idempotency keys, {CONNECTIONS} connections",
+                CONNECTIONS,
+                CONNECTIONS,
+                headers={"Idempotency-Key": f"step-{NUMBER}"},
+            ),
+        ):
+            table(
+                traffic.title, rounds([(one.name, one.server, one.requests(traffic)) for one in ours], seconds, count)
+            )
+        large = Traffic(
+            f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections",
+            BATCH_CONNECTIONS,
+            BATCH_CONNECTIONS,
+            [batch()],
+        )
+        batches = [(one.name, one.server, one.requests(large)) for one in found if one.stores]
         rows = rounds(batches, max(seconds, LONGER_SECONDS), count)
-        table(f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections", rows, BATCH)
+        table(large.title, rows, BATCH)
 
 
 if __name__ == "__main__":
