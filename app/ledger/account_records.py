@@ -18,6 +18,7 @@ from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind, PricedStep
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
+from app.ledger.batches import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ class AccountRecord:
         if self.uncompacted is None:
             return self.changed_to(account, now)
         counted = dict(self.uncompacted)
-        for priced in steps:
-            key, count = fingerprint(priced.step.event), priced.step.count
+        for priced, repetitions in repeated(steps):
+            key, count = fingerprint(priced.step.event), priced.step.count * repetitions
             times, taken = counted.get(key, (0, 0))
             counted[key] = (times + count, taken + count if from_held else taken)
         return self.changed_to(account, now, counted if len(counted) <= MOST_EVENTS else None)

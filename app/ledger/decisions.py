@@ -18,6 +18,7 @@ from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor
+from app.ledger.batches import map_once
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
 
 _NULL: Final = "null"
@@ -159,6 +160,11 @@ def entry_hash(previous: bytes, entry: DecisionEntry) -> bytes:
     return hashlib.sha256(previous + canonical_entry(entry).encode()).digest()
 
 
+def item_of(step: StepEvent) -> tuple[str, int]:
+    """Get the fingerprint of an event, and its count."""
+    return fingerprint(step.event), step.count
+
+
 def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
     """Get the entry of a decision of an organisation."""
     reading, actor = decision.reading, decision.actor
@@ -173,7 +179,7 @@ def entry_of(organisation_id: str, decision: Decision) -> DecisionEntry:
         decision.first_step,
         decision.step_count,
         decision.requested_count,
-        tuple([(fingerprint(step.event), step.count) for step in decision.steps]),
+        tuple(map_once(item_of, decision.steps)),
         decision.reservation_id,
         reading.epsilon,
         reading.delta,

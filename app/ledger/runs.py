@@ -215,10 +215,12 @@ def find_deviations(
     Besides its default event the run has declared the `planned` ones.
     """
     found: dict[DeviationKind, Deviation] = {}
+    compared: set[int] = set()
     at = run.next_step
     for step in steps:
-        declared = step.event is run.event or step.event == run.event  # mostly the same object
-        if not declared and all(step.event != each.event for each in planned):
+        known = id(step) in compared or step.event is run.event or step.event == run.event  # mostly the same object
+        if not known and all(step.event != each.event for each in planned):
+            compared.add(id(step))
             usual = run.event or next((each.event for each in planned), None)
             for kind, expected, seen in () if usual is None else _differences(usual, step.event):
                 found.setdefault(kind, Deviation(kind, expected, seen, at))

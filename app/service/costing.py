@@ -13,6 +13,7 @@ from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import noise_that_fits
+from app.ledger.batches import distinct, map_once
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
@@ -165,10 +166,10 @@ def price_steps(
     Raises:
         CostNotReadyError: neither has the costs of an event.
     """
-    lacking = [step.event for step in steps if step.event not in stored]
+    lacking = [step.event for step in distinct(steps).values() if step.event not in stored]
     if lacking:
         costs.require(account, lacking)
-    return [PricedStep(step, stored.get(step.event) or costs.curve(account, step.event)) for step in steps]
+    return map_once(lambda step: PricedStep(step, stored.get(step.event) or costs.curve(account, step.event)), steps)
 
 
 def cost_steps(

@@ -32,6 +32,7 @@ from app.api.schemas.mechanisms import (
     ZcdpEvent,
 )
 from app.ledger.accounts import StepEvent
+from app.ledger.batches import distinct, step_events
 from app.ledger.errors import RequestTooLargeError
 
 
@@ -242,6 +243,6 @@ def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:
     Raises:
         PlanTooExpensiveError: pricing them exceeds the work limit of a request.
     """
-    steps = tuple(StepEvent(item.event.domain, item.count) for item in items)
-    require_affordable_events(step.event for step in steps)
+    steps = step_events([(item.event.domain, item.count) for item in items])
+    require_affordable_events([step.event for step in distinct(steps).values()])
     return steps

@@ -123,7 +123,7 @@ class AuthorizeSteps(Body):
             event = None if self.event is None else self.event.domain
             items: tuple[tuple[DpEvent | None, int], ...] = ((event, self.count or 1),)
         else:
-            items = tuple((step.event, step.count) for step in step_events_of(self.events))
+            items = tuple([(step.event, step.count) for step in step_events_of(self.events)])
         return StepRequest(
             run_id, items, self.first_step, idempotency_key, self.attempt, Mode(self.mode), self.on_exceed
         )

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
-from app.accounting.events import fingerprint as event_fingerprint
 from app.ledger.accounts import Account, PricedStep, StepEvent
 from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, record
+from app.ledger.batches import map_once, step_events
 from app.ledger.counting import admit_by_counting
-from app.ledger.decisions import Decision
+from app.ledger.decisions import Decision, item_of
 from app.ledger.errors import InvalidInputError
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
@@ -102,18 +102,18 @@ def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
 
 def _steps(request: StepRequest, run: Run) -> tuple[StepEvent, ...]:
     """Resolve the items of a request with the run's default event."""
-    steps = []
+    items = []
     for event, count in request.items:
         charged = event or run.event
         if charged is None:
             raise InvalidInputError("The run has no default event; send `event` (or `events`) with the request.")
-        steps.append(StepEvent(charged, count))
-    return tuple(steps)
+        items.append((charged, count))
+    return step_events(items)
 
 
 def _fingerprint(request: StepRequest, steps: tuple[StepEvent, ...]) -> str:
     """Compute the sha256 (hex) of run, steps and non-default options, which identifies repetitions."""
-    items = tuple([(event_fingerprint(step.event), step.count) for step in steps])
+    items = tuple(map_once(item_of, steps))
     digest = _digest if len(items) == 1 else _digest.__wrapped__  # a trainer repeats itself
     return digest(request.run_id, items, request.mode, request.on_exceed)
 

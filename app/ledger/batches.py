@@ -1,0 +1,51 @@
+"""Step events of a batch, which repeats few of them many times.
+
+Hashing and comparing events takes longer than all else that is done with an item. So equal items share one object, and
+what depends only on the item is computed once for each object.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from app.accounting.events import DpEvent
+from app.ledger.accounts import StepEvent
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+def step_events(items: Iterable[tuple[DpEvent, int]]) -> tuple[StepEvent, ...]:
+    """Build step events; items with the same event object and count share one.
+
+    Raises:
+        InvalidInputError: a count is out of range.
+    """
+    made: dict[tuple[int, int], StepEvent] = {}
+    found = []
+    for event, count in items:
+        key = (id(event), count)
+        step = made.get(key)
+        if step is None:
+            step = made[key] = StepEvent(event, count)
+        found.append(step)
+    return tuple(found)
+
+
+def map_once(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
+    """Apply a function to all items, once to each object."""
+    results = {place: function(item) for place, item in distinct(items).items()}
+    return [results[id(item)] for item in items]
+
+
+def distinct(items: Iterable[T]) -> dict[int, T]:
+    """Collect the different objects among items by identity, in order of first occurrence."""
+    return {id(item): item for item in items}
+
+
+def repeated(items: Sequence[T]) -> list[tuple[T, int]]:
+    """Collect the different objects among items, and how often each occurs."""
+    if len(items) == 1:
+        return [(items[0], 1)]
+    times = Counter(map(id, items))
+    return [(item, times[place]) for place, item in distinct(items).items()]
