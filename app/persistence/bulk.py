@@ -25,9 +25,8 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from app.ledger.errors import LedgerUnavailableError
-from app.ledger.ids import number_of
 from app.persistence import pipeline, sqlite
-from app.persistence.tables.base import NumberedId, Sha256Hex, UtcDateTime
+from app.persistence.tables.base import NumberedId, Sha256Hex, UtcDateTime, stored_number
 
 Rows = Sequence[tuple[object, ...]]
 
@@ -141,8 +140,8 @@ def _unbounded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     return String() if isinstance(kind, String) else kind
 
 
-def _numbers_of(ids: Sequence[str]) -> str:
-    return pipeline.numbers(map(number_of, ids))
+def _numbers_of(ids: Sequence[str | None]) -> str:
+    return pipeline.numbers(map(stored_number, ids))
 
 
 _WRITERS: Final[dict[type[TypeEngine[Any]], Callable[[Sequence[Any]], str]]] = {

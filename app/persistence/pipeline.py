@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.ledger.errors import LedgerUnavailableError
 from app.ledger.ids import number_of
-from app.persistence.postgresql import GONE, WRITE
+from app.persistence.postgresql import GONE, SET_ORGANISATION, WRITE
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,7 +30,6 @@ IN_DOUBT: Final = (
 NOT_PREPARED: Final = "26000"
 """SQLSTATE of a statement that another user of the connection has deallocated, as psycopg does after a rollback."""
 
-_NARROWED: Final = b"SELECT set_config('epsilon_ledger.organisation', $1, true)"
 _PIPELINE: Final = "pipeline"
 _PREPARED: Final = "prepared"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
@@ -102,7 +101,7 @@ def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | Non
             return
         try:
             pipeline.send(WRITE.encode())
-            pipeline.send(_NARROWED, [b"%d" % number_of(organisation_id)])
+            pipeline.send(SET_ORGANISATION, [b"%d" % number_of(organisation_id)])
             yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
             pipeline.commit()
         finally:

@@ -129,6 +129,10 @@ def for_organisation(begin: str, organisation_id: str) -> str:
     return f"{begin}; SET LOCAL epsilon_ledger.organisation = '{number_of(organisation_id)}'"
 
 
+SET_ORGANISATION: Final = b"SELECT set_config('epsilon_ledger.organisation', $1, true)"
+"""The same as a statement with a parameter."""
+
+
 def for_everyone(begin: str) -> str:
     """Build a statement that begins a transaction on all rows."""
     return f"{begin}; SET LOCAL epsilon_ledger.all_tenants = 'on'"

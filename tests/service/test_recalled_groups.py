@@ -7,9 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import update
 
-from app.ledger.errors import AccountQuarantinedError, LedgerUnavailableError, SequenceGapError
+from app.ledger.errors import (
+    AccountQuarantinedError,
+    IdempotencyKeyReusedError,
+    LedgerUnavailableError,
+    RunStateConflictError,
+    SequenceGapError,
+)
 from app.persistence.database import ALL_TENANTS, Database
-from app.persistence.repositories import balances, raw_rows
+from app.persistence.repositories import balances, idempotent_responses, raw_rows
 from app.persistence.tables import accounts
 from app.service.charging import groups
 from app.service.charging.requests import StepResult
@@ -17,7 +23,7 @@ from app.service.charging.saving import MOST_VALIDATED, LedgerCache
 from app.service.verification import verify
 from tests import postgres
 from tests.conftest import Ledger
-from tests.service.step_commands import LOUD, QUIET, CommandRunner, opened, request
+from tests.service.step_commands import LOUD, QUIET, CommandRunner, another, opened, request
 
 pytestmark = pytest.mark.postgresql
 
@@ -57,7 +63,6 @@ def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[boo
 @pytest.mark.parametrize(
     "asked",
     [
-        {"key": "k"},
         {"mode": "report"},
         {"first": 0},
         {"attempt": 2, "first": 1},
@@ -65,12 +70,61 @@ def test_repeated_steps_are(ready: tuple[str, CommandRunner], recalled: list[boo
         {"items": (QUIET, 1)},
         {"items": (LOUD, 10**6)},
     ],
-    ids=["a key", "a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
+    ids=["a report", "a replay", "another attempt", "a truncated one", "a new event", "a refusal"],
 )
 def test_others_are_not(ready: tuple[str, CommandRunner], recalled: list[bool], asked: dict[str, object]) -> None:
     run, runner = ready
     items = [asked["items"]] if "items" in asked else []
     runner.group(request(run, *items, **{name: value for name, value in asked.items() if name != "items"}))  # type: ignore[arg-type]
+    assert recalled == [False]
+
+
+def test_steps_with_new_keys_are(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+    run, runner = ready
+    first, again, other = runner.once(request(run, key="a"), request(run, key="a"), request(run, key="b"))
+    assert isinstance(first, StepResult)
+    assert isinstance(other, StepResult)
+    assert again == StepResult(first.decision, replayed=True)
+    assert (other.decision.first_step, recalled) == (2, [True])
+
+
+def test_a_used_key_gets_the_first_decision(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+    run, runner = ready
+    [first] = runner.once(request(run, key="a"))
+    [again] = runner.once(request(run, key="a"))
+    assert isinstance(first, StepResult)
+    assert isinstance(again, StepResult)
+    assert (again.replayed, again.decision.position) == (True, first.decision.position)
+    assert recalled == [True, False]
+
+
+def test_a_failed_command_with_a_used_key_gets_its_decision(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    """What it fails for does not matter then."""
+    run, runner = ready
+    paused = another(ledger)
+    runner.charged(request(paused, key="a"))
+    assert ledger.post(f"/v1/runs/{paused}/pause", None, "trainer").status_code == 200
+    [refused] = runner.once(request(paused))
+    assert isinstance(refused, RunStateConflictError)
+    recalled.clear()
+    charged, again = runner.once(request(run), request(paused, key="a"))
+    assert isinstance(charged, StepResult)
+    assert isinstance(again, StepResult)
+    assert again.replayed
+    assert recalled == [False]
+
+
+def test_the_key_of_another_request_is_refused(
+    ready: tuple[str, CommandRunner], recalled: list[bool], ledger: Ledger
+) -> None:
+    run, runner = ready
+    with ledger.database.write(ALL_TENANTS) as tx:
+        reply = idempotent_responses.Reply("0" * 64, "{}", 201)
+        idempotent_responses.add(tx, runner.organisation_id, "taken", reply, runner.call().now)
+    [outcome] = runner.once(request(run, key="taken"))
+    assert isinstance(outcome, IdempotencyKeyReusedError)
     assert recalled == [False]
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, select
 
+from app.persistence import pipeline
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import writes
-from app.persistence.tables import idempotent_responses
+from app.persistence.tables import decisions, idempotent_responses
+from app.persistence.tables.base import stored_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,13 @@ def known(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str])
     return list(tx.execute(_KNOWN, asked).scalars())
 
 
-_TAKEN = text(
-    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:organisation AS text) || ' ' || key, 0))"
-    " FROM unnest(CAST(:keys AS text[])) AS key"
+_LOCK: Final = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(%(organisation)s::text || ' ' || key, 0))"
+    " FROM unnest(%(keys)s::text[]) AS key"
+)
+_USED: Final = "SELECT 1 FROM {} WHERE organisation_id = %(number)s::bigint AND idempotency_key = ANY(%(keys)s::text[])"
+_REQUIRED: Final = pipeline.required(
+    f"{_USED.format(idempotent_responses.name)} UNION ALL {_USED.format(decisions.name)}", "0"
 )
 
 
@@ -57,7 +64,15 @@ def lock_keys(tx: Connection, organisation_id: str, idempotency_keys: Iterable[s
     """
     keys = sorted(idempotency_keys)
     if keys and writes(tx) and tx.dialect.name == "postgresql":
-        tx.execute(_TAKEN, {"organisation": organisation_id, "keys": keys})
+        pipeline.execute(tx, _LOCK, {"organisation": organisation_id, "keys": pipeline.texts(keys)})
+
+
+def require_new(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> None:
+    """Lock keys in a pipeline on PostgreSQL, which fails if one of them has a response or a decision."""
+    lock_keys(tx, organisation_id, idempotency_keys)
+    # A statement of its own: it sees what was committed before it began, so the locks must be held by then.
+    keys = pipeline.texts(idempotency_keys)
+    pipeline.execute(tx, _REQUIRED, {"number": stored_number(organisation_id), "keys": keys})
 
 
 def add(tx: Connection, organisation_id: str, idempotency_key: str, reply: Reply, now: datetime) -> None:

@@ -9,10 +9,10 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, sel
 
 from app.ledger.account_records import AccountVersion
 from app.ledger.accounts import AccountKind
-from app.ledger.ids import number_of
 from app.persistence import pipeline
 from app.persistence.repositories.expressions import join_on, owned_by
 from app.persistence.tables import account_ancestors, accounts
+from app.persistence.tables.base import stored_number
 
 # Hot-path statements are built once: building one costs as much as executing it.
 _PATHS = (
@@ -74,8 +74,8 @@ def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int,
     """
     names, versions, times = zip(*seen, strict=True)
     parameters = {
-        "organisation": number_of(organisation_id),
-        "ids": pipeline.numbers(map(number_of, names)),
+        "organisation": stored_number(organisation_id),
+        "ids": pipeline.numbers(map(stored_number, names)),
         "versions": pipeline.numbers(versions),
         "times": pipeline.texts(times),
     }

@@ -98,6 +98,9 @@ class _StoredNumbers(dict[str | None, int | None]):
 
 _NUMBERS: Final = _StoredNumbers()
 
+stored_number: Final = _NUMBERS.__getitem__
+"""Get the integer of an id; None of None."""
+
 
 class NumberedId(TypeDecorator[str]):
     """An id of an organisation or account, stored as its integer (`app.ledger.ids`)."""
@@ -108,7 +111,7 @@ class NumberedId(TypeDecorator[str]):
     def bind_processor(self, dialect: Dialect) -> Callable[[str | None], int | None]:
         """Return what gets the integer."""
         del dialect
-        return _NUMBERS.__getitem__
+        return stored_number
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
         """Return the id."""

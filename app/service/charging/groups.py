@@ -21,7 +21,7 @@ from app.ledger.errors import LedgerError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.pipeline import NOT_PREPARED
 from app.persistence.postgresql import RACES_LOST
-from app.persistence.repositories import locks
+from app.persistence.repositories import idempotent_responses, locks
 from app.service.charging.decision import decide
 from app.service.charging.loading import LoadRequest, load, load_missing
 from app.service.charging.recall import recall
@@ -87,9 +87,10 @@ def _commit_recalled(
     db: Database, memory: LedgerCache, owner: str, wanted: Sequence[LoadRequest], commands: Sequence[StepCommand]
 ) -> list[CommandResult] | None:
     """Decide on cached rows, and commit in one round trip; None if nothing was done, since it takes more."""
-    work = recall(memory, owner, wanted) if memory.trusts(owner) else None
+    work = recall(memory, owner, wanted, keyed=True) if memory.trusts(owner) else None
     if work is None:
         return None
+    keys = [key for command in commands if (key := command.request.idempotency_key) is not None]
     seen = [(each.record.account.id, each.version, each.updated_at) for each in work.accounts.values()]
     try:
         outcomes = [_decided(work, command) for command in commands]
@@ -102,6 +103,8 @@ def _commit_recalled(
         with db.pipeline(owner) as tx:
             if tx is None:
                 return None
+            if keys:
+                idempotent_responses.require_new(tx, owner, keys)
             locks.require(tx, owner, seen)
             save(tx, work)
     except DBAPIError as error:
