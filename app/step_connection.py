@@ -177,7 +177,7 @@ class StepConnection(BoundedConnection):
             context = placement.context(step.caller, name)
             placement.charges.submit(context, body.request(step.run_id, step.key), partial(self._answer, step))
         except Exception as error:  # noqa: BLE001 - rendered, and logged if it is not expected
-            # Later, as if decided: an answer that closes the connection must precede what the parser has yet to read.
+            # Later, as if decided: bytes that follow are parsed before an answer that closes the connection.
             self.loop.call_soon(self._answer, step, error)
         finally:
             request_id.reset(outer)

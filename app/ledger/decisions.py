@@ -19,6 +19,7 @@ from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor
 from app.ledger.batches import map_once
+from app.ledger.ids import is_id
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
 
 _NULL: Final = "null"
@@ -238,7 +239,8 @@ class DecisionCursor:
             moment = datetime.fromisoformat(at)
         except ValueError as error:
             raise foreign_cursor_error() from error
-        if moment.utcoffset() != timedelta(0) or not position.isdecimal() or len(position) > MAX_DIGITS:
+        is_place = is_id(run_id) and position.isdecimal() and len(position) <= MAX_DIGITS
+        if moment.utcoffset() != timedelta(0) or not is_place:
             raise foreign_cursor_error()
         return cls(moment, run_id, int(position))
 

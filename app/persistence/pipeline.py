@@ -92,7 +92,7 @@ def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | Non
 
     Raises:
         DBAPIError: a statement failed, and nothing was changed.
-        LedgerUnavailableError: the connection broke, and nobody knows.
+        LedgerUnavailableError: the connection broke, and the outcome is unknown.
     """
     with closing(engine.connect()) as connection:
         pipeline = Pipeline(connection)
@@ -160,7 +160,7 @@ class Pipeline:
         """
         self.send(b"COMMIT")
         error: Exception | None
-        try:  # from here on the outcome is unknown, unless the server tells it
+        try:  # from here on the outcome is unknown without the server's response
             error = self._first_error()
             if error is not None and not self._is_broken:
                 self.send(b"ROLLBACK")  # here: the driver would deallocate all prepared statements

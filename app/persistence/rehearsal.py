@@ -79,11 +79,11 @@ def rehearse(db: Database) -> Fault | None:
 
 
 def _try_writing(db: Database) -> None:
-    nobody = id_of(secrets.randbits(BITS))  # no organisation's, and unique: rehearsals do not wait for each other
-    row = {"id": nobody, "name": nobody, "created_at": datetime.fromtimestamp(0, UTC)}
+    unused = id_of(secrets.randbits(BITS))  # unique: rehearsals do not wait for each other
+    row = {"id": unused, "name": unused, "created_at": datetime.fromtimestamp(0, UTC)}
     if db.dialect == "sqlite":
         row["policy"] = "x" * sqlite.REHEARSED_BYTES
-    with db.trial(nobody) as tx:
+    with db.trial(unused) as tx:
         tx.execute(insert(organisations), row)
         if db.dialect == "postgresql":
             postgresql.rehearse(tx, _TABLES, TRIAL_SECONDS)

@@ -87,7 +87,7 @@ class _StoredNumbers(dict[str | None, int | None]):
     MOST = 65_536
 
     def __missing__(self, value: str | None) -> int | None:
-        """Compute the integer; that of a text which is no id is nobody's."""
+        """Compute the integer; for a text that is not an id, one that no row has."""
         number = None if value is None else ids.number_of(value)
         if number != ids.NO_NUMBER:
             if len(self) >= self.MOST:

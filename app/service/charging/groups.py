@@ -7,8 +7,9 @@ Only `commit_group` charges steps. Its order guarantees that no budget is exceed
 3. Each command is decided on the state that the previous ones left.
 4. Decisions and balances are written in the same transaction.
 
-A group whose rows are all cached reads nothing. SQLite tells that nobody else has written (ADR 0033). On PostgreSQL it
-is decided first, and the transaction, which takes one round trip, fails if a locked row is another one (ADR 0035).
+A group whose rows are all cached reads nothing. SQLite shows that no other transaction has written (ADR 0033). On
+PostgreSQL it is decided first; the transaction takes one round trip, and fails if a locked row is another one
+(ADR 0035).
 """
 
 from collections.abc import Sequence

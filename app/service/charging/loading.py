@@ -61,7 +61,7 @@ def load(
     """Load rows of existing runs, locked if the transaction writes.
 
     Accounts are locked by depth and id; a caller with several organisations loads them by id (ADR 0003). If `trusting`,
-    nobody else has written since the current ones of the cached rows were read or written.
+    no other transaction has written since the current ones of the cached rows were read or written.
     """
     work = UnitOfWork(organisation_id, stored_costs=memory.stored_costs if trusting else set())
     loader = _Loader(tx, memory, work, memory.current if trusting else set())

@@ -19,8 +19,8 @@ def recall(
 
     If `keyed`, requests may have idempotency keys, and the caller must require that these are new.
 
-    On SQLite nobody else has written since. On PostgreSQL, whoever has, has given the account of a run a new version,
-    and the caller must require the known ones.
+    On SQLite no other transaction has written since. On PostgreSQL one may have, which gave the account a new version:
+    the caller must require the known ones.
     """
     work = UnitOfWork(organisation_id, stored_costs=memory.stored_costs)
     for (_, run_id), known in memory.runs.get_many({(organisation_id, each.run_id) for each in wanted}).items():
@@ -40,7 +40,7 @@ def recall(
 
 
 def _is_plain(run: Run) -> bool:
-    """Check that a run takes its steps from its accounts one by one."""
+    """Check that a run's steps are charged to its accounts, each by itself."""
     return run.reservation_id is None and not isinstance(run.event, RepeatAndSelect)
 
 
