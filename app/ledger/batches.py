@@ -34,6 +34,8 @@ def step_events(items: Iterable[tuple[DpEvent, int]]) -> tuple[StepEvent, ...]:
 
 def map_once(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
     """Apply a function to all items, once to each object."""
+    if len(items) == 1:
+        return [function(items[0])]
     results = {place: function(item) for place, item in distinct(items).items()}
     return [results[id(item)] for item in items]
 

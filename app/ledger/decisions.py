@@ -7,7 +7,7 @@ first link depends on the run, so that chains cannot be exchanged (ADR 0014).
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _text
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from app.accounting.events import fingerprint
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
-from app.ledger.audit import Actor
+from app.ledger.audit import Actor, utc_text
 from app.ledger.batches import map_once
 from app.ledger.ids import is_id
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
@@ -137,7 +137,7 @@ def canonical_entry(entry: DecisionEntry) -> str:
     ]
     return (
         f'{{"actor":{_text(entry.actor)},"attempt":{entry.attempt},"binding_account_id":{_text(entry.binding_account_id)},'
-        f'"created_at":"{entry.created_at.astimezone(UTC).isoformat(timespec="microseconds")}",'
+        f'"created_at":"{utc_text(entry.created_at)}",'
         f'"delta":{_float(entry.delta)},"epsilon":{_NULL if isinf(entry.epsilon) else repr(float(entry.epsilon))},'
         f'"epsilon_limit":{_float(entry.epsilon_limit)},"first_step":{entry.first_step},'
         f'"idempotency_key":{key},"items":[{items}],'

@@ -25,6 +25,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import SchemaItem
 
 from app.ledger import ids
+from app.ledger.audit import utc_text
 
 metadata = MetaData(
     naming_convention={
@@ -39,8 +40,6 @@ metadata = MetaData(
 ID_LENGTH = 40
 """Of the ids that are stored as text: those of neither organisations nor accounts."""
 
-_TEXT_LENGTH: Final = len("2026-12-01 09:30:00.000000")
-
 _OF_ACCOUNTS: Final = frozenset({"organisation_id", "account_id", "ancestor_id", "run_id"})
 """Names of key columns with ids that are stored as integers."""
 
@@ -49,7 +48,8 @@ def _utc_text(value: datetime | None) -> str | None:
     if value is None:
         return None
     assert value.tzinfo is not None, "moments in the ledger are aware"
-    return value.astimezone(UTC).isoformat(" ", "microseconds")[:_TEXT_LENGTH]
+    text = utc_text(value)
+    return f"{text[:10]} {text[11:26]}"  # without the T and the offset
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -6,12 +6,12 @@ covers all changes and decisions.
 
 import json
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical
+from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent, Checkpoint, canonical, utc_text
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, Database
@@ -71,7 +71,7 @@ def sign(tx: Connection, organisation_id: str, signer: Signer, actor: Actor, now
         "organisation": organisation_id,
         "audit_length": count,
         "audit_head": head.hex(),
-        "created_at": now.astimezone(UTC).isoformat(timespec="microseconds"),
+        "created_at": utc_text(now),
     }
     checkpoint = Checkpoint(organisation_id, count, head, canonical(signer.signed(payload)), now)
     audit.add_checkpoint(tx, checkpoint)
