@@ -26,6 +26,9 @@ LONGER_SECONDS = 4.0
 """Duration for batches, which have few responses per second."""
 
 KINDS = 10
+RESERVED = 1_000_000
+"""Steps of a run that are reserved; more than a measurement takes."""
+
 METRICS = 200
 """Distinct metrics of a connection; MLflow stores none twice."""
 
@@ -42,6 +45,7 @@ class Traffic:
         runs: shared by the connections.
         bodies: sent in turn; by each connection from another one on.
         headers: of each request.
+        reserved: whether the runs have reserved their steps.
     """
 
     title: str
@@ -49,6 +53,7 @@ class Traffic:
     runs: int
     bodies: Sequence[object] = (STEP,)
     headers: Mapping[str, str] = field(default_factory=dict)
+    reserved: bool = False
 
     def to(self, paths: Sequence[str], headers: Mapping[str, str]) -> Requests:
         """Build the requests to paths, which the connections take in turn."""
@@ -95,7 +100,11 @@ def postgresql() -> Iterator[Cluster | None]:
 def service_requests(server: Server, traffic: Traffic) -> Requests:
     """Build the requests to the steps of new runs."""
     headers = {"Authorization": server.client.headers["authorization"]}
-    return traffic.to([steps_path(server) for _ in range(traffic.runs)], headers)
+    paths = [steps_path(server) for _ in range(traffic.runs)]
+    for path in paths if traffic.reserved else ():
+        plan = {"plan": [{"event": EVENT, "count": RESERVED}], "lease_seconds": 3600}
+        server.client.post(path.replace("steps", "reservations"), json=plan).raise_for_status()
+    return traffic.to(paths, headers)
 
 
 def kinds() -> list[dict[str, object]]:
@@ -108,6 +117,23 @@ def batch() -> dict[str, object]:
     """Build a body of a thousand events that alternate among ten."""
     events = kinds()
     return {"events": [{"event": events[place % KINDS], "count": 1} for place in range(BATCH)]}
+
+
+_OF_KINDS = [{"event": event} for event in kinds()]
+STEPS = (
+    Traffic("a run for each connection", CONNECTIONS, CONNECTIONS),
+    Traffic("one run", CONNECTIONS, 1),
+    Traffic("one connection", 1, 1),
+)
+OTHER_STEPS = (
+    Traffic("ten kinds of events in turn, a run for each", CONNECTIONS, CONNECTIONS, _OF_KINDS),
+    Traffic("ten kinds of events in turn, one run", CONNECTIONS, 1, _OF_KINDS),
+    Traffic("new idempotency keys", CONNECTIONS, CONNECTIONS, headers={"Idempotency-Key": f"step-{NUMBER}"}),
+    Traffic("reserved steps", CONNECTIONS, CONNECTIONS, reserved=True),
+)
+BATCHES = Traffic(
+    f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections", BATCH_CONNECTIONS, BATCH_CONNECTIONS, [batch()]
+)
 
 
 def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
@@ -179,45 +205,20 @@ def rounds(named: Sequence[tuple[str, Server, Requests]], seconds: float, count:
 def main(seconds: float = 2.0, count: int = 3) -> None:
     """Print the tables, with `seconds` for one measurement and `count` rounds."""
     client = "wrk" if shutil.which("wrk") else "benchmarks.load"
-    print(f"{count} rounds of {seconds:g} s each, load by {client}")
+    print(f"{count} rounds of {seconds:g} s each, load by {client}, {CONNECTIONS} connections if not stated")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         found = contenders(stack, Path(folder))
-        for traffic in (
-            Traffic(f"{CONNECTIONS} connections, a run for each", CONNECTIONS, CONNECTIONS),
-            Traffic(f"{CONNECTIONS} connections, one run", CONNECTIONS, 1),
-            Traffic("one connection", 1, 1),
-        ):
-            table(
-                traffic.title, rounds([(one.name, one.server, one.requests(traffic)) for one in found], seconds, count)
-            )
-        ours = [one for one in found if "MLflow" not in one.name]
-        for traffic in (
-            Traffic(
-                f"ten kinds of events, {CONNECTIONS} connections",
-                CONNECTIONS,
-                CONNECTIONS,
-                [{"event": each} for each in kinds()],
-            ),
-            Traffic("ten kinds of events, one run", CONNECTIONS, 1, [{"event": each} for each in kinds()]),
-            Traffic(
-                f"idempotency keys, {CONNECTIONS} connections",
-                CONNECTIONS,
-                CONNECTIONS,
-                headers={"Idempotency-Key": f"step-{NUMBER}"},
-            ),
-        ):
-            table(
-                traffic.title, rounds([(one.name, one.server, one.requests(traffic)) for one in ours], seconds, count)
-            )
-        large = Traffic(
-            f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections",
-            BATCH_CONNECTIONS,
-            BATCH_CONNECTIONS,
-            [batch()],
-        )
-        batches = [(one.name, one.server, one.requests(large)) for one in found if one.stores]
-        rows = rounds(batches, max(seconds, LONGER_SECONDS), count)
-        table(large.title, rows, BATCH)
+        for traffic in STEPS:
+            compare(traffic, found, seconds, count)
+        for traffic in OTHER_STEPS:
+            compare(traffic, [one for one in found if "MLflow" not in one.name], seconds, count)
+        compare(BATCHES, [one for one in found if one.stores], max(seconds, LONGER_SECONDS), count, BATCH)
+
+
+def compare(traffic: Traffic, servers: Sequence[Contender], seconds: float, count: int, unit: int = 1) -> None:
+    """Measure servers with the same traffic, and print their table."""
+    named = [(one.name, one.server, one.requests(traffic)) for one in servers]
+    table(traffic.title, rounds(named, seconds, count), unit)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,15 @@ CASES = (
     Mutation(
         "a request with a key is decided by the cache alone",
         "app/service/charging/recall.py",
-        "steps is None or steps.idempotency_key is not None or",
-        "steps is None or",
+        "if steps.idempotency_key is not None and not keyed:",
+        "if False:",
+        ("tests/service/test_current_rows.py", "tests/service/test_commit_queue.py"),
+    ),
+    Mutation(
+        "a key that is taken as new may be used",
+        "app/service/charging/groups.py",
+        "idempotent_responses.require_new(tx, owner, keys)",
+        "idempotent_responses.lock_keys(tx, owner, keys)",
         (RECALLED,),
     ),
     Mutation(

@@ -150,8 +150,8 @@ CASES = (
     Mutation(
         "a rehearsal waits for another one",
         "app/persistence/rehearsal.py",
-        "nobody = id_of(secrets.randbits(BITS))",
-        "nobody = id_of(BITS)",
+        "unused = id_of(secrets.randbits(BITS))",
+        "unused = id_of(BITS)",
         ("tests/persistence/test_rehearsal.py",),
         "wait_for_each_other",
     ),
