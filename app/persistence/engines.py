@@ -5,6 +5,7 @@ from sqlalchemy.exc import ArgumentError
 
 from app.ledger.errors import InvalidInputError
 from app.persistence import postgresql, sqlite
+from app.persistence.pipeline import PIPELINE
 
 
 def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_only: bool) -> Engine:
@@ -37,6 +38,8 @@ def open_engine(url: str, pool_size: int, patience: float, called: str, *, read_
 
 def begin(connection: Connection) -> None:
     """Begin a transaction by the statement in the execution options, which determines its kind; none if it is empty."""
-    statement = connection.get_execution_options().get("begin", "BEGIN")
+    options = connection.get_execution_options()
+    assert PIPELINE not in options, "a usual statement in a pipeline would wait for a result for ever"
+    statement = options.get("begin", "BEGIN")
     if statement:
         connection.exec_driver_sql(statement)

@@ -30,7 +30,9 @@ IN_DOUBT: Final = (
 NOT_PREPARED: Final = "26000"
 """SQLSTATE of a statement that another user of the connection has deallocated, as psycopg does after a rollback."""
 
-_PIPELINE: Final = "pipeline"
+PIPELINE: Final = "pipeline"
+"""Execution option with the pipeline of a connection."""
+
 _PREPARED: Final = "prepared"
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 _numbers = count()
@@ -69,7 +71,7 @@ def _quoted(text: str) -> str:
 
 def execute(connection: Connection, statement: str, parameters: Mapping[str, object]) -> None:
     """Execute a statement without a result; in a pipeline, send it."""
-    pipeline: Pipeline | None = connection.get_execution_options().get(_PIPELINE)
+    pipeline: Pipeline | None = connection.get_execution_options().get(PIPELINE)
     if pipeline is None:
         connection.exec_driver_sql(statement, parameters)
         return
@@ -102,7 +104,7 @@ def pipelined(engine: Engine, organisation_id: str) -> Iterator[Connection | Non
         try:
             pipeline.send(WRITE.encode())
             pipeline.send(SET_ORGANISATION, [b"%d" % number_of(organisation_id)])
-            yield connection.execution_options(begin="", writes=True, **{_PIPELINE: pipeline})
+            yield connection.execution_options(writes=True, **{PIPELINE: pipeline})
             pipeline.commit()
         finally:
             if pipeline.is_open:

@@ -67,6 +67,7 @@ CASES = (
         "            locks.require(tx, owner, seen)\n",
         "",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "a statement that fails stops nothing",
@@ -74,13 +75,14 @@ CASES = (
         "SELECT 1 / (count(*) = {number})::integer FROM found",
         "SELECT 1 FROM found",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "a request with a key is decided by the cache alone",
         "app/service/charging/recall.py",
         "if steps.idempotency_key is not None and not keyed:",
         "if False:",
-        ("tests/service/test_current_rows.py", "tests/service/test_commit_queue.py"),
+        (CURRENT_ROWS,),
     ),
     Mutation(
         "a key that is taken as new may be used",
@@ -88,6 +90,7 @@ CASES = (
         "idempotent_responses.require_new(tx, owner, keys)",
         "idempotent_responses.lock_keys(tx, owner, keys)",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "an old request is decided by the cache alone",
@@ -95,6 +98,7 @@ CASES = (
         "return steps.first_step is None or (steps.attempt == run.attempt and steps.first_step >= run.next_step)",
         "return True",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "a refusal is written without its event",
@@ -102,6 +106,7 @@ CASES = (
         "others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)",
         "others = (self.opened, self.closed, self.alerts, self.added_costs, self.changed_plan_items)",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "a fault leaves its connection in a pipeline",
@@ -109,6 +114,7 @@ CASES = (
         "                connection.invalidate()  # its transaction may be, too\n",
         "                pass\n",
         (RECALLED,),
+        "postgresql",
     ),
     Mutation(
         "a run is written over another state",

@@ -11,6 +11,7 @@ from app.persistence.database import Database
 from app.persistence.sqlite import WriteLockBusyError
 from app.service.charging import groups
 from app.service.charging.groups import preview
+from app.service.charging.requests import StepResult
 from tests.conftest import Ledger
 from tests.persistence.dump import dump
 from tests.service.step_commands import CommandRunner, another, opened, request, sound
@@ -55,6 +56,17 @@ def test_a_file_is_read_again_only_if_somebody_else_has_written(ledger: Ledger) 
     assert reads.during(lambda: runner.once(request(run))) == usual
     assert reads.during(lambda: runner.once(request(run), request(other))) > usual
     assert reads.during(lambda: runner.once(request(run), request(other))) == usual
+    assert sound(ledger)
+
+
+def test_a_used_key_is_found_although_all_rows_are_current(ledger: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    runner.charged(request(run))
+    [first] = runner.once(request(run, key="a"))
+    [again] = runner.once(request(run, key="a"))
+    assert isinstance(first, StepResult)
+    assert isinstance(again, StepResult)
+    assert (again.replayed, again.decision.position) == (True, first.decision.position)
     assert sound(ledger)
 
 

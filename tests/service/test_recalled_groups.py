@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.ledger.errors import (
     AccountQuarantinedError,
@@ -86,6 +86,14 @@ def test_steps_with_new_keys_are(ready: tuple[str, CommandRunner], recalled: lis
     assert isinstance(other, StepResult)
     assert again == StepResult(first.decision, replayed=True)
     assert (other.decision.first_step, recalled) == (2, [True])
+
+
+def test_a_replay_among_charges_is_one(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
+    run, runner = ready
+    charged, again = runner.once(request(run), request(run, first=0))
+    assert isinstance(charged, StepResult)
+    assert isinstance(again, StepResult)
+    assert (again.replayed, again.decision.first_step, recalled) == (True, 0, [False])
 
 
 def test_a_used_key_gets_the_first_decision(ready: tuple[str, CommandRunner], recalled: list[bool]) -> None:
@@ -226,7 +234,10 @@ def test_a_connection_that_breaks_meanwhile_says_that_nobody_knows(
 
 
 def test_a_fault_in_the_program_leaves_a_clean_connection(
-    ready: tuple[str, CommandRunner], recalled: list[bool], monkeypatch: pytest.MonkeyPatch
+    ready: tuple[str, CommandRunner],
+    recalled: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run, runner = ready
 
@@ -239,6 +250,17 @@ def test_a_fault_in_the_program_leaves_a_clean_connection(
             runner.once(request(run))
     assert runner.charged(request(run)).first_step == 1
     assert recalled == [True]
+    assert not caplog.records  # of the pool, which could not reset it
+
+
+def test_a_usual_statement_in_a_pipeline_fails(ready: tuple[str, CommandRunner], ledger: Ledger) -> None:
+    """Its result would never come."""
+    run, runner = ready
+    with ledger.database.pipeline(runner.organisation_id) as tx:
+        assert tx is not None
+        with pytest.raises(AssertionError, match="for ever"):
+            tx.execute(select(accounts.c.id))
+    assert runner.charged(request(run)).first_step == 1
 
 
 def test_trust_returns_the_later_the_more_often_it_was_wrong() -> None:
