@@ -12,12 +12,10 @@ All numbers are integers, so this is the admission rule and not an approximation
 the same result as the rule in `app.ledger.admission`. The rule decides every other charge, and it alone refuses.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import fingerprint
@@ -30,76 +28,57 @@ from app.ledger.account_records import (
 )
 from app.ledger.accounts import Account, PricedStep
 from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
-from app.ledger.epsilons import EPSILONS_AHEAD, EpsilonsAhead
-from app.ledger.filters import FilterBounds
+from app.ledger.filter_orders import Epsilons, FilterOrders, filter_orders
 
 
-@dataclass(frozen=True, slots=True)
-class Repetitions:
+class Room(NamedTuple):
     """How often an account admits an event, from one state of its balance on.
 
     Args:
+        orders: its loss and the event's cost at the orders of its filter; None without a limit.
+        watched: units spent at the order of the threshold watermark; may be more than EXHAUSTED.
+        cost: units of one repetition at that order.
+        unannounced: repetitions before an alert threshold may be reached.
         most: repetitions that fit at the orders where the event has a cost; negative if none does.
         endless: the same at those where it has none, which does not fall.
-        unannounced: repetitions before an alert threshold may be reached.
     """
 
+    orders: FilterOrders | None
+    watched: int
+    cost: int
+    unannounced: int
     most: int
     endless: int
-    unannounced: int
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The unspent part of an account's bounds, and its loss at the order of the next threshold.
-
-    Args:
-        gate: the filter's bounds; None without a limit.
-        left: (n_places,) units that its orders have left; negative where one is exceeded.
-        watched: units spent at the order of the threshold watermark; may be more than EXHAUSTED.
-    """
-
-    gate: FilterBounds | None
-    left: NDArray[np.int64]
-    watched: int
 
     @classmethod
-    def of(cls, account: Account, watermark: ThresholdWatermark) -> "Room | None":
+    def of(cls, account: Account, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room | None":
         """Compute the room of an account; None if its filter is not fixed, or has no delta left."""
-        watched = account.spent.values.item(watermark.place)
-        if account.limit is None:
-            return cls(None, account.spent.values[:0], watched)
-        own_delta = account.own_delta()
-        gate = account.bounds(own_delta)
-        if not account.weights_frozen or own_delta > gate.room:
+        spent, orders = account.spent, None
+        if spent.delta > watermark.delta:
             return None
-        return cls(gate, account.headroom(gate), watched)
+        if account.limit is not None:
+            assert account.exposure is None, "it is valid for one run only"
+            own_delta = account.own_delta()
+            gate = account.bounds(own_delta)
+            if not account.weights_frozen or own_delta > gate.room:
+                return None
+            orders = filter_orders(gate, spent + account.held, curve)
+        return cls._at(orders, spent.values.item(watermark.place), curve, watermark)
 
-    def after(self, curve: RdpCurve, count: int, watermark: ThresholdWatermark) -> "Room":
-        """Take repetitions of an event."""
-        watched = self.watched + curve.values.item(watermark.place) * count
-        if self.gate is None:
-            return Room(None, self.left, watched)
-        taken = curve.at(self.gate.places).times(count).values
-        return Room(self.gate, self.gate.less(self.left, taken), watched)
+    def after(self, count: int, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room":
+        """Charge the repetitions, and continue with another event."""
+        orders = None if self.orders is None else self.orders.after(count, curve)
+        return Room._at(orders, self.watched + self.cost * count, curve, watermark)
 
-    def repetitions(self, curve: RdpCurve, watermark: ThresholdWatermark) -> Repetitions:
-        """Count the repetitions of an event that fit."""
-        unannounced = self._unannounced(curve.values.item(watermark.place), watermark.bound)
-        if self.gate is None:
-            return Repetitions(UNLIMITED, -1, unannounced)
-        cost = curve.values[self.gate.places]
-        moving = cost > 0
-        if moving.all():
-            return Repetitions(int((self.left // cost).max()), -1, unannounced)
-        most = int((self.left[moving] // cost[moving]).max()) if moving.any() else -1
-        return Repetitions(most, int(self.left[~moving].max()), unannounced)
-
-    def _unannounced(self, cost: int, bound: int) -> int:
-        """Count the repetitions after which the watermark still holds; -1 if it does not hold now."""
-        if min(self.watched, EXHAUSTED) > bound:
-            return -1
-        return UNLIMITED if not cost or bound >= EXHAUSTED else (bound - self.watched) // cost
+    @staticmethod
+    def _at(orders: FilterOrders | None, watched: int, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room":
+        cost, bound = curve.values.item(watermark.place), watermark.bound
+        if watched > bound and bound < EXHAUSTED:
+            unannounced = -1
+        else:
+            unannounced = UNLIMITED if not cost or bound >= EXHAUSTED else (bound - watched) // cost
+        most, endless = (UNLIMITED, -1) if orders is None else orders.repetitions()
+        return Room(orders, watched, cost, unannounced, most, endless)
 
 
 @dataclass(slots=True)
@@ -116,9 +95,9 @@ class CountedAccount:
         count: its repetitions since it is the current one.
         charges: number of all charges, each of which made a new version.
         charged_at: time of the last one.
-        room: before the repetitions of the current event; None if it was not computed.
-        repetitions: of the current event that fit into that room; None if the rule must decide.
+        room: before the repetitions of the current event; None if the rule must decide.
         governing: of a run, the place in its path of the account whose filter gives its epsilon, once it was looked up.
+        governed: that account, and the run's loss at the orders of its filter before the repetitions.
     """
 
     record: AccountRecord
@@ -129,9 +108,9 @@ class CountedAccount:
     charges: int = 0
     charged_at: datetime | None = None
     room: Room | None = field(default=None, repr=False)
-    repetitions: Repetitions | None = None
-    epsilons: EpsilonsAhead | None = field(default=None, repr=False)
     governing: int | None = None
+    governed: tuple[Account, FilterOrders] | None = field(default=None, repr=False)
+    epsilons: Epsilons | None = field(default=None, repr=False)
 
     @property
     def version(self) -> int:
@@ -155,8 +134,8 @@ class CountedAccount:
 
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
-        current = (self.event, self.curve, self.count, self.charges, self.charged_at, self.room, self.repetitions)
-        return CountedAccount(self.record, self.charged, *current, self.epsilons, self.governing)
+        current = (self.event, self.curve, self.count, self.charges, self.charged_at, self.room)
+        return CountedAccount(self.record, self.charged, *current, self.governing, self.governed, self.epsilons)
 
     def matches(self, read: AccountVersion) -> bool:
         """Check whether the database has the same version; after a restore a version alone may repeat."""
@@ -166,10 +145,7 @@ class CountedAccount:
     def settled(self) -> AccountRecord:
         """Add the counted charges to the account's curves, and begin to count anew."""
         if self.charges:
-            account = self.record.account
-            spent = account.spent
-            for curve, count in self._counts().values():
-                spent = spent + curve.times(count)
+            account, spent = self.record.account, self._spent(self._counts())
             self.record = replace(
                 self.record,
                 account=replace(account, spent=spent, version=self.version),
@@ -177,24 +153,15 @@ class CountedAccount:
                 uncompacted=self.uncompacted,
             )
             self.charged, self.event, self.curve, self.count, self.charges, self.charged_at = {}, "", None, 0, 0, None
-            self.room = self.repetitions = self.epsilons = None
+            self.room = self.governed = self.epsilons = None
         return self.record
 
-    def counts(self, event: str, curve: RdpCurve) -> bool:
-        """Make an event the current one; false if the rule must decide on it."""
-        if self.curve is not curve:
-            watermark = self.record.watermark
-            if watermark is None or not _is_plain(self.record, {*self.charged, self.event, event}) or curve.delta:
-                self.settled()
-                return False
-            self._make_current(event, curve, watermark)
-        return self.repetitions is not None
-
-    def fits(self, number: int) -> int:
-        """Count the repetitions that would still fit after a further `number`; negative to ask the rule."""
-        known, after = self.repetitions, self.count + number
-        assert known is not None, "its event is counted"
-        return -1 if after > known.unannounced else max(known.most - after, known.endless)
+    def fits(self, event: str, curve: RdpCurve, number: int) -> int:
+        """Count the repetitions of an event that would still fit after `number`; negative to ask the rule."""
+        if (self.curve is not curve or self.event != event) and not self._make_current(event, curve):
+            return -1
+        room, after = self.room, self.count + number
+        return -1 if room is None or after > room.unannounced else max(room.most - after, room.endless)
 
     def charge(self, number: int, now: datetime) -> None:
         """Charge repetitions that fit."""
@@ -205,25 +172,44 @@ class CountedAccount:
     def epsilon(self, governing: Account, number: int) -> float | None:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
         assert self.curve is not None, "its event is counted"
-        known, after = self.epsilons, self.count + number
-        if known is None or known.governing is not governing:
-            known = self.epsilons = EpsilonsAhead.of(governing, self.record.account.spent, self.charged.values())
-        if known.curve is not self.curve or not 0 <= after - known.first < len(known.values):
-            ahead = EPSILONS_AHEAD if self.count else 1  # the first may be the only one
-            known = self.epsilons = known.computed(self.curve, range(after, after + ahead))
-        return known.values[after - known.first] if known.values else None
+        if self.governed is None or self.governed[0] is not governing:
+            spent = self._spent(self.charged)
+            self.governed = governing, filter_orders(governing.bounds(spent.delta), spent, self.curve)
+            self.epsilons = None
+        if self.epsilons is None:
+            self.epsilons = self.governed[1].epsilons()
+        return self.epsilons(self.count + number)
 
-    def _make_current(self, event: str, curve: RdpCurve, watermark: ThresholdWatermark) -> None:
+    def _is_plain(self, event: str) -> bool:
+        """Check that only the limit and window decide, and that the curves need not be written."""
+        account, known = self.record.account, self.record.uncompacted
+        if known is None or len({*known, *self.charged, self.event, event} - {""}) > MOST_EVENTS:
+            return False
+        unrestricted = self.record.quarantine is None and account.policy is None and account.organisation_policy is None
+        return unrestricted and account.partitions_per_unit is None
+
+    def _make_current(self, event: str, curve: RdpCurve) -> bool:
+        """Count another event from now on; false if the rule must decide on it."""
+        watermark = self.record.watermark
+        if watermark is None or curve.delta or not (event in self.charged or self._is_plain(event)):
+            self.settled()
+            return False
         if self.room is None:
-            self.room = Room.of(self.settled().account, watermark)
-        elif self.curve is not None and self.count:
-            self.room = self.room.after(self.curve, self.count, watermark)
-            if self.epsilons is not None:
-                self.epsilons = self.epsilons.charged(self.curve, self.count)
+            self.room = Room.of(self.settled().account, curve, watermark)
+        else:
+            self.room = self.room.after(self.count, curve, watermark)
+            if self.governed is not None:
+                self.governed = self.governed[0], self.governed[1].after(self.count, curve)
             self.charged = self._counts()
-        self.event, self.curve, self.count = event, curve, 0
-        holds = self.record.account.spent.delta <= watermark.delta
-        self.repetitions = self.room.repetitions(curve, watermark) if self.room is not None and holds else None
+        self.event, self.curve, self.count, self.epsilons = event, curve, 0, None
+        return True
+
+    def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
+        """Add charges to the account's curve."""
+        spent = self.record.account.spent
+        for curve, count in charged.values():
+            spent = spent + curve.times(count)
+        return spent
 
     def _counts(self) -> Mapping[str, tuple[RdpCurve, int]]:
         """Collect cost and repetitions of all events, by fingerprint."""
@@ -241,10 +227,11 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     somebody needs them.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
+    left = []
     for counted in path:
-        if not counted.counts(key, curve):
+        left.append(counted.fits(key, curve, number))
+        if left[-1] < 0:
             return None
-    left = [counted.fits(number) for counted in path]
     remaining = min(left)
     own = path[-1]
     if own.governing is None:  # a run never moves
@@ -252,17 +239,8 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
         own.governing = [account.id for account in accounts].index(governing_of(accounts).id)
     governing = path[own.governing].record.account
     epsilon = own.epsilon(governing, number)
-    if remaining < 0 or epsilon is None:
+    if epsilon is None:
         return None
     assert governing.limit is not None, "it governs"
     reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
     return Admission((), reading, remaining, path[left.index(remaining)].record.account)
-
-
-def _is_plain(record: AccountRecord, events: Collection[str]) -> bool:
-    """Check that only its limit and window decide on an account, and that its curves need not be written."""
-    account, known = record.account, record.uncompacted
-    if known is None or len({*known, *events} - {""}) > MOST_EVENTS:
-        return False
-    unrestricted = record.quarantine is None and account.policy is None and account.organisation_policy is None
-    return unrestricted and account.partitions_per_unit is None

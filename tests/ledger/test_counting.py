@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
@@ -17,7 +17,6 @@ from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
 from app.ledger.admission import Admission
 from app.ledger.alerts import AlertSettings
 from app.ledger.counting import CountedAccount, admit_by_counting
-from app.ledger.epsilons import EPSILONS_AHEAD
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.policies import Policy
 
@@ -36,6 +35,9 @@ EVENTS: list[DpEvent] = [
 terms = st.tuples(
     st.sampled_from([0.3, 1.0, 8.0, 10_000.0]), st.sampled_from([1e-5, 1e-8]), st.sampled_from(FilterKind)
 )
+numbers = st.one_of(st.integers(1, 3), st.integers(1, 3), st.integers(1, 10**9))
+few_units = st.lists(st.integers(0, 2**40), min_size=1, max_size=7)
+units = st.sampled_from([0, 1, 2**41, 2**53, EXHAUSTED // 3, EXHAUSTED - 1, EXHAUSTED])
 thresholds = st.sampled_from([(), (0.5, 0.8, 1.0), (0.1, 0.2, 0.9)])
 
 
@@ -76,9 +78,7 @@ def path_of(account: AccountMaker, limits: list[tuple[float, float, FilterKind]]
     st.lists(terms, min_size=1, max_size=3),
     thresholds,
     st.sampled_from(EVENTS),
-    st.lists(
-        st.tuples(st.sampled_from(EVENTS), st.one_of(st.integers(1, 3), st.integers(1, 10**9))), min_size=1, max_size=30
-    ),
+    st.lists(st.tuples(st.sampled_from(EVENTS), numbers), min_size=1, max_size=30),
     st.data(),
 )
 def test_counting_decides_as_the_rule(
@@ -91,14 +91,46 @@ def test_counting_decides_as_the_rule(
 ) -> None:
     path = path_of(account, limits)
     records = charged_once(path, path[0].price(StepEvent(first, 1)), reached)
-    if records is None:
-        return
+    if records is not None:
+        compare_with_the_rule(records, [path[0].price(StepEvent(event, number)) for event, number in asked], data)
+
+
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # shrinking so many decisions takes minutes
+@given(
+    st.lists(st.tuples(st.sampled_from([8.0, 10_000.0]), st.just(1e-5), st.sampled_from(FilterKind)), min_size=1),
+    st.tuples(st.sampled_from(EVENTS[:-1]), thresholds),
+    st.lists(st.one_of(few_units, few_units, st.lists(units, min_size=1, max_size=7)), min_size=2, max_size=8),
+    st.lists(st.tuples(st.integers(0, 9), numbers), min_size=10, max_size=30),
+    st.data(),
+)
+def test_counting_decides_as_the_rule_at_any_cost(
+    account: AccountMaker,
+    limits: list[tuple[float, float, FilterKind]],
+    begun: tuple[DpEvent, tuple[float, ...]],
+    patterns: list[list[int]],
+    asked: list[tuple[int, int]],
+    data: st.DataObject,
+) -> None:
+    path = path_of(account, limits)[: data.draw(st.sampled_from([None, -1]))]  # a run without a limit, or with one
+    records = charged_once(path, path[0].price(StepEvent(begun[0], 1)), begun[1])
+    costs = [RdpCurve(np.resize(np.array(pattern, dtype=np.int64), zero_curve().values.size)) for pattern in patterns]
+    costs += [zero_curve(), zero_curve()]  # one object, but not one event
+    if records is not None:
+        if data.draw(st.booleans()):
+            records = [replace(each, account=each.account.with_hold(costs[0])) for each in records]
+        kinds = [(Gaussian(1.0 + kind), costs[kind % len(costs)]) for kind in range(10)]
+        steps = [PricedStep(StepEvent(kinds[kind][0], number), kinds[kind][1]) for kind, number in asked]
+        compare_with_the_rule(records, steps, data)
+
+
+def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedStep], data: st.DataObject) -> None:
+    """Charge steps, or as many repetitions as just fit or do not, by counting and by the rule."""
     counted = [CountedAccount(record) for record in records]
-    for event, wished in asked:
-        left, _ = admission.repetitions_left([record.account for record in records], path[0].price(StepEvent(event, 1)))
+    for step in steps:
+        left, _ = admission.repetitions_left([record.account for record in records], step)
         beside = [max(1, left - 1), max(1, left), left + 1]  # the boundary, and one on either side
-        number = min(10**9, data.draw(st.sampled_from([wished, *beside])))
-        priced = path[0].price(StepEvent(event, number))
+        number = min(10**9, data.draw(st.sampled_from([*[step.step.count] * 9, *beside])))
+        priced = PricedStep(StepEvent(step.step.event, number), step.curve)
         ruled = admission.admit([record.account for record in records], [priced])
         by_count = admit_by_counting(counted, priced)
         if by_count is not None:
@@ -120,8 +152,7 @@ def test_counting_decides_as_the_rule(
             assert (each.version, each.uncompacted) == (record.account.version, record.uncompacted)
             assert record.watermark is not None
             assert record.watermark.holds(record.account.spent)
-    for each, record in zip(counted, records, strict=True):
-        assert each.copy().settled() == record
+            assert each.copy().settled() == record
 
 
 @pytest.fixture
@@ -140,12 +171,12 @@ def admitted(counted: CountedAccount, event: DpEvent, number: int = 1) -> Admiss
 def test_what_is_plain_is_counted(counted: CountedAccount) -> None:
     first = admitted(counted, Gaussian(40.0))
     assert first is not None
-    for number in range(2 * EPSILONS_AHEAD):
+    for number in range(130):
         outcome = admitted(counted, Gaussian(40.0))
         assert outcome is not None
         assert outcome.steps_remaining == first.steps_remaining - number
         counted.charge(1, NOW)
-    assert counted.settled().account.version == 1 + 2 * EPSILONS_AHEAD
+    assert counted.settled().account.version == 1 + 130
     assert counted.charges == counted.count == 0
 
 
@@ -249,6 +280,5 @@ def test_an_order_without_a_cost_never_runs_out(counted: CountedAccount) -> None
     values = np.full(zero_curve().values.shape, 2**60, dtype=np.int64)
     values[np.asarray(gate.places)[int(np.argmax(gate.bounds))]] = 0
     curve = RdpCurve(values)
-    assert counted.counts("an event", curve)
     for number in (1, 2, 10**9):
-        assert counted.fits(number) == account.repetitions([curve.times(number)], curve) > 0
+        assert counted.fits("an event", curve, number) == account.repetitions([curve.times(number)], curve) > 0

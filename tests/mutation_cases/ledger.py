@@ -7,6 +7,7 @@ ADMISSION = "tests/ledger/test_admission.py"
 CURVES = "tests/accounting/test_curves.py"
 RELATIONS = "tests/accounting/test_relation_table.py"
 COUNTING = "tests/ledger/test_counting.py"
+FILTER_ORDERS = "tests/ledger/test_filter_orders.py"
 
 
 CASES = (
@@ -160,50 +161,92 @@ CASES = (
     Mutation(
         "what was counted is forgotten",
         "app/ledger/counting.py",
-        "max(known.most - after, known.endless)",
-        "max(known.most, known.endless)",
+        "max(room.most - after, room.endless)",
+        "max(room.most, room.endless)",
         (COUNTING,),
     ),
     Mutation(
         "counts pass a threshold without an alert",
         "app/ledger/counting.py",
-        "after > known.unannounced",
+        "after > room.unannounced",
         "False",
         (COUNTING,),
     ),
     Mutation(
         "a count ignores the event's delta",
         "app/ledger/counting.py",
-        " or curve.delta:",
-        ":",
+        " or curve.delta or not",
+        " or not",
         (COUNTING,),
     ),
     Mutation(
         "a counted reading keeps the old limit",
         "app/ledger/counting.py",
-        "if known is None or known.governing is not governing:",
-        "if known is None:",
+        "if self.governed is None or self.governed[0] is not governing:",
+        "if self.governed is None:",
         (COUNTING,),
     ),
     Mutation(
         "floats are counted beyond what they hold",
-        "app/ledger/epsilons.py",
-        "int(cost.max()) * counts[-1] + int(before.max()) >= _EXACT",
-        "False",
+        "app/ledger/filter_orders.py",
+        "if spent + cost * count < _EXACT",
+        "if True",
+        (FILTER_ORDERS, COUNTING),
+    ),
+    Mutation(
+        "floats at many orders are counted beyond what they hold",
+        "app/ledger/filter_orders.py",
+        "if spent + cost * count >= _EXACT:",
+        "if False:",
+        (FILTER_ORDERS,),
+    ),
+    Mutation(
+        "an infinite order is counted",
+        "app/ledger/filter_orders.py",
+        "if row[2] < EXHAUSTED and row[3] < EXHAUSTED]",
+        "if row[2] < EXHAUSTED]",
+        (FILTER_ORDERS,),
+    ),
+    Mutation(
+        "an order without a cost runs out",
+        "app/ledger/filter_orders.py",
+        "max([units for units, each in left if not each])",
+        "-1",
+        (FILTER_ORDERS, COUNTING),
+    ),
+    Mutation(
+        "what delta covers is counted at its price",
+        "app/ledger/filter_orders.py",
+        "if here.min() <= self.gate.covered:",
+        "if False:",
+        (FILTER_ORDERS,),
+    ),
+    Mutation(
+        "reservations are left out of the room",
+        "app/ledger/counting.py",
+        "filter_orders(gate, spent + account.held, curve)",
+        "filter_orders(gate, spent, curve)",
+        (COUNTING,),
+    ),
+    Mutation(
+        "two events of one cost are one",
+        "app/ledger/counting.py",
+        "(self.curve is not curve or self.event != event)",
+        "self.curve is not curve",
         (COUNTING,),
     ),
     Mutation(
         "another event's charges are left out of the room",
         "app/ledger/counting.py",
-        "            self.room = self.room.after(self.curve, self.count, watermark)\n",
-        "",
+        "self.room = self.room.after(self.count, curve, watermark)",
+        "self.room = self.room.after(0, curve, watermark)",
         (COUNTING,),
     ),
     Mutation(
         "another event's charges are left out of epsilon",
         "app/ledger/counting.py",
-        "                self.epsilons = self.epsilons.charged(self.curve, self.count)\n",
-        "                pass\n",
+        "self.governed[1].after(self.count, curve)",
+        "self.governed[1].after(0, curve)",
         (COUNTING,),
     ),
     Mutation(
