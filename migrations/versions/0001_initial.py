@@ -636,11 +636,13 @@ def _create_decision_events() -> None:
         sa.Column("item", sa.Integer, nullable=False),
         _digest("event_fingerprint"),
         sa.Column("count", sa.BigInteger, nullable=False),
+        sa.Column("repeats", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "run_id", "position", "item"),
         _foreign_key("decisions", run_id="run_id", position="position"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
         sa.CheckConstraint("item >= 1", name="item_positive"),
-        sa.CheckConstraint("count >= 1 AND count <= 1000000000", name="count_in_range"),
+        # a thousand items, each at most a billion times
+        sa.CheckConstraint("count >= 1 AND count <= 1000000000000", name="count_in_range"),
     )
 
 

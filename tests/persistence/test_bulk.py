@@ -41,7 +41,7 @@ def test_numbers_and_hashes_are_written_as_they_are(charged: tuple[CommandRunner
     with ledger.database.write(ALL_TENANTS) as tx:
         [event] = tx.execute(select(stored_runs.c.event_fingerprint)).scalars()
         added = BulkStatement(decision_events, [column.name for column in decision_events.c])
-        rows = [(runner.organisation_id, run.account_id, 0, item, event, 10**item) for item in (1, 9)]
+        rows = [(runner.organisation_id, run.account_id, 0, item, event, 10**item, f"[{item + 1}]") for item in (1, 9)]
         added.execute(tx, rows)
         assert [tuple(row) for row in tx.execute(select(decision_events).order_by(decision_events.c.item))] == rows
 

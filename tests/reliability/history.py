@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,9 +144,15 @@ def _read(journal: Journal, db: Database) -> tuple[list[_Kept], dict[str, int]]:
         items: dict[tuple[str, int], Items] = {
             (row.run_id, row.position): ((row.event_fingerprint, row.event_count),) for row in rows
         }
-        for item in tx.execute(select(decision_events).order_by(decision_events.c.item)).mappings():
-            place = item["run_id"], item["position"]
-            items[place] = (*items[place], (item["event_fingerprint"], item["count"]))
+        further: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
+        for row in tx.execute(select(decision_events)).mappings():
+            repeats = [each if isinstance(each, list) else (each, 1) for each in json.loads(row["repeats"])]
+            own = row["item"], row["count"] - sum(count for _, count in repeats)
+            further[row["run_id"], row["position"]] |= {
+                index: (row["event_fingerprint"], count) for index, count in (own, *repeats)
+            }
+        for place, indexed in further.items():
+            items[place] += tuple(item for _, item in sorted(indexed.items()))
         ends = {row.account_id: row.next_step for row in tx.execute(select(runs)) if row.account_id in journal.runs}
     return [_Kept(row, items[row.run_id, row.position]) for row in rows if row.run_id in journal.runs], ends
 

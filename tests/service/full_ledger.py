@@ -36,7 +36,12 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     _answered(403, trainer.steps("refused", event=HUGE))
     _answered(201, trainer.act("attempts", {}))
-    several = [{"event": QUIET, "count": 3}, {"event": SAMPLED, "count": 10}, {"event": RANDOMIZED}]
+    several = [
+        {"event": QUIET, "count": 3},
+        {"event": SAMPLED, "count": 10},
+        {"event": RANDOMIZED},
+        {"event": SAMPLED, "count": 2},
+    ]
     _answered(200, trainer.steps("several", events=several, attempt=2))
     for how, executed in (("commit", 2), ("void", None)):
         reserved = trainer.reserved((LOUD, 3), (QUIET, 2), attempt=2)

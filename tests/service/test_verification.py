@@ -112,7 +112,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
         MODEL,
     ),
     "a charge's event unknown": (lambda tx: set_decision(tx, 1, event_fingerprint="0" * 64), MODEL),
-    "a further charge's count raised": (lambda tx: set_item(tx, 3, count=2), MODEL),
+    "a further charge's count raised": (lambda tx: set_item(tx, 3, count=3), MODEL),
     "a further charge's event changed": (
         lambda tx: set_item(tx, 3, event_fingerprint=sampled_fingerprint(tx)),
         MODEL,

@@ -18,6 +18,7 @@ from app.ledger.decisions import (
 )
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, in_period, join_on, matches, owned_by
 from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events
@@ -49,7 +50,7 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
 _ITEMS: Final = DecisionEntry._fields.index("items")
-"""The row has the first item in this place, and further ones in rows of their own."""
+"""The row has the first item in this place; `decision_events` has the others."""
 
 _ADDED = BulkStatement(
     decisions,
@@ -61,7 +62,7 @@ _ADDED = BulkStatement(
     ],
 )
 _ADDED_ITEMS = BulkStatement(
-    decision_events, ["organisation_id", "run_id", "position", "item", "event_fingerprint", "count"]
+    decision_events, ["organisation_id", "run_id", "position", "item", "event_fingerprint", "count", "repeats"]
 )
 
 
@@ -69,9 +70,10 @@ def add_all(tx: Connection, entries: Sequence[tuple[DecisionEntry, bytes]]) -> N
     """Add decisions, given as entries with their hashes; the events must exist."""
     _ADDED.execute(tx, [(*entry[:_ITEMS], *entry.items[0], *entry[_ITEMS + 1 :], link) for entry, link in entries])
     further = [
-        (entry.organisation_id, entry.run_id, entry.position, place, *item)
+        (entry.organisation_id, entry.run_id, entry.position, *row)
         for entry, _ in entries
-        for place, item in enumerate(entry.items[1:], 1)
+        if len(entry.items) > 1
+        for row in group_items(entry.items)
     ]
     if further:
         _ADDED_ITEMS.execute(tx, further)
@@ -161,22 +163,24 @@ def _first_events(
     """
     share = EVENTS_ROOM // max(1, len(decided))
     positions = [row.position for row in decided]
+    most = share // EVENT_BYTES
     further = (
-        select(decision_events.c.position, decision_events.c.event_fingerprint, decision_events.c.count)
+        select(decision_events.c.position, *COLUMNS)
         .where(owned_by(decision_events, organisation_id, run_id=run_id), decision_events.c.position.in_(positions))
-        .where(decision_events.c.item < share // EVENT_BYTES)
-        .order_by(decision_events.c.position, decision_events.c.item)
+        .where(decision_events.c.item < most)
     )
-    items = [(row.position, row.event_fingerprint, row.event_count) for row in decided]
-    items += [tuple(row) for row in tx.execute(further)]
+    items = [(row.position, 0, row.event_fingerprint, row.event_count) for row in decided]
+    for row in tx.execute(further).all():
+        items += [(row.position, *item) for item in read_items(row, below=most)]
+    items.sort()
     known = dp_events.c.organisation_id == organisation_id
-    asked = {key for _, key, _ in items}
+    asked = {key for _, _, key, _ in items}
     lengths = select(dp_events.c.fingerprint, func.length(dp_events.c.canonical_json).label("size"))
     lengths = lengths.where(known, dp_events.c.fingerprint.in_(asked))
     sizes = {row.fingerprint: row.size for row in tx.execute(lengths)}
     left = dict.fromkeys(positions, share)
     fitting = []
-    for position, key, count in items:
+    for position, _, key, count in items:
         left[position] -= EVENT_BYTES + sizes[key]
         if left[position] >= 0:
             fitting.append((position, key, count))

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, Table, bindparam, select, union, update
 
 from app.ledger.decisions import DecisionEntry
 from app.persistence import tolerant
+from app.persistence.repositories.decision_items import COLUMNS, IndexedItem, read_items
 from app.persistence.repositories.expressions import RecordTable, join_on, owned_by
 from app.persistence.repositories.locks import lock
 from app.persistence.repositories.runs import read_deviations
@@ -93,9 +94,7 @@ _ENTRIES = TolerantQuery(
         decisions.c.entry_hash,
         decisions.c.event_fingerprint,
         decisions.c.event_count,
-        decision_events.c.item,
-        decision_events.c.event_fingerprint.label("further_event"),
-        decision_events.c.count.label("times"),
+        *COLUMNS,
     )
     .outerjoin(decision_events, join_on(decision_events, decisions, run_id="run_id", position="position"))
     .where(decisions.c.run_id == bindparam("of_run"))
@@ -142,13 +141,16 @@ def entries(tx: Connection, organisation_id: str, run_id: str, report: Report = 
     """Yield a run's decisions in chain order, in constant memory."""
     found = _ENTRIES.rows(tx, organisation_id, report, of_run=run_id)
     for _, rows in groupby(found, attrgetter("position")):
-        items: list[tuple[str, int]] = []
+        further: list[IndexedItem] = []
         for row in rows:
-            items = items or [(row.event_fingerprint, row.event_count)]
             if row.further_event is not None:
-                _count_on(report, decision_events, "item", row, len(items))
-                items.append((row.further_event, row.times))
-        entry = DecisionEntry(**{name: getattr(row, name) for name in _PLAIN}, items=tuple(items))
+                further += read_items(row, report=report)
+        further.sort()
+        if [index for index, _, _ in further] != list(range(1, len(further) + 1)):
+            key = {name: getattr(row, name) for name in ("organisation_id", "run_id", "position")}
+            report(DamagedCell(decision_events.name, "item", key, f"its items are not 1 to {len(further)}"))
+        items = ((row.event_fingerprint, row.event_count), *[(event, count) for _, event, count in further])
+        entry = DecisionEntry(**{name: getattr(row, name) for name in _PLAIN}, items=items)
         yield StoredEntry(entry, row.entry_hash)
 
 

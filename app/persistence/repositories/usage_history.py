@@ -98,7 +98,10 @@ def sample_decisions(tx: Connection, organisation_id: str, account_id: str, each
 def events_of(
     tx: Connection, organisation_id: str, account_id: str, each: int, most: int
 ) -> dict[tuple[str, int], list[tuple[str, int]]]:
-    """Get the first `most` events and counts of each sampled decision."""
+    """Get the events of the first `most` items of each sampled decision, with their counts.
+
+    Counts include an event's later items, which are in the same row.
+    """
     found: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for table, count in ((decisions, decisions.c.event_count), (decision_events, decision_events.c.count)):
         wanted = select(table.c.run_id, table.c.position, table.c.event_fingerprint, count)

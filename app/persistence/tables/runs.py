@@ -118,7 +118,7 @@ decisions = owned_table(
     Column("first_step", BigInteger, nullable=False),
     Column("step_count", BigInteger, nullable=False),
     Column("requested_count", BigInteger, nullable=False),
-    # the first event; `decision_events` has further ones
+    # the first item; `decision_events` has the others
     Column("event_fingerprint", Sha256Hex, nullable=False),
     Column("event_count", BigInteger, nullable=False),
     id_column("reservation_id", nullable=True),
@@ -167,8 +167,10 @@ decision_events = owned_table(
     *number_column("item", Integer, least=1),
     Column("event_fingerprint", Sha256Hex, nullable=False),
     Column("count", BigInteger, nullable=False),
+    Column("repeats", Text, nullable=False),
     foreign_key("decisions", run_id="run_id", position="position"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),
     key=("run_id", "position", "item"),
-    count_in_range="count >= 1 AND count <= 1000000000",
+    # a thousand items, each at most a billion times
+    count_in_range="count >= 1 AND count <= 1000000000000",
 )
