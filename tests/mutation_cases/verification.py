@@ -30,9 +30,16 @@ CASES = (
     Mutation(
         "a further event of a decision is not hashed",
         "app/persistence/repositories/raw_rows.py",
-        "                items.append((row.further_event, row.times))\n",
+        "                further += read_items(row, report=report)\n",
         "                pass\n",
         ("tests/service/test_chain_verification.py",),
+    ),
+    Mutation(
+        "the indexes of a decision's items are not compared",
+        "app/persistence/repositories/raw_rows.py",
+        "        if [index for index, _, _ in further] != list(range(1, len(further) + 1)):\n",
+        "        if False:\n",
+        ("tests/service/test_item_verification.py",),
     ),
     Mutation(
         "what a checkpoint has signed is not compared",
