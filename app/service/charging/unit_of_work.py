@@ -231,8 +231,9 @@ class UnitOfWork:
         if decision.admitted:
             self.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
         after = run.advanced(decision.next_step, head)
-        if found:
-            self.move(after._replace(deviations=merge_deviations(run.deviations, found)))
+        deviations = merge_deviations(run.deviations, found) if found else run.deviations
+        if deviations is not run.deviations:
+            self.move(after._replace(deviations=deviations))
         elif run is self.runs[run.account_id]:
             self.runs[run.account_id] = after
             self.advanced.add(run.account_id)
