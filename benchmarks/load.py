@@ -29,10 +29,10 @@ NUMBER: Final = "0000000000000000000"
 
 _WRK = """
 local requests = { %s }
-local next, number = 0, os.time() * 1000000000
+local next, number, began = 0, 0, os.time()
 request = function()
   next, number = next %% #requests + 1, number + 1
-  return (requests[next]:gsub('0000000000000000000', string.format('%%19.0f', number)))
+  return (requests[next]:gsub('0000000000000000000', string.format('%%010d%%09d', began, number)))
 end
 done = function(summary, latency)
   io.write(string.format('\\n{"replies": %%d, "failed": %%d, "seconds": %%f, "median_ms": %%f, "late_ms": %%f}\\n',
