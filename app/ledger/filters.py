@@ -198,14 +198,8 @@ class FilterBounds:
         # Bounds are below EXHAUSTED, so an exhausted order becomes negative; clipping at -1 avoids int64 overflow.
         left = self.bounds - taken[0].values[self.places]
         for curve in taken[1:]:
-            left = self.less(left, curve.values[self.places])
+            left = np.maximum(left, _BELOW_ZERO) - curve.values[self.places]  # an exceeded order stays exceeded
         return left
-
-    @staticmethod
-    def less(left: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Subtract a further charge from what is left; both (n_places,). An exceeded order stays exceeded."""
-        less: NDArray[np.int64] = np.maximum(left, _BELOW_ZERO) - taken
-        return less
 
     def epsilon(self, spent: RdpCurve) -> float:
         """Compute the smallest epsilon limit that this filter would still have admitted."""

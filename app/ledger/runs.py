@@ -1,6 +1,6 @@
 """Runs: their status, attempts and step numbers, deviations from what they declared, and experiments."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -208,7 +208,7 @@ def _next_action_hint(status: RunStatus) -> str:
 
 
 def find_deviations(
-    run: Run, planned: Sequence[StepEvent], steps: Iterable[StepEvent], hours: float
+    run: Run, planned: Sequence[StepEvent], steps: Sequence[StepEvent], hours: float
 ) -> tuple[Deviation, ...]:
     """Find the first deviation of each kind from a run's declaration, `hours` after the run was registered.
 
@@ -218,12 +218,12 @@ def find_deviations(
     compared: set[int] = set()
     at = run.next_step
     for step in steps:
-        known = id(step) in compared or step.event is run.event or step.event == run.event  # mostly the same object
-        if not known and all(step.event != each.event for each in planned):
+        if step.event is not run.event and id(step) not in compared:  # mostly the same object
             compared.add(id(step))
-            usual = run.event or next((each.event for each in planned), None)
-            for kind, expected, seen in () if usual is None else _differences(usual, step.event):
-                found.setdefault(kind, Deviation(kind, expected, seen, at))
+            if step.event != run.event and all(step.event != each.event for each in planned):
+                usual = run.event or next((each.event for each in planned), None)
+                for kind, expected, seen in () if usual is None else _differences(usual, step.event):
+                    found.setdefault(kind, Deviation(kind, expected, seen, at))
         at += step.count
     if run.declared_steps is not None and at > run.declared_steps:
         first = max(run.next_step, run.declared_steps)

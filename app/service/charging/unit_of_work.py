@@ -157,7 +157,7 @@ class UnitOfWork:
             next_step=run.next_step,
         )
 
-    def find_deviations(self, run: Run, steps: Iterable[StepEvent], now: datetime) -> tuple[Deviation, ...]:
+    def find_deviations(self, run: Run, steps: Sequence[StepEvent], now: datetime) -> tuple[Deviation, ...]:
         """Find the deviations of steps from the run's declaration."""
         own = self.accounts[run.account_id].record
         return find_deviations(run, own.account.planned, steps, (now - own.created_at).total_seconds() / 3600)
