@@ -29,10 +29,12 @@ NUMBER: Final = "0000000000000000000"
 
 _WRK = """
 local requests = { %s }
-local next, number, began = 0, 0, os.time()
+local place, began, next, number = '%s', os.time(), 0, 0
+local numbered = requests[1]:find(place, 1, true)
 request = function()
   next, number = next %% #requests + 1, number + 1
-  return (requests[next]:gsub('0000000000000000000', string.format('%%010d%%09d', began, number)))
+  if not numbered then return requests[next] end
+  return (requests[next]:gsub(place, string.format('%%010d%%09d', began, number)))
 end
 done = function(summary, latency)
   io.write(string.format('\\n{"replies": %%d, "failed": %%d, "seconds": %%f, "median_ms": %%f, "late_ms": %%f}\\n',
@@ -85,7 +87,8 @@ def loaded(port: int, requests: Requests, seconds: float) -> Load:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         if shutil.which("wrk"):
             quoted = (json.dumps(text) for turn in zip(*map(cycle, requests), strict=False) for text in turn)
-            file.write(_WRK % ", ".join(text for text, _ in zip(quoted, range(_dealt(requests)), strict=False)))
+            dealt = ", ".join(text for text, _ in zip(quoted, range(_dealt(requests)), strict=False))
+            file.write(_WRK % (dealt, NUMBER))
             connections = ["-t1", f"-c{len(requests)}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
             command = ["wrk", *connections, "-s", file.name, f"http://127.0.0.1:{port}"]
         else:

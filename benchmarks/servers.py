@@ -30,6 +30,20 @@ EVENT = {
 }
 """Cheap enough that a budget of epsilon 10,000 lasts for any benchmark."""
 
+BATCH = 1000
+"""Events of a batch."""
+
+
+def different_events(count: int) -> list[dict[str, object]]:
+    """Build events like `EVENT` with different noise, the first of them `EVENT`."""
+    return [EVENT | {"event": {"type": "gaussian", "noise_multiplier": 10.0 + place}} for place in range(count)]
+
+
+def batch(kinds: int) -> dict[str, object]:
+    """Build a body of a batch of events that alternate among so many."""
+    events = different_events(kinds)
+    return {"events": [{"event": events[place % kinds], "count": 1} for place in range(BATCH)]}
+
 
 @dataclass(frozen=True)
 class Server:

@@ -11,28 +11,20 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.load import loaded, request
-from benchmarks.servers import EVENT, Server, ledger, steps_path
+from benchmarks.servers import BATCH, EVENT, Server, batch, ledger, steps_path
 from benchmarks.throughput import postgresql
 from tests.postgres import Cluster
 
 SECONDS = 6.0
 DATABASE = "sizes"
 ONE: dict[str, object] = {"count": 1}
-
-
-def batch(kinds: int) -> dict[str, object]:
-    """Build a request for a thousand steps that alternate among so many events."""
-    events = [EVENT | {"sampling_probability": 0.001 + kind / 1e6} for kind in range(kinds)]
-    return {"events": [{"event": events[place % kinds]} for place in range(1000)]}
-
-
 WAYS: dict[str, tuple[int, int, bool, dict[str, object]]] = {
     "1 trainer": (1, 1, False, ONE),
     "1 trainer, reserved": (1, 1, True, ONE),
     "64 trainers, each its run": (64, 64, False, ONE),
     "64 trainers, each its run, reserved": (64, 64, True, ONE),
     "64 requests at once for one run": (64, 1, False, ONE),
-    "1 trainer, 1,000 different steps in a request": (1, 1, False, batch(1000)),
+    "1 trainer, 1,000 different steps in a request": (1, 1, False, batch(BATCH)),
     "1 trainer, 1,000 steps of ten kinds": (1, 1, False, batch(10)),
 }
 """By name: connections, runs, whether they use reservations, and the request body."""

@@ -30,7 +30,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging import groups
 from app.service.charging.requests import StepCommand, StepRequest, StepResult
 from app.service.charging.saving import LedgerCache
-from benchmarks.servers import EVENT
+from benchmarks.servers import different_events
 from benchmarks.step_trace import new_ledger, post, register_runs
 
 GROUP = 64
@@ -88,8 +88,7 @@ async def _charged_runs(served: ASGIApp, key: str, count: int, kinds: int) -> li
     """Register runs and take a step of each kind in each of them, which stores the costs."""
     run_ids = await register_runs(served, key, count)
     for run_id in run_ids:
-        for kind in range(kinds):
-            event = EVENT | {"event": {"type": "gaussian", "noise_multiplier": 10.0 + kind}}
+        for event in different_events(kinds):
             await post(served, key, f"/v1/runs/{run_id}/steps", {"event": event})
     return run_ids
 

@@ -15,13 +15,24 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.load import NUMBER, Load, Requests, loaded, request
-from benchmarks.servers import EVENT, Server, bare, ledger, metric_bodies, mlflow, mlflow_executable, steps_path
+from benchmarks.servers import (
+    BATCH,
+    EVENT,
+    Server,
+    bare,
+    batch,
+    different_events,
+    ledger,
+    metric_bodies,
+    mlflow,
+    mlflow_executable,
+    steps_path,
+)
 from tests.postgres import Cluster
 from tests.postgres_binaries import NoServerError
 
 CONNECTIONS = 64
 BATCH_CONNECTIONS = 8
-BATCH = 1000
 LONGER_SECONDS = 4.0
 """Duration for batches, which have few responses per second."""
 
@@ -107,19 +118,7 @@ def service_requests(server: Server, traffic: Traffic) -> Requests:
     return traffic.to(paths, headers)
 
 
-def kinds() -> list[dict[str, object]]:
-    """Build ten events."""
-    noise = {"type": "gaussian"}
-    return [EVENT | {"event": noise | {"noise_multiplier": 10.0 + kind}} for kind in range(KINDS)]
-
-
-def batch() -> dict[str, object]:
-    """Build a body of a thousand events that alternate among ten."""
-    events = kinds()
-    return {"events": [{"event": events[place % KINDS], "count": 1} for place in range(BATCH)]}
-
-
-_OF_KINDS = [{"event": event} for event in kinds()]
+_OF_KINDS = [{"event": event} for event in different_events(KINDS)]
 STEPS = (
     Traffic("a run for each connection", CONNECTIONS, CONNECTIONS),
     Traffic("one run", CONNECTIONS, 1),
@@ -132,7 +131,10 @@ OTHER_STEPS = (
     Traffic("reserved steps", CONNECTIONS, CONNECTIONS, reserved=True),
 )
 BATCHES = Traffic(
-    f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections", BATCH_CONNECTIONS, BATCH_CONNECTIONS, [batch()]
+    f"events in batches of {BATCH}, {BATCH_CONNECTIONS} connections",
+    BATCH_CONNECTIONS,
+    BATCH_CONNECTIONS,
+    [batch(KINDS)],
 )
 
 
