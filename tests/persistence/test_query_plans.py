@@ -12,7 +12,14 @@ from app.ledger.audit import AuditFilter
 from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
 from app.ledger.pages import PageRequest
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import accounts, alerts, audit, decisions, periodic_queries
+from app.persistence.repositories import (
+    accounts,
+    alerts,
+    audit,
+    decisions,
+    idempotent_responses,
+    periodic_queries,
+)
 from app.persistence.tables import runs
 from tests.conftest import Ledger, open_ledger
 
@@ -148,3 +155,24 @@ def test_a_page_of_audit_events_is_a_range_of_an_index(opened: Ledger, what: str
     assert "TEMP B-TREE" not in plan, plan
     assert "Sort" not in plan, plan
     assert (UNDER[name] in plan) == (wanted.within is not None), plan
+
+
+@pytest.mark.postgresql
+def test_new_keys_are_looked_up_by_indexes_in_a_prepared_plan_too(opened: Ledger) -> None:
+    """It may be prepared while the tables are small, and used when they are large."""
+    asked: list[str] = []
+    with opened.database.read(ALL_TENANTS) as tx:
+        event.listen(tx, "before_cursor_execute", lambda *given: asked.append(given[2]))
+        idempotent_responses.require_new(tx, "org_000000000000001", ["a", "b"])
+    statement = asked[0].replace("%(number)s", "$1").replace("%(keys)s", "$2")
+    with opened.database.read(ALL_TENANTS) as tx:
+        for setting in ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_bitmapscan = off"):
+            tx.execute(text(f"SET LOCAL {setting}"))
+        tx.exec_driver_sql(f"PREPARE new_keys (bigint, text[]) AS {statement}")
+        rows = tx.exec_driver_sql("EXPLAIN (COSTS OFF) EXECUTE new_keys (1, '{a,b}')").scalars().all()
+        tx.exec_driver_sql("DEALLOCATE new_keys")
+    for index in ("uq_decisions_idempotency_key", "pk_idempotent_responses"):
+        [place] = [place for place, row in enumerate(rows) if f"using {index} " in row]
+        assert re.search(r"Index Cond: .*organisation_id = \$1.*idempotency_key.* = asked\w*\.key", rows[place + 1]), (
+            rows
+        )

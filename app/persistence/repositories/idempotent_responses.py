@@ -51,7 +51,11 @@ _LOCK: Final = (
     "SELECT pg_advisory_xact_lock(hashtextextended(%(organisation)s::text || ' ' || key, 0))"
     " FROM unnest(%(keys)s::text[]) AS key"
 )
-_USED: Final = "SELECT 1 FROM {} WHERE organisation_id = %(number)s::bigint AND idempotency_key = ANY(%(keys)s::text[])"
+# Key by key: a plan that was prepared while the tables were small may read all keys for `= ANY`.
+_USED: Final = (
+    "SELECT 1 FROM unnest(%(keys)s::text[]) AS asked(key), LATERAL"
+    " (SELECT 1 FROM {} WHERE organisation_id = %(number)s::bigint AND idempotency_key = asked.key LIMIT 1) AS used"
+)
 _REQUIRED: Final = pipeline.required(
     f"{_USED.format(idempotent_responses.name)} UNION ALL {_USED.format(decisions.name)}", "0"
 )
