@@ -3,13 +3,15 @@
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+_Decoder: TypeAlias = Callable[[object], object]
 
 # These wire names would shadow builtins.
 _WIRE_NAMES = {"privacy_filter": "filter", "next_cursor": "next"}
@@ -37,39 +39,47 @@ def members(shape: type, data: Mapping[str, object]) -> dict[str, Any]:
         MalformedError: a member is missing or has the wrong type.
     """
     found: dict[str, Any] = {}
-    for name, hint in _hints(shape).items():
-        wire_name = _WIRE_NAMES.get(name, name)
-        raw = data.get(wire_name)
+    for name, wire_name, decoder in _member_decoders(shape):
         try:
-            found[name] = _value(hint, raw)
+            found[name] = decoder(data.get(wire_name))
         except MalformedError as error:
             raise MalformedError(f"{shape.__name__}.{wire_name}: {error}") from None
     return found
 
 
 @cache
-def _hints(shape: type) -> dict[str, Any]:
-    return typing.get_type_hints(shape)
+def _member_decoders(shape: type) -> tuple[tuple[str, str, _Decoder], ...]:
+    """Return the name, the wire name and the decoder of every annotated member."""
+    hints = typing.get_type_hints(shape)
+    return tuple((name, _WIRE_NAMES.get(name, name), _decoder(hint)) for name, hint in hints.items())
 
 
-def _value(hint: Any, raw: object) -> object:  # noqa: ANN401 - a type hint can be anything
+def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - a type hint can be anything
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
-        if raw is None:
-            return None
-        (hint,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
-        return _value(hint, raw)
+        (option,) = (option for option in typing.get_args(hint) if option is not types.NoneType)
+        return partial(_optional, _decoder(option))
     if origin is tuple:
-        if not isinstance(raw, list):
-            raise MalformedError(f"expected a list, got {type(raw).__name__}")
-        return tuple(_value(typing.get_args(hint)[0], item) for item in raw)
+        return partial(_list, _decoder(typing.get_args(hint)[0]))
     expected = origin or hint
     if typing.is_typeddict(expected) or is_dataclass(expected):
-        return decode(expected, raw)
-    return _scalar(expected, raw)
+        return partial(decode, expected)
+    return partial(_scalar, expected)
+
+
+def _optional(decoder: _Decoder, raw: object) -> object:
+    return None if raw is None else decoder(raw)
+
+
+def _list(decoder: _Decoder, raw: object) -> object:
+    if not isinstance(raw, list):
+        raise MalformedError(f"expected a list, got {type(raw).__name__}")
+    return tuple(decoder(item) for item in raw)
 
 
 def _scalar(expected: type, raw: object) -> object:
+    if type(raw) is expected:
+        return raw
     if expected is datetime and isinstance(raw, str):
         return _timestamp(raw)
     if expected is float and raw == "Infinity":  # of JSON's own numbers none is

@@ -10,6 +10,8 @@ from epsilon_ledger._wire.responses import Response
 
 T = TypeVar("T")
 
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
 
 @dataclass(slots=True)
 class Request:
@@ -46,7 +48,7 @@ def post(path: str, body: Mapping[str, object]) -> Request:
         ValueError: a number is infinite or NaN.
     """
     members = {name: value for name, value in body.items() if value is not None}
-    return Request("POST", path, json.dumps(members, allow_nan=False).encode(), str(uuid.uuid4()))
+    return Request("POST", path, _ENCODER.encode(members).encode(), str(uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True)
