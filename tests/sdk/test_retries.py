@@ -111,7 +111,7 @@ def test_the_whole_time_is_bounded(run: Run, ledger: FakeLedger, clock: Clock) -
         clock.now += 10.0
         raise httpx.ReadTimeout("no answer")
 
-    run._transport._http._transport = httpx.MockTransport(slow)
+    run._transport._http = httpx.MockTransport(slow)
     with pytest.raises(LedgerUnavailableError) as caught:
         run.authorize()
     assert caught.value.attempts < TRIES

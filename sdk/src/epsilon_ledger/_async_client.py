@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from epsilon_ledger._net.config import connection
+from epsilon_ledger._net.http import open_async_transport
 from epsilon_ledger._net.transport import AsyncTransport
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.async_run import AsyncRun
@@ -60,10 +61,9 @@ class AsyncLedgerClient:
         give_up_after: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        to = connection(url, api_key, max_attempts, give_up_after)
-        http = httpx.AsyncClient(base_url=to.url, headers=to.headers, timeout=timeout, transport=transport)
-        self._url = http.base_url
-        self._transport = AsyncTransport(http, to.retry_policy)
+        to = connection(url, api_key, timeout, max_attempts, give_up_after)
+        self._url = to.requests.address
+        self._transport = AsyncTransport(transport or open_async_transport(), to.requests, to.retry_policy)
 
     def __repr__(self) -> str:
         """Show the ledger's address, never the key."""

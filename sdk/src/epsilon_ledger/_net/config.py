@@ -1,12 +1,12 @@
 """Configuration of a client, checked before anything is sent."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import httpx
 
+from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._net.transport import RetryPolicy
 from epsilon_ledger._wire.errors import ConfigurationError
 
@@ -50,14 +50,15 @@ def validate_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Address, request headers with the key, and retry policy."""
+    """Address, headers with the key and time-outs of requests, and the retry policy."""
 
-    url: str
-    headers: Mapping[str, str]
+    requests: RequestBuilder
     retry_policy: RetryPolicy
 
 
-def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_after: float) -> Connection:
+def connection(
+    url: str | None, api_key: str | None, timeout: float, max_attempts: int, give_up_after: float
+) -> Connection:
     """Build a client's configuration from arguments and environment, as `LedgerClient` documents.
 
     Raises:
@@ -67,12 +68,13 @@ def connection(url: str | None, api_key: str | None, max_attempts: int, give_up_
     if max_attempts < 1:
         raise ValueError(f"max_attempts must be at least 1, not {max_attempts}.")
     key = validate_key(api_key or os.environ.get("EPSILON_LEDGER_API_KEY", ""))
+    address = httpx.URL(validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")).rstrip("/"))
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Accept": "application/json, application/problem+json",
+        "Accept-Encoding": "gzip, deflate",
+        "User-Agent": f"epsilon-ledger-client/{version('epsilon-ledger-client')}",
+    }
     return Connection(
-        validate_url(url or os.environ.get("EPSILON_LEDGER_URL", "")),
-        {
-            "Authorization": f"Bearer {key}",
-            "Accept": "application/json, application/problem+json",
-            "User-Agent": f"epsilon-ledger-client/{version('epsilon-ledger-client')}",
-        },
-        RetryPolicy(max_attempts=max_attempts, give_up_after=give_up_after),
+        RequestBuilder(address, headers, timeout), RetryPolicy(max_attempts=max_attempts, give_up_after=give_up_after)
     )

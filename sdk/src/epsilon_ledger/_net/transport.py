@@ -8,12 +8,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, wait
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 
 import httpx
 
+from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._wire.errors import LedgerUnavailableError
 from epsilon_ledger._wire.requests import Request
 from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
@@ -28,6 +30,8 @@ _RETRYABLE_STATUSES = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+_Outcome: TypeAlias = httpx.Response | httpx.RequestError
+
 # These fail before any byte of the request is sent.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -66,12 +70,15 @@ class RetryPolicy:
 class Transport:
     """Sender of requests over a connection pool; threads may share it."""
 
-    def __init__(self, http: httpx.Client, retry_policy: RetryPolicy) -> None:
+    def __init__(self, http: httpx.BaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
         self._http = http
+        self._requests = requests
         self._retry_policy = retry_policy
+        self._closed = False
 
     def close(self) -> None:
         """Close the connections."""
+        self._closed = True
         self._http.close()
 
     def send(self, request: Request) -> Response:
@@ -82,21 +89,28 @@ class Transport:
             ProblemError: the ledger refused.
             UnexpectedResponseError: the response is not one of this API.
         """
-        tries = _attempts(request, self._retry_policy, self._http.base_url)
+        http_request = self._requests.build(request)
+        tries = _attempts(request, self._retry_policy, self._requests.address)
         pause = next(tries)
         try:
             while True:
                 if pause:
                     self._retry_policy.sleep(pause)
-                try:
-                    answer: _Outcome = self._http.request(
-                        request.method, request.path, content=request.body, headers=_headers(request)
-                    )
-                except httpx.RequestError as error:
-                    answer = error
-                pause = tries.send(answer)
+                pause = tries.send(self._exchange(http_request))
         except StopIteration as end:
             return _result(end)
+
+    def _exchange(self, request: httpx.Request) -> _Outcome:
+        """Send a request once; return its response, read to the end, or the failure."""
+        _require_open(closed=self._closed)
+        try:
+            response = self._http.handle_request(request)
+            with closing(response):
+                response.read()
+        except httpx.RequestError as error:
+            return error
+        response.request = request
+        return response
 
     def execute(self, flow: Generator[Request | Future[Response], Any, T]) -> T:
         """Run a request flow and return its result; wait for what it yields in flight.
@@ -125,31 +139,41 @@ class Transport:
 class AsyncTransport:
     """`Transport` with awaitable methods; tasks of one event loop may share it."""
 
-    def __init__(self, http: httpx.AsyncClient, retry_policy: RetryPolicy) -> None:
+    def __init__(self, http: httpx.AsyncBaseTransport, requests: RequestBuilder, retry_policy: RetryPolicy) -> None:
         self._http = http
+        self._requests = requests
         self._retry_policy = retry_policy
+        self._closed = False
 
     async def close(self) -> None:
         """Close the connections."""
+        self._closed = True
         await self._http.aclose()
 
     async def send(self, request: Request) -> Response:
         """As `Transport.send`."""
-        tries = _attempts(request, self._retry_policy, self._http.base_url)
+        http_request = self._requests.build(request)
+        tries = _attempts(request, self._retry_policy, self._requests.address)
         pause = next(tries)
         try:
             while True:
                 if pause:
                     await self._retry_policy.async_sleep(pause)
-                try:
-                    answer: _Outcome = await self._http.request(
-                        request.method, request.path, content=request.body, headers=_headers(request)
-                    )
-                except httpx.RequestError as error:
-                    answer = error
-                pause = tries.send(answer)
+                pause = tries.send(await self._exchange(http_request))
         except StopIteration as end:
             return _result(end)
+
+    async def _exchange(self, request: httpx.Request) -> _Outcome:
+        """As `Transport._exchange`."""
+        _require_open(closed=self._closed)
+        try:
+            response = await self._http.handle_async_request(request)
+            async with aclosing(response):
+                await response.aread()
+        except httpx.RequestError as error:
+            return error
+        response.request = request
+        return response
 
     async def execute(self, flow: Generator[Request | asyncio.Task[Response], Any, T]) -> T:
         """As `Transport.execute`."""
@@ -177,9 +201,6 @@ class _Failure:
     retry_after: float | None = None
 
 
-_Outcome: TypeAlias = httpx.Response | httpx.RequestError
-
-
 def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -> Generator[float, _Outcome, Response]:
     """Yield the pause before each attempt, receive its result, and return the final response."""
     began = retry_policy.clock()
@@ -205,11 +226,9 @@ def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -
             )
 
 
-def _headers(request: Request) -> dict[str, str]:
-    headers = {} if request.body is None else {"Content-Type": "application/json"}
-    if request.key is not None:
-        headers["Idempotency-Key"] = request.key
-    return headers
+def _require_open(*, closed: bool) -> None:
+    if closed:
+        raise RuntimeError("Cannot send a request, as the client has been closed.")
 
 
 def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Response | _Failure:
