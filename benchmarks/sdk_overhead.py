@@ -3,7 +3,8 @@
 One trainer, the service on the same machine, SQLite. The same DP-SGD step in numpy runs without the service, with a
 call before each step, with grants of 50, and with grants of 50 requested in the background: in turn, for some hundred
 steps, so that background work hits its own trainer. The overhead is the additional time of a step: of the medians, and
-of the means, which include the server's work. For comparison: a POST of the same HTTP client to a bare endpoint.
+of the means, which include the server's work. For comparison: a POST of the same HTTP client to a bare endpoint, with
+the processor time of both.
 """
 
 import tempfile
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 import httpx
 import numpy as np
@@ -44,11 +46,18 @@ def training_step(rng: np.random.Generator) -> Callable[[], object]:
     return step
 
 
-def microseconds(work: Callable[[], object]) -> float:
-    """Return the microseconds of a call."""
-    start = time.perf_counter()
+class Cost(NamedTuple):
+    """Microseconds of a call, and of the processor time of its thread."""
+
+    waited: float
+    processor: float
+
+
+def cost(work: Callable[[], object]) -> Cost:
+    """Measure a call."""
+    start, started = time.perf_counter(), time.thread_time()
     work()
-    return (time.perf_counter() - start) * 1e6
+    return Cost((time.perf_counter() - start) * 1e6, (time.thread_time() - started) * 1e6)
 
 
 def main() -> None:
@@ -72,23 +81,23 @@ def main() -> None:
         for name, how in ways.items():
             runs[name] = client.create_run(name, budget="p/b", event=EVENT, **how)  # type: ignore[arg-type]
         steps: dict[str, list[float]] = {name: [] for name in runs}
-        asked: dict[str, list[float]] = {name: [] for name in runs}
+        asked: dict[str, list[Cost]] = {name: [] for name in runs}
         floors = []
         for number in range(ROUNDS):
             for name, run in runs.items():
                 for _ in range(STEPS):
-                    asked[name].append(0.0 if run is None else microseconds(run.authorize))
-                    steps[name].append(asked[name][-1] + microseconds(step))
+                    asked[name].append(Cost(0.0, 0.0) if run is None else cost(run.authorize))
+                    steps[name].append(asked[name][-1].waited + cost(step).waited)
             for _ in range(STEPS):
                 body = {"count": 1, "first_step": number}
-                floors.append(microseconds(lambda body=body: plain.post("/steps", json=body).raise_for_status()))  # type: ignore[misc]
+                floors.append(cost(lambda body=body: plain.post("/steps", json=body).raise_for_status()))  # type: ignore[misc]
         for run in runs.values():
             if run is not None:
                 run.complete()
     show(steps, asked, floors)
 
 
-def show(steps: dict[str, list[float]], asked: dict[str, list[float]], floors: list[float]) -> None:
+def show(steps: dict[str, list[float]], asked: dict[str, list[Cost]], floors: list[Cost]) -> None:
     """Print the results."""
     without = steps["no service"]
     print(f"{'':28} {'step':>18} {'overhead':>18} {'authorize':>28}")
@@ -96,15 +105,16 @@ def show(steps: dict[str, list[float]], asked: dict[str, list[float]], floors: l
         f"{'microseconds':28} {'median':>9} {'mean':>8} {'median':>9} {'mean':>8} {'median':>9} {'mean':>8} {'99 %':>9}"
     )
     for name, times in steps.items():
-        alone = sorted(asked[name])
+        alone = sorted(call.waited for call in asked[name])
         print(
             f"{name:28} {median(times):9.1f} {mean(times):8.1f} {median(times) - median(without):9.1f} "
             f"{mean(times) - mean(without):8.1f} {median(alone):9.1f} {mean(alone):8.1f} "
             f"{alone[int(0.99 * len(alone))]:9.1f}"
         )
-    bare_call = median(floors)
-    ratio = median(asked["a call per step"]) / bare_call
-    print(f"a bare POST of the same HTTP client: {bare_call:.1f}; a call per step takes {ratio:.2f} times as long")
+    calls = asked["a call per step"]
+    for what, position in (("time", 0), ("processor time", 1)):
+        call, post = (median(costs[position] for costs in measured) for measured in (calls, floors))
+        print(f"{what} of a call per step: {call:.1f}, {call / post:.2f} times that of a bare POST ({post:.1f})")
 
 
 if __name__ == "__main__":
