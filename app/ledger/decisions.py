@@ -208,11 +208,6 @@ class DecisionFilter:
     since: datetime | None = None
     until: datetime | None = None
 
-    @property
-    def follows_a_chain(self) -> bool:
-        """Whether to walk a run's chain; refusals are few and have an index."""
-        return self.run_id is not None and self.outcome in {None, DecisionOutcome.ADMITTED}
-
 
 @dataclass(frozen=True, slots=True)
 class DecisionCursor:

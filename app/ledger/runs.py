@@ -97,6 +97,8 @@ class Run(NamedTuple):
         attempt_first_step: number of the current attempt's first step.
         declared_steps_per_hour: its maximum rate, if declared.
         deviations: the first deviation of each kind from its declaration.
+        last_decided_at: time of the last decision; None before the first one.
+        last_actor: its author.
     """
 
     account_id: str
@@ -111,8 +113,14 @@ class Run(NamedTuple):
     declared_steps: int | None = None
     declared_steps_per_hour: float | None = None
     deviations: tuple[Deviation, ...] = ()
+    last_decided_at: datetime | None = None
+    last_actor: str | None = None
 
-    def advanced(self, next_step: int, chain_head: bytes) -> Self:
+    def begins_range(self, decided_at: datetime, actor: str) -> bool:
+        """Check whether a further decision begins a range: it is by another actor, or a clock was set back."""
+        return actor != self.last_actor or self.last_decided_at is None or decided_at < self.last_decided_at
+
+    def advanced(self, next_step: int, chain_head: bytes, decided_at: datetime, actor: str) -> Self:
         """Copy the run after a further decision."""
         # Hot path, once per step: _replace takes twice as long.
         return type(self)(
@@ -128,6 +136,8 @@ class Run(NamedTuple):
             self.declared_steps,
             self.declared_steps_per_hour,
             self.deviations,
+            decided_at,
+            actor,
         )
 
 

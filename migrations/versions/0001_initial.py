@@ -33,6 +33,7 @@ TABLES = (
     "reservations",
     "reservation_items",
     "decisions",
+    "decision_ranges",
     "decision_events",
     "webhooks",
     "alerts",
@@ -70,6 +71,7 @@ def upgrade() -> None:
     _create_reservations()
     _create_reservation_items()
     _create_decisions()
+    _create_decision_ranges()
     _create_decision_events()
     _create_webhooks()
     _create_alerts()
@@ -625,6 +627,20 @@ def _create_decisions() -> None:
         where="outcome IN ('admitted', 'reported')",
         unique=True,
     )
+
+
+def _create_decision_ranges() -> None:
+    op.create_table(
+        "decision_ranges",
+        _number("organisation_id"),
+        _number("run_id"),
+        sa.Column("first_position", sa.BigInteger, nullable=False),
+        sa.Column("actor", sa.String(300), nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "run_id", "first_position"),
+        _foreign_key("decisions", run_id="run_id", first_position="position"),
+    )
+    columns = ["organisation_id", "actor", "run_id", "first_position"]
+    op.create_index("ix_decision_ranges_organisation_id_actor_run_id_first_position", "decision_ranges", columns)
 
 
 def _create_decision_events() -> None:

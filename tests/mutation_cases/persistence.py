@@ -5,6 +5,7 @@ from tests.mutation_cases.case import Mutation
 FAULTS = "tests/reliability/test_faults.py"
 REPLICAS = "tests/reliability/test_replicas.py"
 ENGINE = "tests/persistence/test_database.py"
+LISTS = "tests/persistence/test_decision_lists.py"
 
 
 CASES = (
@@ -182,5 +183,53 @@ CASES = (
         "writes=True).begin()\n            yield connection\n",
         "writes=True).begin()\n            yield connection\n            connection.commit()\n",
         ("tests/persistence/test_rehearsal.py",),
+    ),
+    Mutation(
+        "another actor's decision begins no range",
+        "app/ledger/runs.py",
+        "        return actor != self.last_actor or self.last",
+        "        return self.last",
+        (LISTS,),
+        "begins and not postgresql",
+    ),
+    Mutation(
+        "a decision before the last one's time begins no range",
+        "app/ledger/runs.py",
+        " is None or decided_at < self.last_decided_at",
+        " is None",
+        (LISTS,),
+        "begins and not postgresql",
+    ),
+    Mutation(
+        "ranges of decisions are not verified",
+        "app/service/verification/decision_chains.py",
+        "if not self.broken and self.ranges != self.run.ranges:",
+        "if False:",
+        ("tests/service/test_verification.py",),
+        "tampered and range and not postgresql",
+    ),
+    Mutation(
+        "the recent decisions of a list pass for all",
+        "app/persistence/repositories/decision_lists.py",
+        "_recent_since(organisation_id, wanted, behind))\n",
+        "_recent_since(organisation_id, wanted, behind))\n        return\n",
+        (LISTS,),
+        "pages and not postgresql",
+    ),
+    Mutation(
+        "a range ends with its run",
+        "app/persistence/repositories/decision_lists.py",
+        "end = func.coalesce(next_start, runs.c.decision_count)",
+        "end = runs.c.decision_count",
+        (LISTS,),
+        "pages and not postgresql",
+    ),
+    Mutation(
+        "a range is cut off one decision late",
+        "app/persistence/repositories/decision_lists.py",
+        'found.c.low.label("end")',
+        '(found.c.low + 1).label("end")',
+        (LISTS,),
+        "pages and not postgresql",
     ),
 )

@@ -16,6 +16,7 @@ from app.persistence.repositories import (
     accounts,
     alerts,
     audit,
+    decision_lists,
     decisions,
     idempotent_responses,
     periodic_queries,
@@ -24,7 +25,6 @@ from app.persistence.tables import runs
 from tests.conftest import Ledger, open_ledger
 
 BY_TIME, NOT_ADMITTED = "ix_decisions_organisation_id_created_at", "ix_decisions_not_admitted"
-CHAIN = {"sqlite": "sqlite_autoindex_decisions_1", "postgresql": "pk_decisions"}
 Ask = Callable[[Connection, str], object]
 RUNS = "run_000000000000001", "run_000000000000002"
 POPULATION = "pop_000000000000001"
@@ -98,8 +98,6 @@ WANTED = {
     "reported under": (DecisionFilter(outcome=DecisionOutcome.REPORTED, within=POPULATION), NOT_ADMITTED),
     "refused of a run": (DecisionFilter(outcome=DecisionOutcome.REFUSED, run_id=RUNS[0]), NOT_ADMITTED),
     "refused since": (DecisionFilter(outcome=DecisionOutcome.REFUSED, since=PLACE.created_at), NOT_ADMITTED),
-    "a run": (DecisionFilter(run_id=RUNS[0]), ""),
-    "admitted of a run": (DecisionFilter(run_id=RUNS[0], outcome=DecisionOutcome.ADMITTED, within=POPULATION), ""),
 }
 
 
@@ -108,18 +106,48 @@ WANTED = {
 def test_a_page_is_a_range_of_an_index(opened: Ledger, what: str, before: str | None) -> None:
     wanted, index = WANTED[what]
     name = opened.database.engine.dialect.name
-    index = index or CHAIN[name]
     plan = _plan(opened, lambda tx, organisation: decisions.page(tx, organisation, wanted, PageRequest(50, before)))
     if name == "sqlite":
         lines = plan.splitlines()
         page = lines[: lines.index("SCAN anon_1")]
-        [search] = [line for line in page if line.split()[1] == "decisions"]
+        [search, *recent] = [line for line in page if line.split()[1] == "decisions"]
         assert search.startswith(f"SEARCH decisions USING INDEX {index} (organisation_id=?"), plan
+        assert all(line.startswith(f"SEARCH decisions USING COVERING INDEX {BY_TIME} (") for line in recent), plan
         assert {line for line in page if "TEMP B-TREE" in line} <= {"USE TEMP B-TREE FOR RIGHT PART OF ORDER BY"}, plan
     else:
         assert f"Index Scan Backward using {index} on decisions" in plan, plan
         sorts = {line.strip() for line in plan[plan.index("Limit") :].splitlines() if line.endswith("Sort")}
         assert sorts <= {"->  Incremental Sort"}, plan
+
+
+RARE = {
+    "a run": DecisionFilter(run_id=RUNS[0]),
+    "admitted of a run": DecisionFilter(run_id=RUNS[0], outcome=DecisionOutcome.ADMITTED, within=POPULATION),
+    "under": DecisionFilter(within=POPULATION),
+    "actor": DecisionFilter(actor="key_1"),
+    "actor within a time": DecisionFilter(actor="key_1", since=PLACE.created_at, until=PLACE.created_at),
+}
+
+
+@pytest.mark.parametrize("behind", [None, PLACE], ids=["first page", "later page"])
+@pytest.mark.parametrize("what", RARE)
+def test_rare_decisions_are_searched_by_positions_of_runs(
+    opened: Ledger, what: str, behind: DecisionCursor | None
+) -> None:
+    """PostgreSQL chooses by the sizes of tables: `python -m benchmarks.decision_lists --postgresql` has some."""
+
+    def ask(tx: Connection, organisation: str) -> None:
+        *_, last = decision_lists.searches(organisation, RARE[what], behind, 51)
+        tx.execute(last.limit(51))
+
+    plan = _plan(opened, ask)
+    if opened.database.dialect == "postgresql":
+        assert plan.index("CTE found") < plan.index("Sort Key: found.created_at DESC"), plan
+        return
+    found = {line for line in plan.splitlines() if re.match(r"(SEARCH|SCAN) (decisions|probe|counted)\b", line)}
+    places = r" USING (COVERING )?INDEX sqlite_autoindex_decisions_1 \(organisation_id=\? AND run_id=\? AND position"
+    assert all(re.match(rf"SEARCH \w+{places}", line) for line in found), plan
+    assert {line.split()[1] for line in found} >= {"decisions", "counted"}, plan
 
 
 ENTRIES = {"sqlite": "sqlite_autoindex_audit_entries_1", "postgresql": "pk_audit_entries"}

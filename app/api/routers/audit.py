@@ -64,5 +64,5 @@ def _decisions(
 def list_decisions(
     request: Request, context: ContextDep, wanted: Annotated[DecisionFilter, Depends(_decisions)], page: PageRequestDep
 ) -> Response:
-    """List the decisions on runs in the caller's scope, newest first; on one run, from the end of its chain."""
+    """List the decisions on runs in the caller's scope, newest first."""
     return page_response(request, queries.read_decisions(context, wanted, page), DecisionPage, Decision.of)

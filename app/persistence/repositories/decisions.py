@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, Row, bindparam, func, or_, select
 
 from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
@@ -18,10 +18,11 @@ from app.ledger.decisions import (
 )
 from app.ledger.pages import Page, PageRequest
 from app.persistence.bulk import BulkStatement
+from app.persistence.repositories import decision_lists
 from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items
 from app.persistence.repositories.dp_events import read_event
-from app.persistence.repositories.expressions import ADVANCED, NOT_ADMITTED, in_period, join_on, matches, owned_by
-from app.persistence.tables import account_ancestors, accounts, decision_events, decisions, dp_events
+from app.persistence.repositories.expressions import ADVANCED, join_on, owned_by
+from app.persistence.tables import accounts, decision_events, decision_ranges, decisions, dp_events
 
 EVENTS_ROOM = 4 << 20
 """Bytes of events read at once; more would take seconds and hundreds of megabytes."""
@@ -36,10 +37,6 @@ _PLAIN: Final = (
     *("binding_account_id", "refusal_details", "request_fingerprint", "idempotency_key", "reservation_id"),
     *("created_at", "entry_hash"),
 )
-_NEWEST_FIRST: Final = ("created_at", "run_id", "position")
-_CHAIN_BACKWARDS: Final = ("position",)
-"""For one run, its primary key's order: the clocks of replicas may differ slightly."""
-
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
     accounts, join_on(accounts, decisions, id="binding_account_id")
 )
@@ -49,6 +46,7 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.organisation_id == bindparam("of_organisation"),
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
+_RUN, _BINDING = accounts.alias("run"), accounts.alias("binding")
 _ITEMS: Final = DecisionEntry._fields.index("items")
 """The row has the first item in this place; `decision_events` has the others."""
 
@@ -61,13 +59,21 @@ _ADDED = BulkStatement(
         "entry_hash",
     ],
 )
+_ADDED_RANGES = BulkStatement(decision_ranges, ["organisation_id", "run_id", "first_position", "actor"])
 _ADDED_ITEMS = BulkStatement(
     decision_events, ["organisation_id", "run_id", "position", "item", "event_fingerprint", "count", "repeats"]
 )
 
 
-def add_all(tx: Connection, entries: Sequence[tuple[DecisionEntry, bytes]]) -> None:
-    """Add decisions, given as entries with their hashes; the events must exist."""
+def add_all(
+    tx: Connection,
+    entries: Sequence[tuple[DecisionEntry, bytes]],
+    new_ranges: Sequence[tuple[str, str, int, str]] = (),
+) -> None:
+    """Add decisions, given as entries with their hashes; the events must exist.
+
+    `new_ranges` has the organisation, run, position and actor of those that begin ranges (`decision_lists`).
+    """
     _ADDED.execute(tx, [(*entry[:_ITEMS], *entry.items[0], *entry[_ITEMS + 1 :], link) for entry, link in entries])
     further = [
         (entry.organisation_id, entry.run_id, entry.position, *row)
@@ -77,6 +83,8 @@ def add_all(tx: Connection, entries: Sequence[tuple[DecisionEntry, bytes]]) -> N
     ]
     if further:
         _ADDED_ITEMS.execute(tx, further)
+    if new_ranges:
+        _ADDED_RANGES.execute(tx, new_ranges)
 
 
 def find_by_keys(tx: Connection, organisation_id: str, idempotency_keys: Sequence[str]) -> list[Decision]:
@@ -110,48 +118,27 @@ def at_positions(tx: Connection, organisation_id: str, run_id: str, positions: S
 
 
 def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: PageRequest) -> Page[DecisionWithPath]:
-    """List decisions of all runs, newest first, or back along a chain.
+    """List decisions of all runs, newest first.
 
     Raises:
         InvalidInputError: the cursor is of another list.
     """
-    found = _filtered(select(decisions).where(decisions.c.organisation_id == organisation_id), wanted)
-    if request.after is not None:
-        found = _behind(found, DecisionCursor.parse(request.after), within_run=wanted.follows_a_chain)
-    order = _CHAIN_BACKWARDS if wanted.follows_a_chain else _NEWEST_FIRST
-    # Paths are joined after the limit: a join before it may read all decisions.
-    cut = found.order_by(*(decisions.c[name].desc() for name in order)).limit(request.limit + 1).subquery()
-    run, binding = accounts.alias("run"), accounts.alias("binding")
-    rows = tx.execute(
-        select(cut, run.c.path.label("run_path"), binding.c.path.label("binding_account_path"))
-        .join(run, join_on(run, cut, id="run_id"))
-        .join(binding, join_on(binding, cut, id="binding_account_id"))
-        .order_by(*(cut.c[name].desc() for name in order))
-    )
-    listed = [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
+    behind = None if request.after is None else DecisionCursor.parse(request.after)
+    listed: list[DecisionWithPath] = []
+    for found in decision_lists.searches(organisation_id, wanted, behind, request.limit + 1):
+        # Paths are joined after the limit: a join before it may read all decisions.
+        cut = found.limit(request.limit + 1).subquery()
+        rows = tx.execute(
+            select(cut, _RUN.c.path.label("run_path"), _BINDING.c.path.label("binding_account_path"))
+            .join(_RUN, join_on(_RUN, cut, id="run_id"))
+            .join(_BINDING, join_on(_BINDING, cut, id="binding_account_id"))
+            .order_by(*decision_lists.newest_first(cut))
+        )
+        listed = [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
+        if len(listed) > request.limit:
+            break
     shown = listed[: request.limit]
     return Page(shown, str(shown[-1].place) if len(listed) > request.limit else None)
-
-
-def _filtered(found: Select[Any], wanted: DecisionFilter) -> Select[Any]:
-    found = found.where(*matches(decisions, run_id=wanted.run_id))
-    if wanted.within is not None:
-        path = select(account_ancestors.c.depth).where(join_on(account_ancestors, decisions, account_id="run_id"))
-        found = found.where(path.where(account_ancestors.c.ancestor_id == wanted.within).exists())
-    found = found.where(*matches(decisions, outcome=wanted.outcome))
-    if wanted.outcome not in {None, DecisionOutcome.ADMITTED}:
-        found = found.where(NOT_ADMITTED)
-    in_time = in_period(decisions.c.created_at, wanted.since, wanted.until)
-    return found.where(*matches(decisions, actor=wanted.actor), *in_time)
-
-
-def _behind(found: Select[Any], place: DecisionCursor, *, within_run: bool) -> Select[Any]:
-    at, run_id, position = decisions.c.created_at, decisions.c.run_id, decisions.c.position
-    if within_run:
-        return found.where(position < place.position)
-    same_run = and_(run_id == place.run_id, position < place.position)
-    # The first condition is a range of the index; the second resolves equal times.
-    return found.where(at <= place.created_at, or_(at < place.created_at, run_id < place.run_id, same_run))
 
 
 def _first_events(

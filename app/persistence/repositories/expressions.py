@@ -66,7 +66,7 @@ def matches(table: FromClause, **values: object) -> list[ColumnElement[bool]]:
     return [table.c[name] == value for name, value in given.items() if value is not None]
 
 
-def in_period(column: Column[Any], since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
+def in_period(column: ColumnElement[Any], since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
     """Build the conditions that a time is in a half-open period; None: it has no such end."""
     start = [] if since is None else [column >= since]
     return start if until is None else [*start, column < until]

@@ -20,6 +20,7 @@ from app.persistence.tables import (
     accounts,
     attempts,
     decision_events,
+    decision_ranges,
     decisions,
     reservation_items,
     reservations,
@@ -48,7 +49,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run's row, and the first step of each attempt by number.
+    """A run's row, the first step of each attempt by number, and the actor of each range by its first position.
 
     `event` is the fingerprint of its default event.
     """
@@ -65,6 +66,7 @@ class StoredRun:
     declared_steps: int | None
     declared_steps_per_hour: float | None
     attempts: dict[int, int] = field(default_factory=dict)
+    ranges: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ _RESERVED = TolerantQuery(
 )
 _STORED_RUNS = tolerant.by_key(runs, {runs.c.deviations: read_deviations})
 _ATTEMPTS = tolerant.by_key(attempts)
+_DECISION_RANGES = tolerant.by_key(decision_ranges)
 _RESERVATION_ITEMS = tolerant.by_key(reservation_items)
 _RUN_BUDGETS = tolerant.by_key(run_budgets)
 _ANCESTORS = TolerantQuery(
@@ -172,6 +175,10 @@ def list_runs(tx: Connection, organisation_id: str | None = None, report: Report
         run = found.get((row.organisation_id, row.run_id))
         if run is not None:
             run.attempts[row.attempt] = row.first_step
+    for row in _DECISION_RANGES.rows(tx, organisation_id, report):
+        run = found.get((row.organisation_id, row.run_id))
+        if run is not None:
+            run.ranges[row.first_position] = row.actor
     return list(found.values())
 
 

@@ -17,15 +17,23 @@ from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.dp_events import read_event, remember
 from app.persistence.repositories.expressions import join_on, matches, read_page, values_of
 from app.persistence.repositories.locks import within
-from app.persistence.tables import attempts, dp_events, run_budgets, runs
+from app.persistence.tables import attempts, decisions, dp_events, run_budgets, runs
 
 RunChange = tuple[str, Run, Run]
 """The organisation's id, and a run before and after a change."""
 
+_LAST: Final = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
 _RUNS = (
-    select(runs, attempts.c.first_step.label("attempt_first_step"), dp_events.c.canonical_json)
+    select(
+        runs,
+        attempts.c.first_step.label("attempt_first_step"),
+        dp_events.c.canonical_json,
+        decisions.c.created_at.label("last_decided_at"),
+        decisions.c.actor.label("last_actor"),
+    )
     .join(attempts, join_on(attempts, runs, run_id="account_id", attempt="attempt"))
     .outerjoin(dp_events, join_on(dp_events, runs, fingerprint="event_fingerprint"))
+    .outerjoin(decisions, _LAST)
 )
 
 # Hot-path statements are built once: building one costs as much as executing it.
@@ -141,6 +149,8 @@ def _run(row: Row[Any]) -> Run:
         declared_steps=row.declared_steps,
         declared_steps_per_hour=row.declared_steps_per_hour,
         deviations=read_deviations(row.deviations),
+        last_decided_at=row.last_decided_at,
+        last_actor=row.last_actor,
     )
 
 

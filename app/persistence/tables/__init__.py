@@ -32,6 +32,7 @@ from app.persistence.tables.governance import (
 from app.persistence.tables.runs import (
     attempts,
     decision_events,
+    decision_ranges,
     decisions,
     dp_events,
     event_costs,
@@ -52,6 +53,7 @@ __all__ = [
     "checkpoints",
     "data_blocks",
     "decision_events",
+    "decision_ranges",
     "decisions",
     "deliveries",
     "dp_events",

@@ -161,6 +161,16 @@ decisions = owned_table(
     reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0",
 )
 
+decision_ranges = owned_table(
+    "decision_ranges",
+    # the decisions from here up to the next range have one actor, and times that do not decrease
+    Column("first_position", BigInteger, nullable=False),
+    Column("actor", String(ACTOR_LENGTH), nullable=False),
+    foreign_key("decisions", run_id="run_id", first_position="position"),
+    Index(None, "organisation_id", "actor", "run_id", "first_position"),
+    key=("run_id", "first_position"),
+)
+
 decision_events = owned_table(
     "decision_events",
     Column("position", BigInteger, nullable=False),

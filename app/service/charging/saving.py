@@ -103,7 +103,7 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
         _save_referenced(tx, work)
     decided = [entry for work in works for entry in work.decided]
     if decided:
-        decisions.add_all(tx, decided)
+        decisions.add_all(tx, decided, [(work.organisation_id, *each) for work in works for each in work.new_ranges])
     moved = [work.run_change(run_id) for work in works for run_id in sorted(work.changed_runs)]
     if moved:
         runs.save_all(tx, moved)

@@ -47,6 +47,7 @@ class UnitOfWork:
         costed_plans: runs whose plans have all their costs loaded.
         limit_changes: the last change of an account's limit; None: the log has none.
         decided: entries of decisions to append, with their hashes.
+        new_ranges: run, position and actor of the decisions that begin ranges.
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
         frozen: those of the changed accounts whose filter weights are new.
         advanced: runs of which only the next step and the chain's length and head are to be written.
@@ -73,6 +74,7 @@ class UnitOfWork:
     costed_plans: set[str] = field(default_factory=set)
     limit_changes: dict[str, LimitChange | None] = field(default_factory=dict)
     decided: list[tuple[DecisionEntry, bytes]] = field(default_factory=list)
+    new_ranges: list[tuple[str, int, str]] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
     advanced: set[str] = field(default_factory=set)
@@ -230,7 +232,9 @@ class UnitOfWork:
             self.by_key[decision.idempotency_key] = decision
         if decision.admitted:
             self.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
-        after = run.advanced(decision.next_step, head)
+        if run.begins_range(entry.created_at, entry.actor):
+            self.new_ranges.append((entry.run_id, entry.position, entry.actor))
+        after = run.advanced(decision.next_step, head, entry.created_at, entry.actor)
         deviations = merge_deviations(run.deviations, found) if found else run.deviations
         if deviations is not run.deviations:
             self.move(after._replace(deviations=deviations))
@@ -245,7 +249,7 @@ class UnitOfWork:
     def only_charges(self) -> bool:
         """Whether there are decisions to write, and nothing besides but the balances and states that they change."""
         others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)
-        return bool(self.decided) and not any(others)
+        return bool(self.decided) and not self.new_ranges and not any(others)
 
     def run_change(self, run_id: str) -> tuple[str, Run, Run]:
         """Get the owner of a run, and the run as it was loaded and as it is now."""

@@ -38,6 +38,7 @@ class _ChainReplay:
     Args:
         broken: whether a bad decision was reported; the hashes of later ones are not checked.
         next_step: after the last step taken in the attempt.
+        last: the last decision; `ranges` has the actor of each range of decisions by its first position.
         used: repetitions charged to each reservation, by event; likewise `forfeited`.
         reported: those of `used` that were executed although a lowered limit had cancelled them.
         governing: the account whose limit the decisions name: the run's own, or the nearest above.
@@ -54,6 +55,8 @@ class _ChainReplay:
     broken: bool = False
     attempt: int = 1
     next_step: int = 0
+    last: DecisionEntry | None = None
+    ranges: dict[int, str] = field(default_factory=dict)
     used: dict[str, Counter[str]] = field(default_factory=dict)
     forfeited: dict[str, Counter[str]] = field(default_factory=dict)
     reported: dict[str, Counter[str]] = field(default_factory=dict)
@@ -120,6 +123,9 @@ class _ChainReplay:
         if anchored is not None and anchored != stored.entry_hash.hex() and not self.broken:
             self.broken = True
             self._fail_at(entry, "is not the one that the organisation's chain is tied to: it was rewritten.")
+        if self.last is None or entry.actor != self.last.actor or entry.created_at < self.last.created_at:
+            self.ranges[entry.position] = entry.actor
+        self.last = entry
         self.audit.checked["decisions"] += 1
 
     def _collect_limits(self, entry: DecisionEntry) -> None:
@@ -188,6 +194,9 @@ class _ChainReplay:
             self._fail(f"{self.decisions} decisions are kept, but the organisation's chain is tied to {tied} of them.")
         if self.decisions != self.run.decision_count:
             self._fail(f"{self.decisions} decisions are kept, but {self.run.decision_count} were made.")
+        if not self.broken and self.ranges != self.run.ranges:
+            first, _ = min(self.ranges.items() ^ self.run.ranges.items())
+            self._fail(f"the ranges of its decisions, which lists of them use, are wrong at decision {first}.", first)
         attempts = sorted(self.run.attempts)
         if len(attempts) != self.run.attempt or attempts != list(range(1, len(attempts) + 1)):
             self._fail(f"its attempts are {attempts}, but its current one is {self.run.attempt}.")

@@ -28,7 +28,9 @@ STOPPING: Final = {
     **dict.fromkeys(
         ("account_ancestors", "partition_attestations", "balances", "data_blocks", "populations", "runs"), "account_id"
     ),
-    **dict.fromkeys(("attempts", "decisions", "reservations", "run_budgets", "decision_events"), "run_id"),
+    **dict.fromkeys(
+        ("attempts", "decisions", "reservations", "run_budgets", "decision_ranges", "decision_events"), "run_id"
+    ),
 }
 """By table, the column with the account that is unproven if the row cannot be read."""
 

@@ -1,0 +1,161 @@
+"""Search lists of decisions, newest first, by indexes.
+
+Most lists are of decisions that lie close together in time. Those of one run, of the runs of an account or of an actor
+may be rare among millions. They are searched by the primary key, in ranges of positions of a run: the decisions of a
+range have one actor, and times that do not decrease.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import (
+    CTE,
+    Column,
+    ColumnElement,
+    FromClause,
+    ScalarSelect,
+    Select,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+)
+
+from app.ledger.decisions import DecisionCursor, DecisionFilter, DecisionOutcome
+from app.persistence.repositories.expressions import NOT_ADMITTED, in_period, join_on, matches, owned_by
+from app.persistence.tables import account_ancestors, decision_ranges, decisions, runs
+
+RECENT: Final = 5_000
+"""Decisions of an organisation that are searched by time before runs are searched one by one."""
+
+# Built once: an alias of a wide table takes a millisecond.
+_PROBE, _COUNTED, _NEXT = decisions.alias("probe"), decisions.alias("counted"), decision_ranges.alias("next")
+
+
+def newest_first(rows: FromClause) -> list[ColumnElement[Any]]:
+    """Build the order of lists of decisions."""
+    return [rows.c[name].desc() for name in ("created_at", "run_id", "position")]
+
+
+def searches(
+    organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None, count: int
+) -> Iterator[Select[Any]]:
+    """Select the newest decisions of a list, or the newest behind a place of it, by one way after the other.
+
+    A way before the last may miss some; its decisions are the newest ones if it finds as many as the `count`.
+    """
+    by_time = _by_time(organisation_id, wanted, behind)
+    few = wanted.outcome not in {None, DecisionOutcome.ADMITTED}  # and in an index of their own
+    if few or (wanted.run_id is None and wanted.within is None and wanted.actor is None):
+        yield by_time
+        return
+    if wanted.run_id is None:
+        yield by_time.where(decisions.c.created_at >= _recent_since(organisation_id, wanted, behind))
+    yield _by_runs(organisation_id, wanted, behind, count)
+
+
+def _by_time(organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> Select[Any]:
+    found = select(decisions).where(owned_by(decisions, organisation_id), *matches(decisions, run_id=wanted.run_id))
+    if wanted.within is not None:
+        path = select(account_ancestors.c.depth).where(join_on(account_ancestors, decisions, account_id="run_id"))
+        found = found.where(path.where(account_ancestors.c.ancestor_id == wanted.within).exists())
+    found = found.where(*matches(decisions, outcome=wanted.outcome, actor=wanted.actor))
+    if wanted.outcome not in {None, DecisionOutcome.ADMITTED}:
+        found = found.where(NOT_ADMITTED)
+    found = found.where(*in_period(decisions.c.created_at, wanted.since, wanted.until))
+    if behind is not None:
+        # The first condition is a range of the index; the second resolves equal times.
+        found = found.where(decisions.c.created_at <= behind.created_at, _lies_behind(decisions, behind))
+    return found.order_by(*newest_first(decisions))
+
+
+def _lies_behind(rows: FromClause, place: DecisionCursor) -> ColumnElement[bool]:
+    at, run_id = rows.c.created_at, rows.c.run_id
+    same_run = and_(run_id == place.run_id, rows.c.position < place.position)
+    return or_(at < place.created_at, and_(at == place.created_at, or_(run_id < place.run_id, same_run)))
+
+
+def _recent_since(organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> ScalarSelect[Any]:
+    """Select the time of the oldest recent decision, of any run; null if there are not as many."""
+    at = decisions.c.created_at
+    passed = [] if behind is None else [at <= behind.created_at]
+    found = select(at).where(owned_by(decisions, organisation_id), *in_period(at, None, wanted.until), *passed)
+    return found.order_by(at.desc()).limit(1).offset(RECENT - 1).scalar_subquery()
+
+
+def _by_runs(organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None, count: int) -> Select[Any]:
+    """Select the newest decisions among the last ones of each of the runs with the latest."""
+    ranges = _ranges(organisation_id, wanted)
+    if behind is not None or wanted.until is not None:
+        ranges = _cut_off(ranges, organisation_id, wanted, behind)
+    last = _counted_from_end(_COUNTED.c.created_at, 1, organisation_id, ranges, wanted)
+    ended = select(ranges, last.label("last")).cte("ended").prefix_with("MATERIALIZED")
+    latest = (
+        select(ended)
+        .where(ended.c.last.is_not(None))
+        .order_by(*(ended.c[name].desc() for name in ("last", "run_id", "end")))
+    )
+    latest_ranges = latest.limit(count).cte("latest")
+    first = _counted_from_end(_COUNTED.c.position, count, organisation_id, latest_ranges, wanted)
+    position, end = decisions.c.position, latest_ranges.c.end
+    here = and_(position >= func.coalesce(first, latest_ranges.c.start), position < end)
+    these = and_(_of(decisions, organisation_id, latest_ranges), here, *matches(decisions, outcome=wanted.outcome))
+    # Each range has one. Planners would read all decisions by time for an inner join, or for one that is sorted.
+    rows = select(decisions).outerjoin_from(latest_ranges, decisions, these)
+    found = rows.cte("found").prefix_with("MATERIALIZED")
+    return select(found).where(*in_period(found.c.created_at, wanted.since, None)).order_by(*newest_first(found))
+
+
+def _counted_from_end(
+    column: Column[Any], number: int, organisation_id: str, ranges: FromClause, wanted: DecisionFilter
+) -> ScalarSelect[Any]:
+    """Select a column of the so many-th last decision of a range with the outcome."""
+    place = _COUNTED.c.position
+    here = and_(_of(_COUNTED, organisation_id, ranges), place >= ranges.c.start, place < ranges.c.end)
+    found = select(column).where(here, *matches(_COUNTED, outcome=wanted.outcome))
+    return found.order_by(place.desc()).limit(1).offset(number - 1).scalar_subquery()
+
+
+def _of(rows: FromClause, organisation_id: str, ranges: FromClause) -> ColumnElement[bool]:
+    return owned_by(rows, organisation_id) & (rows.c.run_id == ranges.c.run_id)
+
+
+def _ranges(organisation_id: str, wanted: DecisionFilter) -> CTE:
+    """Select the ranges of decisions of the runs and the actor, from a start to before an end."""
+    found = select(decision_ranges.c.run_id, decision_ranges.c.first_position.label("start"))
+    found = found.where(*matches(decision_ranges, run_id=wanted.run_id, actor=wanted.actor))
+    if wanted.within is not None:
+        found = found.join(account_ancestors, join_on(account_ancestors, decision_ranges, account_id="run_id"))
+        found = found.where(account_ancestors.c.ancestor_id == wanted.within)
+    later = join_on(_NEXT, decision_ranges, run_id="run_id") & (
+        _NEXT.c.first_position > decision_ranges.c.first_position
+    )
+    next_start = select(func.min(_NEXT.c.first_position)).where(later).scalar_subquery()
+    end = func.coalesce(next_start, runs.c.decision_count)
+    found = found.join(runs, join_on(runs, decision_ranges, account_id="run_id")).add_columns(end.label("end"))
+    return found.where(owned_by(decision_ranges, organisation_id)).cte("ranges")
+
+
+def _cut_off(ranges: CTE, organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> CTE:
+    """End the ranges before the first decision that is not behind the place and before the time; drop empty ones."""
+    search = select(ranges, ranges.c.start.label("low"), ranges.c.end.label("high")).cte("search", recursive=True)
+    low, high = search.c.low, search.c.high
+    # Bisection: the decisions before `low` are behind, those from `high` on are not. Most runs have ended before.
+    middle = case((high == search.c.end, high - 1), else_=(low + high) // 2)
+    conditions = in_period(_PROBE.c.created_at, None, wanted.until)
+    if behind is not None:
+        conditions.append(_lies_behind(_PROBE, behind))
+    is_behind = and_(*conditions)
+    step = (
+        select(
+            *(search.c[name] for name in ("run_id", "start", "end")),
+            case((is_behind, _PROBE.c.position + 1), else_=low),
+            case((is_behind, high), else_=middle),
+        )
+        .outerjoin_from(search, _PROBE, and_(_of(_PROBE, organisation_id, search), _PROBE.c.position == middle))
+        .where(low < high)
+    )
+    found = search.union_all(step)
+    ended = select(found.c.run_id, found.c.start, found.c.low.label("end"))
+    return ended.where(found.c.low == found.c.high, found.c.low > found.c.start).cte("cut_off")

@@ -1,0 +1,180 @@
+"""Pages of decisions: each list has all of its decisions once, newest first, whichever way they are searched."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import Connection, insert, select, update
+
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.pages import PageRequest
+from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import decision_lists, decisions
+from app.persistence.tables import decision_ranges, runs
+from app.persistence.tables import decisions as decision_rows
+from app.service.verification import verify
+from tests.clocks import stand_at
+from tests.conftest import Ledger, open_ledger
+
+START = datetime(2026, 11, 23, tzinfo=UTC)
+ACTORS = ("key_ada", "key_bob", "key_eve")
+OUTCOMES = (DecisionOutcome.ADMITTED,) * 4 + (DecisionOutcome.REFUSED, DecisionOutcome.REPORTED)
+
+
+class Decided(NamedTuple):
+    """A decision, in the order of lists."""
+
+    at: datetime
+    run_id: str
+    position: int
+    actor: str
+    outcome: DecisionOutcome
+
+
+class Filled(NamedTuple):
+    """A ledger of many decisions, and the accounts of each run."""
+
+    ledger: Ledger
+    organisation_id: str
+    decided: list[Decided]
+    paths: dict[str, set[str]]
+
+    def listed(self, wanted: DecisionFilter) -> list[Decided]:
+        """The decisions of a list, by its definition."""
+        return sorted(
+            (
+                each
+                for each in self.decided
+                if wanted.run_id in {None, each.run_id}
+                and (wanted.within is None or wanted.within in self.paths[each.run_id])
+                and wanted.outcome in {None, each.outcome}
+                and wanted.actor in {None, each.actor}
+                and (wanted.since is None or each.at >= wanted.since)
+                and (wanted.until is None or each.at < wanted.until)
+            ),
+            reverse=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Filled]:
+    with open_ledger(tmp_path_factory.mktemp("ledger"), module_database_url) as ledger:
+        population = str(ledger.population()["id"])
+        budgets = {f"mimic/{name}": str(ledger.budget(name)["id"]) for name in ("icu", "ward", "nobody")}
+        paths = {}
+        for path in ["mimic/icu"] * 4 + ["mimic/ward"] * 2:
+            run = ledger.run(path)
+            paths[run] = {run, budgets[path], population}
+            assert ledger.post(f"/v1/runs/{run}/steps", {}, "trainer").status_code == 200
+        with ledger.database.write(ALL_TENANTS) as tx:
+            organisation = tx.execute(select(runs.c.organisation_id).limit(1)).scalar_one()
+            decided = [each for number, run in enumerate(paths) for each in _decide(tx, run, number)]
+        yield Filled(ledger, organisation, decided, paths | {each: {each} for each in budgets.values()})
+
+
+def _decide(tx: Connection, run_id: str, number: int) -> list[Decided]:
+    """Fill a run with decisions at random times, many of them equal, and of actors that alternate."""
+    random = Random(number)  # noqa: S311 - repeatable, not secret
+    [template] = tx.execute(select(decision_rows).where(decision_rows.c.run_id == run_id)).mappings()
+    tx.execute(decision_ranges.delete().where(decision_ranges.c.run_id == run_id))
+    tx.execute(decision_rows.delete().where(decision_rows.c.run_id == run_id))
+    at, actor, decided = START + timedelta(seconds=random.randrange(40)), "", []
+    ranges, rows = [], []
+    for position in range(40 if number else 1):
+        later = random.choice([0, 0, 1, 5, 5, -4])  # a clock may be set back
+        at += timedelta(seconds=later)
+        outcome = random.choice(OUTCOMES)
+        before, actor = actor, actor if actor and random.random() < 0.8 else random.choice(ACTORS)
+        if actor != before or later < 0:
+            ranges.append({"first_position": position, "actor": actor})
+        decided.append(Decided(at, run_id, position, actor, outcome))
+        refused = outcome is DecisionOutcome.REFUSED
+        rows.append(
+            {
+                **template,
+                "position": position,
+                "first_step": position,
+                "created_at": at,
+                "actor": actor,
+                "outcome": str(outcome),
+                "refusal_details": "{}" if refused else None,
+                "steps_remaining": None if refused else 5,
+            }
+        )
+    tx.execute(insert(decision_rows), rows)
+    key = {name: template[name] for name in ("organisation_id", "run_id")}
+    tx.execute(insert(decision_ranges), [key | each for each in ranges])
+    tx.execute(update(runs).where(runs.c.account_id == run_id).values(decision_count=len(rows)))
+    return decided
+
+
+@pytest.mark.parametrize("recent", [1, 5_000])
+def test_pages_of_a_list_have_all_of_its_decisions_in_order(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    monkeypatch.setattr(decision_lists, "RECENT", recent)
+    random = Random(recent)  # noqa: S311 - as above
+    lists = [_filter(filled, random) for _ in range(40)]
+    with filled.ledger.database.read(filled.organisation_id) as tx:
+        for wanted in lists:
+            due, limit = filled.listed(wanted), random.randint(3, 60)
+            after = None
+            for start in range(0, len(due) + 1, limit):
+                page = decisions.page(tx, filled.organisation_id, wanted, PageRequest(limit, after))
+                assert [_decided(each.decision) for each in page.items] == due[start : start + limit], wanted
+                after = page.next
+                assert (after is None) == (start + limit >= len(due)), wanted
+                if after is None:
+                    break
+    assert max(len(filled.listed(wanted)) for wanted in lists) > 100
+
+
+def _decided(decision: Decision) -> Decided:
+    return Decided(decision.created_at, decision.run_id, decision.position, decision.actor.id, decision.outcome)
+
+
+def _filter(filled: Filled, random: Random) -> DecisionFilter:
+    """Build a filter, of which each member is set in three of ten cases."""
+    start, end = (START + timedelta(seconds=random.randint(-5, 150)) for _ in range(2))
+    choices: dict[str, list[Any]] = {
+        "run_id": [run for run, path in filled.paths.items() if len(path) > 1],
+        "within": sorted({each for path in filled.paths.values() for each in path}),
+        "outcome": list(DecisionOutcome),
+        "actor": [*ACTORS, "key_nobody"],
+        "since": [start],
+        "until": [end],
+    }
+    return DecisionFilter(**{name: random.choice(values) for name, values in choices.items() if random.random() < 0.3})
+
+
+TAKEN = [("trainer", 0), ("trainer", 1), ("admin", 1), ("trainer", 1), ("trainer", 0), ("trainer", -60), ("trainer", 1)]
+"""Who takes each step, and how many seconds after the one before."""
+
+
+def test_a_range_begins_with_another_actor_and_where_a_clock_was_set_back(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [datetime.now(UTC) + timedelta(days=1)]
+    stand_at(monkeypatch, lambda: clock[0])
+    ledger.population()
+    ledger.budget()
+    run = ledger.run()
+    for role, later in TAKEN:
+        clock[0] += timedelta(seconds=later)
+        assert ledger.post(f"/v1/runs/{run}/steps", {}, role).status_code == 200
+    trainer, admin = (ledger.keys["hospital", role].partition(".")[0] for role in ("trainer", "admin"))
+    with ledger.database.read(ALL_TENANTS) as tx:
+        found = select(decision_ranges.c.first_position, decision_ranges.c.actor)
+        rows = [tuple(row) for row in tx.execute(found.order_by(decision_ranges.c.first_position))]
+    assert rows == [(0, trainer), (2, admin), (3, trainer), (5, trainer)]
+    assert [each["position"] for each in _items(ledger, "")] == [4, 3, 2, 1, 0, 6, 5]
+    assert [each["position"] for each in _items(ledger, f"?actor={admin}")] == [2]
+    assert [each["position"] for each in _items(ledger, f"?run={run}&actor={trainer}")] == [4, 3, 1, 0, 6, 5]
+    assert verify(ledger.database).sound
+
+
+def _items(ledger: Ledger, query: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = ledger.get(f"/v1/decisions{query}").json()["items"]
+    return items
