@@ -214,7 +214,7 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
             f"The database keeps text as {encoding}; make one WITH ENCODING 'UTF8' TEMPLATE template0."
         )
     # Settings of the server or role could lose acknowledged commits or digits of floats, or refuse every step under
-    # row-level security; stronger settings stay.
+    # row-level security; stronger settings stay. Compiling a statement takes a second, which no page is worth.
     connection.execute(
         f"""
         SELECT set_config('synchronous_commit',
@@ -223,6 +223,7 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
                set_config('statement_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
                set_config('idle_in_transaction_session_timeout', '{STATEMENT_TIMEOUT_SECONDS}s', false),
                set_config('lock_timeout', '{LOCK_TIMEOUT_SECONDS}s', false),
+               set_config('jit', 'off', false),
                set_config('timezone', 'UTC', false),
                set_config('datestyle', 'ISO', false),
                set_config('extra_float_digits', '1', false),

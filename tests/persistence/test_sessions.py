@@ -36,6 +36,7 @@ HOSTILE = {
     "standard_conforming_strings": "off",
     "extra_float_digits": "-15",
     "row_security": "off",
+    "jit": "on",
 }
 
 
@@ -74,6 +75,7 @@ def test_a_session_is_what_the_ledger_needs(database: Database) -> None:
         assert _setting(tx, "idle_in_transaction_session_timeout") == f"{postgresql.STATEMENT_TIMEOUT_SECONDS}s"
         assert _setting(tx, "transaction_isolation") == "read committed"
         assert _setting(tx, "transaction_read_only") == "off"
+        assert _setting(tx, "jit") == "off"
         assert _setting(tx, "application_name") == "epsilon-ledger"
     with database.read(ALL_TENANTS) as tx:
         assert _setting(tx, "transaction_isolation") == "repeatable read"

@@ -96,13 +96,13 @@ def _by_runs(organisation_id: str, wanted: DecisionFilter, behind: DecisionCurso
         .where(ended.c.last.is_not(None))
         .order_by(*(ended.c[name].desc() for name in ("last", "run_id", "end")))
     )
-    latest_ranges = latest.limit(count).cte("latest")
-    first = _counted_from_end(_COUNTED.c.position, count, organisation_id, latest_ranges, wanted)
-    position, end = decisions.c.position, latest_ranges.c.end
-    here = and_(position >= func.coalesce(first, latest_ranges.c.start), position < end)
-    these = and_(_of(decisions, organisation_id, latest_ranges), here, *matches(decisions, outcome=wanted.outcome))
+    cut = latest.limit(count).cte("latest")
+    first = _counted_from_end(_COUNTED.c.position, count, organisation_id, cut, wanted)
+    shown = select(cut.c.run_id, func.coalesce(first, cut.c.start).label("start"), cut.c.end)
+    last_rows = shown.cte("shown").prefix_with("MATERIALIZED")
     # Each range has one. Planners would read all decisions by time for an inner join, or for one that is sorted.
-    rows = select(decisions).outerjoin_from(latest_ranges, decisions, these)
+    these = and_(_of(decisions, organisation_id, last_rows), *matches(decisions, outcome=wanted.outcome))
+    rows = select(decisions).outerjoin_from(last_rows, decisions, these)
     found = rows.cte("found").prefix_with("MATERIALIZED")
     return select(found).where(*in_period(found.c.created_at, wanted.since, None)).order_by(*newest_first(found))
 
@@ -111,14 +111,14 @@ def _counted_from_end(
     column: Column[Any], number: int, organisation_id: str, ranges: FromClause, wanted: DecisionFilter
 ) -> ScalarSelect[Any]:
     """Select a column of the so many-th last decision of a range with the outcome."""
-    place = _COUNTED.c.position
-    here = and_(_of(_COUNTED, organisation_id, ranges), place >= ranges.c.start, place < ranges.c.end)
-    found = select(column).where(here, *matches(_COUNTED, outcome=wanted.outcome))
-    return found.order_by(place.desc()).limit(1).offset(number - 1).scalar_subquery()
+    found = select(column).where(_of(_COUNTED, organisation_id, ranges), *matches(_COUNTED, outcome=wanted.outcome))
+    return found.order_by(_COUNTED.c.position.desc()).limit(1).offset(number - 1).scalar_subquery()
 
 
 def _of(rows: FromClause, organisation_id: str, ranges: FromClause) -> ColumnElement[bool]:
-    return owned_by(rows, organisation_id) & (rows.c.run_id == ranges.c.run_id)
+    """Build the condition that decisions are in a range."""
+    here = and_(rows.c.position >= ranges.c.start, rows.c.position < ranges.c.end)
+    return and_(owned_by(rows, organisation_id), rows.c.run_id == ranges.c.run_id, here)
 
 
 def _ranges(organisation_id: str, wanted: DecisionFilter) -> CTE:
@@ -134,15 +134,16 @@ def _ranges(organisation_id: str, wanted: DecisionFilter) -> CTE:
     next_start = select(func.min(_NEXT.c.first_position)).where(later).scalar_subquery()
     end = func.coalesce(next_start, runs.c.decision_count)
     found = found.join(runs, join_on(runs, decision_ranges, account_id="run_id")).add_columns(end.label("end"))
-    return found.where(owned_by(decision_ranges, organisation_id)).cte("ranges")
+    return found.where(owned_by(decision_ranges, organisation_id)).cte("ranges").prefix_with("MATERIALIZED")
 
 
 def _cut_off(ranges: CTE, organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> CTE:
     """End the ranges before the first decision that is not behind the place and before the time; drop empty ones."""
-    search = select(ranges, ranges.c.start.label("low"), ranges.c.end.label("high")).cte("search", recursive=True)
-    low, high = search.c.low, search.c.high
-    # Bisection: the decisions before `low` are behind, those from `high` on are not. Most runs have ended before.
-    middle = case((high == search.c.end, high - 1), else_=(low + high) // 2)
+    first = select(ranges, ranges.c.start.label("low"), ranges.c.end.label("high"), (ranges.c.end - 1).label("probed"))
+    # Bisection: the decisions before `low` are behind, those from `high` on are not. Most runs have ended before. The
+    # next position is computed here: PostgreSQL's row-level security allows no arithmetic in a search of an index.
+    search = first.cte("search", recursive=True)
+    low, high, probed = search.c.low, search.c.high, search.c.probed
     conditions = in_period(_PROBE.c.created_at, None, wanted.until)
     if behind is not None:
         conditions.append(_lies_behind(_PROBE, behind))
@@ -150,10 +151,11 @@ def _cut_off(ranges: CTE, organisation_id: str, wanted: DecisionFilter, behind: 
     step = (
         select(
             *(search.c[name] for name in ("run_id", "start", "end")),
-            case((is_behind, _PROBE.c.position + 1), else_=low),
-            case((is_behind, high), else_=middle),
+            case((is_behind, probed + 1), else_=low),
+            case((is_behind, high), else_=probed),
+            case((is_behind, probed + 1 + high), else_=low + probed) // 2,
         )
-        .outerjoin_from(search, _PROBE, and_(_of(_PROBE, organisation_id, search), _PROBE.c.position == middle))
+        .outerjoin_from(search, _PROBE, and_(_of(_PROBE, organisation_id, search), _PROBE.c.position == probed))
         .where(low < high)
     )
     found = search.union_all(step)
