@@ -12,8 +12,8 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account, PricedStep, StepEvent
-from app.ledger.admission import noise_that_fits
 from app.ledger.batches import distinct, map_once
+from app.ledger.fitting_noise import noise_that_fits
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
@@ -23,7 +23,7 @@ MAX_SEARCHES = 3
 LITTLE_WORK: Final = 25_000
 """Microseconds up to which a thread of this process computes; most events take a thirtieth of it."""
 
-USUAL_TRIALS: Final = 15
+USUAL_TRIALS: Final = 8
 """Typical number of curves that a search for noise computes."""
 
 

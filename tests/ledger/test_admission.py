@@ -1,5 +1,6 @@
 """The one rule, against a model that counts with Python's own integers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from app.accounting.events import (
     noise_multiplier,
     with_noise_multiplier,
 )
+from app.ledger import accounts, fitting_noise
 from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
@@ -116,6 +118,32 @@ def test_the_noise_that_fits_fits_and_a_little_less_does_not(
     assert isinstance(admit(path, [StepEvent(with_noise_multiplier(event, noise), count)]), Admission)
     less = with_noise_multiplier(event, noise * (1 - 2e-3))
     assert isinstance(admit(path, [StepEvent(less, count)]), Refusal)
+
+
+@pytest.mark.parametrize("kind", FilterKind)
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_search_for_the_noise_that_fits_computes_few_curves(
+    account: AccountMaker, monkeypatch: pytest.MonkeyPatch, kind: FilterKind, event: DpEvent
+) -> None:
+    """Each takes as long as all else in a refused step."""
+    path = path_of(account, [(1.0, 1e-5, kind)])
+    computed = []
+
+    def counted(compute: Callable[..., object]) -> Callable[..., object]:
+        def count(*given: object) -> object:
+            computed.append(given)
+            return compute(*given)
+
+        return count
+
+    for module, name in ((fitting_noise, "curve_over"), (accounts, "event_curve")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    path = tuple(each.prepared_for([each.price(StepEvent(event, 10**5))]) for each in path)
+    computed.clear()
+    outcome = admit(path, [StepEvent(event, 10**5)])
+    assert isinstance(outcome, Refusal)
+    assert outcome.noise_multiplier_that_fits is not None
+    assert 4 <= len(computed) <= 12
 
 
 @given(terms, events, st.lists(st.integers(1, 50), min_size=1, max_size=8), st.randoms())

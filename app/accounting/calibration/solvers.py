@@ -79,8 +79,10 @@ class Target:
         return self.other_cost + curve_over(event, grid, self.relation).times(self.count)
 
 
-def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], digits: int = 4) -> float | None:
-    """Find the smallest noise multiplier that fits, starting at the event's own.
+def smallest_noise_multiplier(
+    event: DpEvent, fits: Callable[[DpEvent], bool], digits: int = 4, near: float = 0.0
+) -> float | None:
+    """Find the smallest noise multiplier that fits and is not below the event's own, starting `near` an estimate.
 
     The search assumes that more noise fits if less does, which holds for all events: the divergence of every order
     decreases with the noise. The returned value was checked in any case; `fits` is called at most about 25 times.
@@ -94,8 +96,9 @@ def smallest_noise_multiplier(event: DpEvent, fits: Callable[[DpEvent], bool], d
         return own
     last = index_at_or_below(MAX_NOISE_MULTIPLIER, digits)
     first = min(index_at_or_below(own, digits) + 1, last)
+    start = index_at_or_below(max(own, near), digits) + 1
     found = smallest_fitting(
-        lambda index: fits(with_noise_multiplier(event, decimal(index, digits))), first, first, last
+        lambda index: fits(with_noise_multiplier(event, decimal(index, digits))), start, first, last
     )
     return None if found is None else decimal(found, digits)
 

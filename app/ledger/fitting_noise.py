@@ -1,0 +1,69 @@
+"""The noise with which a refused charge would be admitted."""
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Final
+
+import numpy as np
+
+from app.accounting.calibration.monotone_search import root
+from app.accounting.calibration.solvers import smallest_noise_multiplier
+from app.accounting.curves import orders
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
+from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
+from app.accounting.rdp import curve_over
+from app.accounting.work import curve_work, spend_curve
+from app.ledger.accounts import Account, PricedStep, StepEvent
+
+CLOSE: Final = 1e-5
+"""Relative tolerance of an estimate of noise; the last digit of an answer is 1e-4 to 1e-3."""
+
+MOST_WORK_OF_A_TRIAL = 24_500
+"""Microseconds; more expensive events are not searched: twenty trials must not take a second."""
+
+
+def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
+    """Find the smallest noise multiplier with which a refused charge would be admitted.
+
+    The search computes about eight new curves. `path` is root to leaf, as at the refusal.
+
+    Returns:
+        Four digits, rounded up; None if no noise is enough, the charge has several events or one without a single noise
+        multiplier, or one trial is too much work.
+    """
+    asked = steps[0].step
+    if len(steps) > 1 or curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
+        return None
+
+    def fits(event: DpEvent) -> bool:
+        quieter = path[0].price(StepEvent(event, asked.count))
+        return all(account.prepared_for([quieter]).fits(quieter.cost) for account in path)
+
+    try:
+        return smallest_noise_multiplier(asked.event, fits, near=_estimated_noise(path, steps))
+    except (UnsupportedEventError, PlanTooExpensiveError):
+        return None
+
+
+def _estimated_noise(path: Sequence[Account], steps: Sequence[PricedStep]) -> float:
+    """Estimate the noise multiplier with which a refused charge just fits: a root at the orders of its filters."""
+    asked, size = steps[0].step, steps[0].curve.values.size
+    rooms = []
+    for account in path:
+        if account.limit is not None:
+            gate = account.prepared_for(steps).bounds(0)
+            rooms.append((np.arange(size)[gate.places], account.headroom(gate)))
+    places = np.unique(np.concatenate([at for at, _ in rooms]))
+    free = [(np.searchsorted(places, at), np.maximum(left, 0)) for at, left in rooms]
+    grid = orders(path[0].grid_version)[places]
+
+    def excess(at: float) -> float:
+        """Compute the logarithm of cost over room at the best order of the account with the least room."""
+        event = with_noise_multiplier(asked.event, min(exp(at), MAX_NOISE_MULTIPLIER))
+        spend_curve(event, places.size)
+        cost = curve_over(event, grid, path[0].relation).times(asked.count).values
+        shares = [float((cost[at] / np.maximum(left, 0.5)).min()) for at, left in free]
+        return log(max(*shares, 1e-300))
+
+    own = log(noise_multiplier(asked.event))
+    return exp(root(excess, own, (own, log(MAX_NOISE_MULTIPLIER)), CLOSE))
