@@ -1,19 +1,27 @@
 """Latency of one step: `python -m benchmarks.step_latency`.
 
-One connection, one worker, interleaved: a durable step of the service, the bare FastAPI endpoint with the same models,
-and a bare SQLite commit with synchronous=FULL on the same disk. Medians and ratios.
+One connection, one worker, interleaved: a durable step of the service, a refused one under each filter, the bare
+FastAPI endpoint with the same models, and a bare SQLite commit with synchronous=FULL on the same disk. Medians, ratios.
 """
 
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from statistics import median
 
-from benchmarks.servers import bare, ledger, steps_path
+from benchmarks.servers import Server, bare, ledger, steps_path
 
 ROUNDS = 400
+FILTERS = ("adaptive", "declared")
+LIMIT = {"epsilon": 3.0, "delta": 1e-5}
+EVENT = {
+    "type": "poisson_sampled",
+    "sampling_probability": 0.01,
+    "event": {"type": "gaussian", "noise_multiplier": 1.0},
+}
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -21,6 +29,24 @@ def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return (time.perf_counter() - start) * 1e3
+
+
+def refusing(server: Server, kind: str) -> str:
+    """Take a hundred steps under a small limit with a filter of a kind; return the path of the run's steps."""
+    terms = {"limit": LIMIT, "filter": kind}
+    unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+    server.client.post("/v1/populations", json=terms | unit | {"name": kind}).raise_for_status()
+    server.client.post("/v1/budgets", json=terms | {"name": "b", "parent": kind}).raise_for_status()
+    run = server.client.post("/v1/runs", json={"name": "r", "budget": f"{kind}/b", "event": EVENT}).raise_for_status()
+    path = f"/v1/runs/{run.json()['id']}/steps"
+    server.client.post(path, json={"count": 100}).raise_for_status()
+    return path
+
+
+def refuse(server: Server, path: str, count: int) -> None:
+    """Ask for more steps than fit."""
+    status = server.client.post(path, json={"count": count}).status_code
+    assert status == HTTPStatus.FORBIDDEN, status
 
 
 def main() -> None:
@@ -31,22 +57,26 @@ def main() -> None:
             disk.execute(statement)
         with ledger(f"sqlite:///{Path(folder) / 'ledger.db'}") as service, bare() as floor:
             path = steps_path(service)
-            rows: dict[str, list[float]] = {"step, durable": [], "bare endpoint": [], "bare commit": []}
+            refused = {f"refused, {kind}": refusing(service, kind) for kind in FILTERS}
+            rows: dict[str, list[float]] = {"step, durable": [], **{name: [] for name in refused}}
+            rows |= {"bare endpoint": [], "bare commit": []}
             for number in range(ROUNDS):
                 body = {"count": 1, "first_step": number}
                 rows["step, durable"].append(
                     timed(lambda body=body: service.client.post(path, json=body).raise_for_status())  # type: ignore[misc]
                 )
+                for name, ended in refused.items():
+                    rows[name].append(timed(lambda ended=ended: refuse(service, ended, 10_000 + number)))  # type: ignore[misc] # noqa: B023 - called at once
                 rows["bare endpoint"].append(
                     timed(lambda body=body: floor.client.post("/steps", json=body).raise_for_status())  # type: ignore[misc]
                 )
                 rows["bare commit"].append(timed(lambda: disk.execute("INSERT INTO t VALUES (zeroblob(1000))")))
         disk.close()
     least = median(rows["bare endpoint"]) + median(rows["bare commit"])
-    print(f"{'':16} {'median ms':>10} {'95 % ms':>10} {'/ (bare endpoint + bare commit)':>34}")
+    print(f"{'':18} {'median ms':>10} {'95 % ms':>10} {'/ (bare endpoint + bare commit)':>34}")
     for name, times in rows.items():
         ordered = sorted(times)
-        print(f"{name:16} {median(times):10.2f} {ordered[int(0.95 * ROUNDS)]:10.2f} {median(times) / least:34.2f}")
+        print(f"{name:18} {median(times):10.2f} {ordered[int(0.95 * ROUNDS)]:10.2f} {median(times) / least:34.2f}")
 
 
 if __name__ == "__main__":
