@@ -116,10 +116,6 @@ class Run(NamedTuple):
     last_decided_at: datetime | None = None
     last_actor: str | None = None
 
-    def begins_range(self, decided_at: datetime, actor: str) -> bool:
-        """Check whether a further decision begins a range: it is by another actor, or a clock was set back."""
-        return actor != self.last_actor or self.last_decided_at is None or decided_at < self.last_decided_at
-
     def advanced(self, next_step: int, chain_head: bytes, decided_at: datetime, actor: str) -> Self:
         """Copy the run after a further decision."""
         # Hot path, once per step: _replace takes twice as long.

@@ -181,7 +181,7 @@ class Reserver:
         )
         entry = entry_of(self.organisation_id, decision)
         head = entry_hash(run.chain_head, entry)
-        begun = [(*entry[:3], entry.actor)] if run.begins_range(entry.created_at, entry.actor) else []
+        begun = [] if entry.actor == run.last_actor else [(*entry[:3], entry.actor)]
         decisions.add_all(tx, [(entry, head)], begun)
         after = run.advanced(decision.next_step, head, entry.created_at, entry.actor)
         runs.save_all(tx, [(self.organisation_id, run, after)])

@@ -232,7 +232,8 @@ class UnitOfWork:
             self.by_key[decision.idempotency_key] = decision
         if decision.admitted:
             self.by_first_step[decision.run_id, decision.attempt, decision.first_step] = decision
-        if run.begins_range(entry.created_at, entry.actor):
+        last = run.last_decided_at
+        if entry.actor != run.last_actor or last is None or entry.created_at < last:  # a clock may be set back
             self.new_ranges.append((entry.run_id, entry.position, entry.actor))
         after = run.advanced(decision.next_step, head, entry.created_at, entry.actor)
         deviations = merge_deviations(run.deviations, found) if found else run.deviations
