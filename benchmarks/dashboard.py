@@ -10,10 +10,8 @@ import gzip
 import os
 import shutil
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -21,8 +19,8 @@ from typing import Final
 import httpx2
 from playwright.sync_api import sync_playwright
 
+from benchmarks.databases import databases
 from benchmarks.servers import EVENT, Server, ledger
-from benchmarks.throughput import postgresql
 
 POPULATIONS, BUDGETS, RUNS = 100, 20, 5
 """Populations, budgets of each, runs of each budget."""
@@ -135,13 +133,7 @@ def painted(server: Server, program: str) -> tuple[list[float], int, int]:
 
 def main(*, on_postgresql: bool = False) -> None:
     """Print the table, on SQLite or PostgreSQL."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        url = f"sqlite:///{Path(folder) / 'ledger.db'}"
-        if on_postgresql:
-            cluster = stack.enter_context(postgresql())
-            assert cluster is not None, "no PostgreSQL server can be had"
-            url = cluster.create_database("dashboard")
-        server = stack.enter_context(ledger(url))
+    with databases("dashboard", on_postgresql=on_postgresql) as (url,), ledger(url) as server:
         fill(server)
         found = compare(server)
         program = shutil.which("chromium")

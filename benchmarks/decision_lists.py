@@ -5,20 +5,16 @@ budget get copies of a decision, written to the database. Then pages of 50 are a
 """
 
 import argparse
-import tempfile
-import time
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from statistics import median
+from urllib.parse import urlencode
 
-import httpx2
 from sqlalchemy import func, insert, select, update
 
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import decisions, runs
+from benchmarks.databases import databases
 from benchmarks.servers import Server, budget, ledger, steps_path
-from benchmarks.throughput import postgresql
 
 TURNS = 15
 ROWS_AT_ONCE = 10_000
@@ -30,9 +26,10 @@ def key_of(server: Server, name: str) -> tuple[str, dict[str, str]]:
     return made["id"], {"Authorization": f"Bearer {made['key']}"}
 
 
-def fill(database: Database, steps: list[str], count: int) -> datetime:
+def fill(url: str, steps: list[str], count: int) -> datetime:
     """Copy the first decision of each run until there are so many; return the time of the one in the middle."""
     run_ids = [path.split("/")[3] for path in steps]
+    database = Database(url)
     with database.read(ALL_TENANTS) as tx:
         found = select(decisions).where(decisions.c.run_id.in_(run_ids))
         templates = [dict(row) for row in tx.execute(found).mappings()]
@@ -51,18 +48,13 @@ def fill(database: Database, steps: list[str], count: int) -> datetime:
         tx.execute(update(runs).where(runs.c.account_id.in_(run_ids)).values(decision_count=last, next_step=last))
         if tx.dialect.name == "postgresql":
             tx.exec_driver_sql("ANALYZE decisions")
+    database.dispose()
     return start + timedelta(milliseconds=count / 2)
 
 
 def main(count: int, run_count: int, *, on_postgresql: bool) -> None:
     """Print the median milliseconds of each list."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        url = f"sqlite:///{Path(folder) / 'ledger'}.db"
-        if on_postgresql:
-            cluster = stack.enter_context(postgresql())
-            assert cluster is not None, "no PostgreSQL server can be had"
-            url = cluster.create_database("lists")
-        server = stack.enter_context(ledger(url))
+    with databases("lists", on_postgresql=on_postgresql) as (url,), ledger(url) as server:
         actors, rare = {}, {}
         for name in ("old", "rare"):
             actors[name], headers = key_of(server, name)
@@ -71,7 +63,7 @@ def main(count: int, run_count: int, *, on_postgresql: bool) -> None:
         steps = [steps_path(server) for _ in range(run_count)]
         for path in steps:
             charge(server, path, {})
-        middle = fill(Database(url), steps, count)
+        middle = fill(url, steps, count)
         charge(server, *rare["rare"])
         before = {"until": middle.isoformat()}
         lists = {
@@ -91,9 +83,9 @@ def main(count: int, run_count: int, *, on_postgresql: bool) -> None:
         }
         times: dict[str, list[float]] = {name: [] for name in ("/healthz, the floor", *lists)}
         for _ in range(TURNS):
-            times["/healthz, the floor"].append(timed(server, "/healthz", {}))
+            times["/healthz, the floor"].append(server.timed("GET", "/healthz"))
             for name, asked in lists.items():
-                times[name].append(timed(server, "/v1/decisions", asked))
+                times[name].append(server.timed("GET", f"/v1/decisions?{urlencode(asked)}"))
     print(f"{'median ms':50} {count:,} decisions of {run_count} runs")
     for name, taken in times.items():
         print(f"{name:50} {median(taken):7.1f}")
@@ -102,14 +94,6 @@ def main(count: int, run_count: int, *, on_postgresql: bool) -> None:
 def charge(server: Server, path: str, headers: dict[str, str]) -> None:
     """Charge a step."""
     server.client.post(path, json={"count": 1}, headers=headers).raise_for_status()
-
-
-def timed(server: Server, path: str, asked: dict[str, str]) -> float:
-    """Return the milliseconds of a request."""
-    start = time.perf_counter()
-    answer: httpx2.Response = server.client.get(path, params=asked)
-    answer.raise_for_status()
-    return (time.perf_counter() - start) * 1e3
 
 
 if __name__ == "__main__":

@@ -7,18 +7,13 @@ reading 500 points of a history; and the resident memory of both servers. A mill
 
 import argparse
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
-import httpx2
-
+from benchmarks.databases import databases
 from benchmarks.load import Requests, loaded, request
 from benchmarks.servers import EVENT, Server, ledger, steps_path
-from benchmarks.throughput import postgresql
 
 CONNECTIONS = 64
 TURNS = 100
@@ -50,40 +45,27 @@ def fill(server: Server, rows: int, events: int, run: str) -> None:
     print(file=sys.stderr)
 
 
-def timed(send: Callable[[], httpx2.Response]) -> float:
-    """Return the milliseconds of a request."""
-    start = time.perf_counter()
-    send().raise_for_status()
-    return (time.perf_counter() - start) * 1e3
-
-
 def compare(servers: dict[str, Server], runs: dict[str, str]) -> dict[str, dict[str, list[float]]]:
     """Measure each request on each server, interleaved."""
     found: dict[str, dict[str, list[float]]] = {}
     body = {"name": "r", "budget": "p/b", "event": EVENT}
     for _ in range(TURNS):
         for name, server in servers.items():
-            http, steps = server.client, runs[name]
-            history = steps.replace("/steps", f"/history?max_points={POINTS}")
-            sends: dict[str, Callable[[], httpx2.Response]] = {
-                "register a run": lambda http=http: http.post("/v1/runs", json=body),  # type: ignore[misc]
-                "charge a step": lambda http=http, steps=steps: http.post(steps, json={"count": 1}),  # type: ignore[misc]
-                f"read {POINTS} points": lambda http=http, history=history: http.get(history),  # type: ignore[misc]
+            history = runs[name].replace("/steps", f"/history?max_points={POINTS}")
+            times = {
+                "register a run": server.timed("POST", "/v1/runs", body),
+                "charge a step": server.timed("POST", runs[name], {"count": 1}),
+                f"read {POINTS} points": server.timed("GET", history),
             }
-            for what, send in sends.items():
-                found.setdefault(what, {}).setdefault(name, []).append(timed(send))
+            for what, taken in times.items():
+                found.setdefault(what, {}).setdefault(name, []).append(taken)
     return found
 
 
 def main(rows: int, events: int, *, on_postgresql: bool) -> None:
     """Print the table for `rows` event rows, `events` in each request."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        urls = {name: f"sqlite:///{Path(folder) / name}.db" for name in ("empty", "full")}
-        if on_postgresql:
-            cluster = stack.enter_context(postgresql())
-            assert cluster is not None, "no PostgreSQL server can be had"
-            urls = {name: cluster.create_database(name) for name in urls}
-        servers = {name: stack.enter_context(ledger(url)) for name, url in urls.items()}
+    with databases("empty", "full", on_postgresql=on_postgresql) as urls, ExitStack() as stack:
+        servers = {name: stack.enter_context(ledger(url)) for name, url in zip(("empty", "full"), urls, strict=True)}
         runs = {name: steps_path(server) for name, server in servers.items()}
         for _ in range(POINTS):
             servers["empty"].client.post(runs["empty"], json=rows_of(events)).raise_for_status()

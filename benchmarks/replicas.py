@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+from benchmarks.databases import postgresql
 from benchmarks.load import Requests, loaded, request
 from benchmarks.servers import EVENT, Server, budget, ledger, replica, steps_path
-from benchmarks.throughput import STEP, postgresql
+from benchmarks.throughput import STEP
 
 CONNECTIONS = 32
 """Connections to each replica."""

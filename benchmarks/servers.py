@@ -23,7 +23,7 @@ MLFLOW = "MLFLOW"
 UNLIMITED = {"EPSILON_LEDGER_RATE_LIMIT_PER_SECOND": "0"}
 """The load uses one key at full speed."""
 
-EVENT = {
+EVENT: dict[str, object] = {
     "type": "poisson_sampled",
     "sampling_probability": 0.001,
     "event": {"type": "gaussian", "noise_multiplier": 10.0},
@@ -71,6 +71,14 @@ class Server:
                 with suppress(FileNotFoundError):
                     family += map(int, listed.read_text().split())
         return family
+
+    def timed(self, method: str, path: str, body: object = None, status: int | None = None) -> float:
+        """Return the milliseconds of a request; the answer is of a class 2xx, or has a status."""
+        start = time.perf_counter()
+        answer = self.client.request(method, path, json=body)
+        taken = (time.perf_counter() - start) * 1e3
+        assert answer.is_success if status is None else answer.status_code == status, answer.text
+        return taken
 
     def memory(self) -> tuple[float, float]:
         """Resident memory in MB, now and at its peak."""
@@ -193,18 +201,18 @@ def replica(database_url: str, first: Server) -> Iterator[Server]:
         yield server
 
 
-def budget(server: Server, population: str) -> str:
-    """Create a population with a budget `b`, large enough for any benchmark; return its path."""
-    limit = {"epsilon": 10_000, "delta": 1e-5}
-    facts = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
-    server.client.post("/v1/populations", json=facts | {"name": population}).raise_for_status()
-    server.client.post("/v1/budgets", json={"name": "b", "parent": population, "limit": limit}).raise_for_status()
+def budget(server: Server, population: str, epsilon: float = 10_000, filter_: str = "adaptive") -> str:
+    """Create a population with a budget `b` of the same limit and filter; return its path."""
+    terms = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "filter": filter_}
+    unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+    server.client.post("/v1/populations", json=terms | unit | {"name": population}).raise_for_status()
+    server.client.post("/v1/budgets", json=terms | {"name": "b", "parent": population}).raise_for_status()
     return f"{population}/b"
 
 
-def steps_path(server: Server, budget_path: str = "p/b") -> str:
+def steps_path(server: Server, budget_path: str = "p/b", event: dict[str, object] = EVENT) -> str:
     """Register a run of a budget; return the path of its steps."""
-    run = server.client.post("/v1/runs", json={"name": "r", "budget": budget_path, "event": EVENT})
+    run = server.client.post("/v1/runs", json={"name": "r", "budget": budget_path, "event": event})
     return f"/v1/runs/{run.raise_for_status().json()['id']}/steps"
 
 

@@ -10,9 +10,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from benchmarks.databases import postgresql
 from benchmarks.load import loaded, request
 from benchmarks.servers import BATCH, EVENT, Server, batch, ledger, steps_path
-from benchmarks.throughput import postgresql
 from tests.postgres import Cluster
 
 SECONDS = 6.0

@@ -7,16 +7,15 @@ FastAPI endpoint with the same models, and a bare SQLite commit with synchronous
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
 
-from benchmarks.servers import Server, bare, ledger, steps_path
+from benchmarks.servers import Server, bare, budget, ledger, steps_path
 
 ROUNDS = 400
 FILTERS = ("adaptive", "declared")
-LIMIT = {"epsilon": 3.0, "delta": 1e-5}
+EPSILON = 3.0
 EVENT = {
     "type": "poisson_sampled",
     "sampling_probability": 0.01,
@@ -24,29 +23,18 @@ EVENT = {
 }
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the milliseconds of a call."""
-    start = time.perf_counter()
-    work()
-    return (time.perf_counter() - start) * 1e3
-
-
 def refusing(server: Server, kind: str) -> str:
     """Take a hundred steps under a small limit with a filter of a kind; return the path of the run's steps."""
-    terms = {"limit": LIMIT, "filter": kind}
-    unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
-    server.client.post("/v1/populations", json=terms | unit | {"name": kind}).raise_for_status()
-    server.client.post("/v1/budgets", json=terms | {"name": "b", "parent": kind}).raise_for_status()
-    run = server.client.post("/v1/runs", json={"name": "r", "budget": f"{kind}/b", "event": EVENT}).raise_for_status()
-    path = f"/v1/runs/{run.json()['id']}/steps"
+    path = steps_path(server, budget(server, kind, EPSILON, kind), EVENT)
     server.client.post(path, json={"count": 100}).raise_for_status()
     return path
 
 
-def refuse(server: Server, path: str, count: int) -> None:
-    """Ask for more steps than fit."""
-    status = server.client.post(path, json={"count": count}).status_code
-    assert status == HTTPStatus.FORBIDDEN, status
+def committed(disk: sqlite3.Connection) -> float:
+    """Return the milliseconds of a commit."""
+    start = time.perf_counter()
+    disk.execute("INSERT INTO t VALUES (zeroblob(1000))")
+    return (time.perf_counter() - start) * 1e3
 
 
 def main() -> None:
@@ -62,15 +50,11 @@ def main() -> None:
             rows |= {"bare endpoint": [], "bare commit": []}
             for number in range(ROUNDS):
                 body = {"count": 1, "first_step": number}
-                rows["step, durable"].append(
-                    timed(lambda body=body: service.client.post(path, json=body).raise_for_status())  # type: ignore[misc]
-                )
+                rows["step, durable"].append(service.timed("POST", path, body))
                 for name, ended in refused.items():
-                    rows[name].append(timed(lambda ended=ended: refuse(service, ended, 10_000 + number)))  # type: ignore[misc] # noqa: B023 - called at once
-                rows["bare endpoint"].append(
-                    timed(lambda body=body: floor.client.post("/steps", json=body).raise_for_status())  # type: ignore[misc]
-                )
-                rows["bare commit"].append(timed(lambda: disk.execute("INSERT INTO t VALUES (zeroblob(1000))")))
+                    rows[name].append(service.timed("POST", ended, {"count": 10_000 + number}, HTTPStatus.FORBIDDEN))
+                rows["bare endpoint"].append(floor.timed("POST", "/steps", body))
+                rows["bare commit"].append(committed(disk))
         disk.close()
     least = median(rows["bare endpoint"]) + median(rows["bare commit"])
     print(f"{'':18} {'median ms':>10} {'95 % ms':>10} {'/ (bare endpoint + bare commit)':>34}")

@@ -8,12 +8,13 @@ its executable. Medians of the rounds, ratios to the first row.
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from benchmarks.databases import postgresql
 from benchmarks.load import NUMBER, Load, Requests, loaded, request
 from benchmarks.servers import (
     BATCH,
@@ -28,8 +29,6 @@ from benchmarks.servers import (
     mlflow_executable,
     steps_path,
 )
-from tests.postgres import Cluster
-from tests.postgres_binaries import NoServerError
 
 CONNECTIONS = 64
 BATCH_CONNECTIONS = 8
@@ -91,21 +90,6 @@ class Contender:
     server: Server
     requests: Callable[[Traffic], Requests]
     stores: bool = False
-
-
-@contextmanager
-def postgresql() -> Iterator[Cluster | None]:
-    """Start a temporary PostgreSQL server, or return None."""
-    try:
-        cluster = Cluster.create()
-    except NoServerError as error:
-        print(f"({error})\n")
-        yield None
-        return
-    try:
-        yield cluster
-    finally:
-        cluster.remove()
 
 
 def service_requests(server: Server, traffic: Traffic) -> Requests:
