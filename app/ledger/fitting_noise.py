@@ -59,11 +59,11 @@ def _estimated_noise(path: Sequence[Account], steps: Sequence[PricedStep]) -> fl
 
     def excess(at: float) -> float:
         """Compute the logarithm of cost over room at the best order of the account with the least room."""
-        event = with_noise_multiplier(asked.event, min(exp(at), MAX_NOISE_MULTIPLIER))
+        event = with_noise_multiplier(asked.event, min(max(exp(at), own), MAX_NOISE_MULTIPLIER))
         spend_curve(event, places.size)
         cost = curve_over(event, grid, path[0].relation).times(asked.count).values
         shares = [float((cost[at] / np.maximum(left, 0.5)).min()) for at, left in free]
         return log(max(*shares, 1e-300))
 
-    own = log(noise_multiplier(asked.event))
-    return exp(root(excess, own, (own, log(MAX_NOISE_MULTIPLIER)), CLOSE))
+    own = noise_multiplier(asked.event)
+    return exp(root(excess, log(own), (log(own), log(MAX_NOISE_MULTIPLIER)), CLOSE))

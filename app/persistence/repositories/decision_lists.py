@@ -27,7 +27,7 @@ from app.persistence.repositories.expressions import NOT_ADMITTED, in_period, jo
 from app.persistence.tables import account_ancestors, decision_ranges, decisions, runs
 
 RECENT: Final = 5_000
-"""Decisions of an organisation that are searched by time before runs are searched one by one."""
+"""Decisions of an organisation that are searched by time before runs are searched individually."""
 
 # Built once: an alias of a wide table takes a millisecond.
 _PROBE, _COUNTED, _NEXT = decisions.alias("probe"), decisions.alias("counted"), decision_ranges.alias("next")
@@ -43,16 +43,20 @@ def searches(
 ) -> Iterator[Select[Any]]:
     """Select the newest decisions of a list, or the newest behind a place of it, by one way after the other.
 
-    A way before the last may miss some; its decisions are the newest ones if it finds as many as the `count`.
+    A way before the last may miss some; its decisions are the newest ones if it finds `count` of them.
     """
     by_time = _by_time(organisation_id, wanted, behind)
-    few = wanted.outcome not in {None, DecisionOutcome.ADMITTED}  # and in an index of their own
-    if few or (wanted.run_id is None and wanted.within is None and wanted.actor is None):
+    if _few(wanted) or (wanted.run_id is None and wanted.within is None and wanted.actor is None):
         yield by_time
         return
     if wanted.run_id is None:
         yield by_time.where(decisions.c.created_at >= _recent_since(organisation_id, wanted, behind))
     yield _by_runs(organisation_id, wanted, behind, count)
+
+
+def _few(wanted: DecisionFilter) -> bool:
+    """Say whether only decisions are wanted that have an index of their own, because they are few."""
+    return wanted.outcome not in {None, DecisionOutcome.ADMITTED}
 
 
 def _by_time(organisation_id: str, wanted: DecisionFilter, behind: DecisionCursor | None) -> Select[Any]:
@@ -61,7 +65,7 @@ def _by_time(organisation_id: str, wanted: DecisionFilter, behind: DecisionCurso
         path = select(account_ancestors.c.depth).where(join_on(account_ancestors, decisions, account_id="run_id"))
         found = found.where(path.where(account_ancestors.c.ancestor_id == wanted.within).exists())
     found = found.where(*matches(decisions, outcome=wanted.outcome, actor=wanted.actor))
-    if wanted.outcome not in {None, DecisionOutcome.ADMITTED}:
+    if _few(wanted):
         found = found.where(NOT_ADMITTED)
     found = found.where(*in_period(decisions.c.created_at, wanted.since, wanted.until))
     if behind is not None:
