@@ -20,6 +20,13 @@ CASES = (
         ("tests/service/test_restored_databases.py",),
     ),
     Mutation(
+        "an event that a restore has lost is believed",
+        "app/service/charging/saving.py",
+        "if not any((*rule, each) in work.stored_costs for rule in rules)}",
+        "if not any(each in costs for costs in work.costs.values())}",
+        ("tests/service/test_restored_databases.py",),
+    ),
+    Mutation(
         "what is remembered is believed",
         "app/service/charging/loading.py",
         "if counted is None or not counted.matches(each):",

@@ -34,6 +34,16 @@ def test_prices_that_a_restore_has_lost_are_written_again(
     assert sound(ledger)
 
 
+def test_events_that_a_restore_has_lost_are_written_again_with_a_refusal(ledger: Ledger) -> None:
+    run, runner = opened(ledger), CommandRunner(ledger)
+    before = dump(ledger.database)
+    assert runner.charged(request(run, (QUIET, 1))).admitted
+    assert not runner.charged(request(run, (QUIET, 10**9))).admitted
+    restore(ledger.database, before)
+    assert not runner.charged(request(run, (QUIET, 10**9))).admitted
+    assert sound(ledger)
+
+
 def test_a_plan_that_was_used_further_before_a_restore_is_read_anew(ledger: Ledger) -> None:
     trainer = Trainer(ledger, opened(ledger))
     trainer.reserved((LOUD_IN_JSON, 5))

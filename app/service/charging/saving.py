@@ -147,8 +147,10 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
         if new or lost:
             added = work.added_costs[relation, grid_version] = new | {event: costs[event] for event in lost}
             dp_events.add_curves(tx, table, added)
-    if work.mentioned:
-        dp_events.remember(tx, work.organisation_id, work.mentioned)
+    rules = [(work.organisation_id, rule) for rule in work.costs]
+    mentioned = {each for each in work.mentioned if not any((*rule, each) in work.stored_costs for rule in rules)}
+    if mentioned:
+        dp_events.remember(tx, work.organisation_id, mentioned)
     for closed, now in work.closed:  # before another is added: a run has one active reservation
         reservations.close(tx, work.organisation_id, closed, now)
     for opened, reserved, now in work.opened:
