@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from contextlib import ExitStack
+from http import HTTPStatus
 from statistics import median
 
 from benchmarks.databases import databases
@@ -53,7 +54,7 @@ def compare(servers: dict[str, Server], runs: dict[str, str]) -> dict[str, dict[
         for name, server in servers.items():
             history = runs[name].replace("/steps", f"/history?max_points={POINTS}")
             times = {
-                "register a run": server.timed("POST", "/v1/runs", body),
+                "register a run": server.timed("POST", "/v1/runs", body, HTTPStatus.CREATED),
                 "charge a step": server.timed("POST", runs[name], {"count": 1}),
                 f"read {POINTS} points": server.timed("GET", history),
             }

@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from http import HTTPStatus
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,12 +75,23 @@ class Server:
                     family += map(int, listed.read_text().split())
         return family
 
-    def timed(self, method: str, path: str, body: object = None, status: int | None = None) -> float:
-        """Return the milliseconds of a request; the answer is of a class 2xx, or has a status."""
+    @cached_property
+    def _connection(self) -> HTTPConnection:
+        """A connection with a third of the client's own processor time."""
+        return HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def timed(self, method: str, path: str, body: object = None, status: int = HTTPStatus.OK) -> float:
+        """Return the milliseconds of a request, whose answer must have a status."""
+        headers = {name: self.client.headers[name] for name in ("authorization",) if name in self.client.headers}
+        content = None if body is None else json.dumps(body, separators=(",", ":"))
+        if content is not None:
+            headers["content-type"] = "application/json"
         start = time.perf_counter()
-        answer = self.client.request(method, path, json=body)
+        self._connection.request(method, path, content, headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
         taken = (time.perf_counter() - start) * 1e3
-        assert answer.is_success if status is None else answer.status_code == status, answer.text
+        assert answer.status == status, text.decode()
         return taken
 
     def memory(self) -> tuple[float, float]:
