@@ -40,13 +40,15 @@ pytestmark = [
 @pytest.mark.parametrize("turn", range(ROUNDS))
 def test_releases_draws_and_charges_are_equal_and_no_record_is_in_a_sum_twice(turn: int) -> None:
     done: Counter[str] = Counter()
+    largest = set()
     for seed in range(turn * INTERLEAVINGS, (turn + 1) * INTERLEAVINGS):
         kind, shape = list(KINDS)[seed % 3], SHAPES[seed // 3 % len(SHAPES)]
         workers = 2 if seed % INTERLEAVINGS == INTERLEAVINGS - 1 else 0
         bench = interleave(seed, kind, workers=workers, **shape)
-        assert bench.largest == 1
+        largest.add(bench.largest)  # 0 of one that came to release nothing
         done.update(bench.trace)
         done["releases"] += bench.sums
+    assert {1} <= largest <= {0, 1}
     print(f"seeds from {turn * INTERLEAVINGS}: {dict(done)}")  # noqa: T201 - what was tried is part of the result
     assert {*ACTIONS, "UnsupportedTrainingError", "LedgerUnavailableError", "BudgetExceededError"} <= set(done)
 
