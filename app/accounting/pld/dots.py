@@ -1,0 +1,121 @@
+"""Discrete distributions of the privacy loss that bound a dominating pair from above: connect the dots.
+
+The hockey-stick divergence of a pair is convex in e^epsilon, so the polygon through some of its points is above it. The
+polygon is the divergence of a discrete distribution: the mass of every cell between two losses goes to its ends, so
+that both P and Q keep theirs. Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (arXiv 2207.04380), section 3.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.accounting.curves import Floats
+from app.accounting.pld.pairs import TAIL_ERROR, Pair
+
+LARGEST_LOSS: Final = 1e4
+"""Nats; larger losses count as infinite."""
+
+ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 2000), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 2000)])
+"""Losses at which a pair is looked at, to find where its mass is."""
+
+WIDTH: Final = 1 / 16
+"""Largest width of a cell over the distance from 0, where that is more than the spacing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where the privacy loss of a pair lies under P.
+
+    Args:
+        deviation: approximate standard deviation, in nats.
+        lowest: the probability of a smaller loss is negligible.
+        highest: the probability of a larger loss is negligible.
+    """
+
+    deviation: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """A discrete distribution of the privacy loss on multiples of a spacing.
+
+    Args:
+        places: (n,) increasing multiples.
+        masses: (n,) probabilities, rounded up: they may sum to more than 1.
+        infinite: probability of an infinite loss.
+        spacing: nats.
+        loss_error: nats by which a loss may be larger.
+    """
+
+    places: NDArray[np.int64]
+    masses: Floats
+    infinite: float
+    spacing: float
+    loss_error: float
+
+    @property
+    def losses(self) -> Floats:
+        """Losses in nats, (n,)."""
+        return np.multiply(self.places, self.spacing, dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def spread(pair: Pair, negligible: float) -> Spread:
+    """Find where the privacy loss of a pair lies, but for a negligible probability on either side."""
+    tails = pair.tails(ROUGH)
+    mass = np.where(tails.p_below[1:] < tails.p_above[:-1], np.diff(tails.p_below), -np.diff(tails.p_above))
+    middle = (ROUGH[1:] + ROUGH[:-1]) / 2
+    mean = float(mass @ middle)
+    deviation = sqrt(float(mass @ (middle - mean) ** 2))
+    last = int(np.argmax(tails.p_above <= negligible)) or ROUGH.size - 1
+    first = max(int(np.argmax(tails.p_below > negligible)) - 1, 0)
+    return Spread(deviation, float(ROUGH[first]), float(ROUGH[last]))
+
+
+def lattice(spacing: float, around: Spread, widest: float) -> NDArray[np.int64]:
+    """Choose multiples of a spacing, dense around 0 and sparser with the distance from it, up to `widest` nats."""
+    most = max(1, int(widest / spacing))
+    sides = []
+    for end in (-around.lowest, around.highest):
+        places, reach = [0], max(1.0, end / spacing)
+        while places[-1] < reach:
+            places.append(places[-1] + min(most, max(1, int(places[-1] * WIDTH))))
+        sides.append(places)
+    return np.array([-place for place in sides[0][:0:-1]] + sides[1], dtype=np.int64)
+
+
+def connect_the_dots(pair: Pair, places: NDArray[np.int64], spacing: float) -> Dots:
+    """Move the mass of each cell to its ends; that below the first place to it, that above the last to infinity.
+
+    A cell (a, b] with masses P and Q puts (P - e^a Q) / (1 - e^(a - b)) at b and the rest of P at a. All
+    rounding gives more mass to larger losses.
+    """
+    losses: Floats = np.multiply(places, spacing, dtype=np.float64)
+    tails = pair.tails(losses)
+    p, p_error = _cells(tails.p_below, tails.p_above)
+    q, q_error = _cells(tails.q_below, tails.q_above)
+    p = p + p_error
+    q_scale = np.exp(losses[:-1])
+    upper = p - q_scale * np.maximum(q - q_error, 0)
+    upper += TAIL_ERROR * (p + q_scale * q)
+    upper = np.clip(upper / -np.expm1(losses[:-1] - losses[1:]), 0, p)
+    masses = np.zeros(places.size)
+    masses[1:] += upper
+    masses[:-1] += p - upper
+    masses[0] += tails.p_below[0] * (1 + TAIL_ERROR)
+    infinite = float(tails.p_above[-1]) * (1 + TAIL_ERROR)
+    return Dots(places, masses, infinite, spacing, tails.loss_error)
+
+
+def _cells(below: Floats, above: Floats) -> tuple[Floats, Floats]:
+    """Compute the masses between (n,) losses from the smaller tails, and bounds on their errors."""
+    left = below[1:] < above[:-1]
+    mass = np.where(left, below[1:] - below[:-1], above[:-1] - above[1:])
+    error = TAIL_ERROR * np.where(left, below[1:] + below[:-1], above[:-1] + above[1:])
+    return np.maximum(mass, 0), error

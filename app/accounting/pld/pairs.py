@@ -1,0 +1,166 @@
+"""Dominating pairs of mechanisms, described by the tails of their privacy loss.
+
+A pair (P, Q) dominates a mechanism if, at every epsilon, the hockey-stick divergence of its outputs on two neighbours
+is at most that of P from Q. The product of pairs dominates adaptive compositions (Zhu, Dong, Wang 2022, arXiv
+2106.08567, Definition 7 and Theorem 10). The privacy loss is ln(P(x) / Q(x)).
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import exp, log, log1p
+from typing import Final, Protocol, Self
+
+import numpy as np
+import scipy
+
+from app.accounting.curves import Floats
+
+TAIL_ERROR: Final = 2.0**-42
+"""Relative error allowed for a tail. That of scipy's normal distribution is at most 3.4e-14 (Cephes, `ndtr`), and a
+mixture adds two roundings."""
+
+LOSS_ERROR: Final = 2.0**-48
+"""Error allowed for a loss at which tails are computed, relative to the numbers on the way: 16 roundings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """Probabilities under P and Q that the privacy loss is at most, or more than, each of (n,) losses.
+
+    Args:
+        p_below, p_above, q_below, q_above: (n,) probabilities with a relative error of at most TAIL_ERROR.
+        loss_error: nats by which the losses may differ from those given.
+    """
+
+    p_below: Floats
+    p_above: Floats
+    q_below: Floats
+    q_above: Floats
+    loss_error: float
+
+
+class Pair(Hashable, Protocol):
+    """A dominating pair of distributions in one direction."""
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails of the privacy loss at (n,) increasing losses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianPair:
+    """Normal distributions of standard deviation `noise_multiplier`, means 1 and 0; equal in both directions."""
+
+    noise_multiplier: float
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: the loss is normal with mean mu^2 / 2 under P, -mu^2 / 2 under Q, and deviation mu."""
+        scaled, half = losses * self.noise_multiplier, 0.5 / self.noise_multiplier
+        ndtr = scipy.special.ndtr
+        below_p, below_q = scaled - half, scaled + half
+        error = LOSS_ERROR * (float(np.abs(losses).max()) + half / self.noise_multiplier)
+        return Tails(ndtr(below_p), ndtr(-below_p), ndtr(below_q), ndtr(-below_q), error)
+
+
+@dataclass(frozen=True, slots=True)
+class LaplacePair:
+    """Laplace distributions with scale `noise_multiplier`, centres 1 and 0; equal in both directions.
+
+    It dominates a vector whose coordinates move by distances that sum to 1: for log-concave noise, the trade-off
+    function of a sum of distances is the group composition of those of the distances, which is below their product's
+    (Dong, Roth, Su 2022, arXiv 1905.02383, Theorem 2.14).
+    """
+
+    noise_multiplier: float
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: with 1 / b the largest loss, the loss is at most l where x is at most (l b + 1) / 2."""
+        b = self.noise_multiplier
+        x = (losses * b + 1) / 2
+        none, every = x < 0, x >= 1
+        half_p, half_q = np.exp((np.clip(x, 0, 1) - 1) / b) / 2, np.exp(-np.clip(x, 0, 1) / b) / 2
+        p_below, p_above = (
+            np.where(none, 0, np.where(every, 1, half_p)),
+            np.where(none, 1, np.where(every, 0, 1 - half_p)),
+        )
+        q_below, q_above = (
+            np.where(none, 0, np.where(every, 1, 1 - half_q)),
+            np.where(none, 1, np.where(every, 0, half_q)),
+        )
+        return Tails(p_below, p_above, q_below, q_above, LOSS_ERROR * (float(np.abs(losses).max()) + 1 / b))
+
+
+@dataclass(frozen=True, slots=True)
+class FinitePair:
+    """Distributions with few outputs.
+
+    Args:
+        p, q: (n,) probabilities of each output, all positive, in the order of increasing losses ln(p / q).
+    """
+
+    p: tuple[float, ...]
+    q: tuple[float, ...]
+
+    @classmethod
+    def exchanged(cls, epsilon: float, common: float = 0.0) -> Self:
+        """Build a pair with two exchanged probabilities of ratio e^epsilon, and other outputs, which say nothing.
+
+        Without others it dominates every mechanism of pure epsilon (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776).
+        """
+        likely, unlikely = (1 - common) / (1 + exp(-epsilon)), (1 - common) / (1 + exp(epsilon))
+        others = (common,) if common else ()
+        return cls((unlikely, *others, likely), (likely, *others, unlikely))
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: sums of probabilities from either end."""
+        steps = np.log(np.array(self.p) / np.array(self.q))
+        at = np.searchsorted(steps, losses, side="right")
+        (p_below, p_above), (q_below, q_above) = _sums(self.p), _sums(self.q)
+        error = LOSS_ERROR * (float(np.abs(losses).max()) + float(np.abs(steps).max()))
+        return Tails(p_below[at], p_above[at], q_below[at], q_above[at], error)
+
+
+def _sums(masses: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Sum the masses from either end; (n + 1,) each."""
+    return np.cumsum([0.0, *masses]), np.cumsum([0.0, *masses[::-1]])[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPair:
+    """A pair on a Poisson sample: the mixture of P and Q against Q, or Q against the mixture.
+
+    Source: Zhu, Dong, Wang 2022 (arXiv 2106.08567), Theorem 11, for adding or removing one record.
+
+    Args:
+        sampling_probability: q in (0, 1), the share of P in the mixture.
+        pair: of the mechanism when the record is in the sample; equal in both directions.
+        removes: whether the record is removed: the mixture comes first.
+    """
+
+    sampling_probability: float
+    pair: Pair
+    removes: bool
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: a loss l of the mixture stands where ln(1 - q + q e^v) = l for the pair's loss v."""
+        q = self.sampling_probability
+        inner = self._inner(losses if self.removes else -losses[::-1])
+        below, above = (1 - q) * inner.q_below + q * inner.p_below, (1 - q) * inner.q_above + q * inner.p_above
+        if self.removes:
+            return Tails(below, above, inner.q_below, inner.q_above, inner.loss_error)
+        return Tails(inner.q_above[::-1], inner.q_below[::-1], above[::-1], below[::-1], inner.loss_error)
+
+    def _inner(self, losses: Floats) -> Tails:
+        """Compute the pair's tails where the mixture has these losses."""
+        q = self.sampling_probability
+        inside = losses > log1p(-q)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            near = np.log((np.expm1(losses) + q) / q)
+            far = losses + np.log1p(-(1 - q) * np.exp(-losses)) - log(q)
+        own = np.where(losses > 1, far, near)[inside]
+        found = self.pair.tails(own)
+        outside = np.zeros(losses.size - own.size)  # the smallest losses
+        below = [np.concatenate([outside, side]) for side in (found.p_below, found.q_below)]
+        above = [np.concatenate([outside + 1, side]) for side in (found.p_above, found.q_above)]
+        error = LOSS_ERROR * (1 + float(np.abs(losses).max())) + found.loss_error
+        return Tails(below[0], above[0], below[1], above[1], error)

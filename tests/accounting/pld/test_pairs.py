@@ -1,0 +1,130 @@
+"""Tails of privacy losses against those of the noises, and discrete bounds against the exact profile."""
+
+from math import exp, log
+
+import mpmath
+import numpy as np
+import pytest
+
+from app.accounting.pld.dots import Dots, connect_the_dots, lattice, spread
+from app.accounting.pld.pairs import TAIL_ERROR, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
+
+NOISES: dict[str, Pair] = {
+    "gaussian": GaussianPair(1.3),
+    "little noise": GaussianPair(0.4),
+    "laplace": LaplacePair(0.8),
+}
+CONTINUOUS = NOISES | {
+    f"{name}, one in {round(1 / q)}, {'removed' if removes else 'added'}": SampledPair(q, pair, removes)
+    for name, pair in NOISES.items()
+    for q in (0.3, 1e-4)
+    for removes in (True, False)
+}
+FINITE: dict[str, Pair] = {
+    "exchanged": FinitePair.exchanged(0.7, 0.2),
+    "pure": FinitePair.exchanged(2.0),
+    "not symmetric": FinitePair((0.2, 0.8), (0.5, 0.5)),
+}
+LOSSES = (-1.5, -0.31, -3e-5, 0.0, 2e-5, 0.11, 0.9, 3.0)
+
+
+def noise_below(pair: Pair, centre: int, x: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """Density at x and probability below it of noise around a centre."""
+    if isinstance(pair, GaussianPair):
+        return mpmath.npdf(x, centre, pair.noise_multiplier), mpmath.ncdf(x, centre, pair.noise_multiplier)
+    assert isinstance(pair, LaplacePair)
+    away = mpmath.exp(-abs(x - centre) / mpmath.mpf(pair.noise_multiplier)) / 2
+    return away / pair.noise_multiplier, 1 - away if x > centre else away
+
+
+def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tuple[mpmath.mpf, mpmath.mpf]]:
+    """Density at x and probability below it of P and of Q."""
+    if not isinstance(pair, SampledPair):
+        return noise_below(pair, 1, x), noise_below(pair, 0, x)
+    q, taken, left_out = mpmath.mpf(pair.sampling_probability), *both(pair.pair, x)
+    mixed = ((1 - q) * left_out[0] + q * taken[0], (1 - q) * left_out[1] + q * taken[1])
+    return (mixed, left_out) if pair.removes else (left_out, mixed)
+
+
+def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """P and Q of a larger loss: the loss is monotone in x, so bisection finds where it is exceeded."""
+    with mpmath.workdps(120):
+        rises = not (isinstance(pair, SampledPair) and not pair.removes)
+        low, high = mpmath.mpf(-400), mpmath.mpf(400)
+        for _ in range(200):
+            middle = (low + high) / 2
+            (p, _), (q, _) = both(pair, middle)
+            low, high = (low, middle) if (mpmath.log(p / q) > loss) == rises else (middle, high)
+        (_, p), (_, q) = both(pair, low if rises else high)
+        return (1 - p, 1 - q) if rises else (p, q)
+
+
+@pytest.mark.parametrize("pair", CONTINUOUS.values(), ids=CONTINUOUS)
+def test_tails_are_those_of_the_noises(pair: Pair) -> None:
+    found = pair.tails(np.array(LOSSES))
+    assert 0 < found.loss_error < 1e-11
+    for place, loss in enumerate(LOSSES):
+        for below, above, exact in zip(
+            (found.p_below[place], found.q_below[place]),
+            (found.p_above[place], found.q_above[place]),
+            exact_above(pair, loss),
+            strict=True,
+        ):
+            # A loss is known to within its error, and the tails may change that much faster than it.
+            assert above == pytest.approx(float(exact), rel=1e-9, abs=1e-60)
+            assert below == pytest.approx(float(1 - exact), rel=1e-9, abs=1e-30)
+
+
+@pytest.mark.parametrize("pair", FINITE.values(), ids=FINITE)
+def test_tails_of_few_outputs_are_sums(pair: FinitePair) -> None:
+    found = pair.tails(np.array(LOSSES))
+    for place, loss in enumerate(LOSSES):
+        larger = [(p, q) for p, q in zip(pair.p, pair.q, strict=True) if log(p / q) > loss]
+        assert found.p_above[place] == pytest.approx(sum(p for p, _ in larger), abs=TAIL_ERROR)
+        assert found.q_above[place] == pytest.approx(sum(q for _, q in larger), abs=TAIL_ERROR)
+        assert found.p_above[place] + found.p_below[place] == pytest.approx(1, abs=TAIL_ERROR)
+        assert found.q_above[place] + found.q_below[place] == pytest.approx(1, abs=TAIL_ERROR)
+
+
+def test_exchanged_outputs_have_the_stated_ratio() -> None:
+    pair = FinitePair.exchanged(0.7, 0.2)
+    assert (sum(pair.p), pair.p[-1] / pair.q[-1], pair.p[1]) == pytest.approx((1, exp(0.7), 0.2))
+
+
+def profile(pair: Pair, epsilon: float) -> float:
+    """The exact hockey-stick divergence of one step."""
+    if isinstance(pair, FinitePair):
+        return sum(max(0.0, p - exp(epsilon) * q) for p, q in zip(pair.p, pair.q, strict=True))
+    p, q = exact_above(pair, epsilon)
+    return float(p - mpmath.exp(epsilon) * q)
+
+
+def profile_of_dots(dots: Dots, epsilon: float) -> float:
+    return float(dots.masses @ np.maximum(0, -np.expm1(epsilon - dots.losses))) + dots.infinite
+
+
+@pytest.mark.parametrize("pair", [*CONTINUOUS.values(), *FINITE.values()], ids=[*CONTINUOUS, *FINITE])
+def test_the_dots_are_on_the_profile_and_lines_above_it(pair: Pair) -> None:
+    around = spread(pair, 1e-14)
+    spacing = around.deviation / 8
+    places = lattice(spacing, around, 1.0)
+    dots = connect_the_dots(pair, places, spacing)
+    zero = int(np.searchsorted(places, 0))
+    for place in {zero - 1, min(zero, places.size - 2), (zero + places.size - 1) // 2}:
+        here, there = float(dots.losses[place]), float(dots.losses[place + 1])
+        assert profile_of_dots(dots, here) == pytest.approx(profile(pair, here), rel=1e-6, abs=2e-14)
+        between = (here + there) / 2
+        exact = profile(pair, between)
+        assert profile_of_dots(dots, between) >= exact * (1 - 1e-12)
+        share = -np.expm1(between - there) / -np.expm1(here - there)
+        chord = share * profile_of_dots(dots, here) + (1 - share) * profile_of_dots(dots, there)
+        assert profile_of_dots(dots, between) == pytest.approx(chord, rel=1e-6, abs=2e-14)
+
+
+@pytest.mark.parametrize("pair", CONTINUOUS.values(), ids=CONTINUOUS)
+def test_no_mass_is_lost(pair: Pair) -> None:
+    around = spread(pair, 1e-14)
+    dots = connect_the_dots(pair, lattice(around.deviation / 16, around, 0.1), around.deviation / 16)
+    assert 1 <= float(dots.masses.sum()) + dots.infinite <= 1 + 1e-8
+    assert (dots.masses >= 0).all()
+    assert float(dots.masses @ np.exp(-dots.losses)) == pytest.approx(1, abs=1e-6)  # Q keeps its mass, too

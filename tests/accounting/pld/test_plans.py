@@ -1,0 +1,120 @@
+"""Delta of compositions against closed forms and dp_accounting, and the largest number of repetitions."""
+
+from math import exp, inf, log, sqrt
+
+import mpmath
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as reference
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.accounting.formulas.analytic_gaussian import gaussian_delta
+from app.accounting.pld.pairs import FinitePair, GaussianPair, Pair, SampledPair
+from app.accounting.pld.plans import SPARE, largest_count, plan_log_delta
+
+EPSILONS = st.floats(log(0.05), log(20)).map(exp)
+
+
+def both_ways(q: float, z: float) -> tuple[Pair, Pair]:
+    return SampledPair(q, GaussianPair(z), removes=True), SampledPair(q, GaussianPair(z), removes=False)
+
+
+@given(
+    noise=st.floats(log(0.5), log(200)).map(exp),
+    count=st.floats(0, log(1e5)).map(lambda x: int(exp(x))),
+    epsilon=EPSILONS,
+)
+def test_gaussian_noise_is_bounded_by_its_closed_form(noise: float, count: int, epsilon: float) -> None:
+    exact = gaussian_delta(sqrt(count) / noise, epsilon)
+    assume(1e-20 < exact < 0.5)
+    found = plan_log_delta({GaussianPair(noise): count}, epsilon, exact)
+    assert log(exact) * (1 + 1e-12) <= found <= log(exact) + 0.05
+
+
+@given(
+    pure=st.floats(log(1e-3), log(3)).map(exp),
+    count=st.floats(0, log(2000)).map(lambda x: int(exp(x))),
+    epsilon=EPSILONS,
+)
+def test_randomized_response_is_bounded_by_its_binomial_sum(pure: float, count: int, epsilon: float) -> None:
+    with mpmath.workdps(40):
+        likely = 1 / (1 + mpmath.exp(-mpmath.mpf(pure)))
+        exact = mpmath.mpf(0)
+        for larger in range(count + 1):
+            loss = (2 * larger - count) * mpmath.mpf(pure)
+            if loss > epsilon:
+                chance = mpmath.binomial(count, larger) * likely**larger * (1 - likely) ** (count - larger)
+                exact += chance * -mpmath.expm1(epsilon - loss)
+        exact_log = float(mpmath.log(exact)) if exact else -inf
+    assume(log(1e-15) < exact_log)
+    found = plan_log_delta({FinitePair.exchanged(pure): count}, epsilon, exp(exact_log))
+    assert exact_log <= found <= exact_log + 0.25
+
+
+@given(
+    parts=st.lists(
+        st.tuples(st.floats(2, 60), st.integers(1, 300)), min_size=2, max_size=4, unique_by=lambda part: part[0]
+    ),
+    epsilon=EPSILONS,
+)
+def test_different_noises_are_bounded_by_their_sum(parts: list[tuple[float, int]], epsilon: float) -> None:
+    exact = gaussian_delta(sqrt(sum(count / noise**2 for noise, count in parts)), epsilon)
+    assume(1e-15 < exact < 0.5)
+    found = plan_log_delta({GaussianPair(noise): count for noise, count in parts}, epsilon, exact)
+    assert log(exact) * (1 + 1e-12) <= found <= log(exact) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("q", "z", "count", "epsilon"),
+    [(0.01, 1.0, 500, 1.5), (0.1, 2.0, 200, 4.0), (0.01, 0.5, 100, 8.0), (0.5, 4.0, 60, 3.0), (0.004, 1.1, 3000, 1.0)],
+)
+def test_sampled_noise_lies_between_the_estimates_of_dp_accounting(
+    q: float, z: float, count: int, epsilon: float
+) -> None:
+    most, least = (
+        reference.from_gaussian_mechanism(
+            z, sampling_prob=q, value_discretization_interval=1e-3, pessimistic_estimate=pessimistic
+        )
+        .self_compose(count)
+        .get_delta_for_epsilon(epsilon)
+        for pessimistic in (True, False)
+    )
+    found = max(exp(plan_log_delta({pair: count}, epsilon, most)) for pair in both_ways(q, z))
+    assert least <= found <= most * 1.02
+
+
+# The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 1e-4 or finer: benchmarks.plans.
+LARGEST = [
+    ((256 / 60000, 1.1), (3, 1e-5), 21_360),
+    ((256 / 60000, 1.1), (1, 1e-5), 2_761),
+    ((0.08, 4), (8, 1e-5), 6_680),
+    ((0.001, 1), (0.5, 1e-6), 8_136),
+    ((0.05, 2), (2, 1e-8), 163),
+    ((0.01, 1), (2, 1e-8), 399),
+]
+
+
+@pytest.mark.parametrize(("event", "limit", "known"), LARGEST)
+def test_the_largest_number_is_found(event: tuple[float, float], limit: tuple[float, float], known: int) -> None:
+    pairs = both_ways(*event)
+    count = largest_count(pairs, *limit)
+    assert 0.998 * known <= count <= known
+    goal = log(limit[1]) - SPARE
+    assert all(plan_log_delta({pair: count}, *limit) <= goal for pair in pairs)
+    assert any(plan_log_delta({pair: count + 1}, *limit) > goal for pair in pairs)
+
+
+def test_nothing_fits_where_one_step_is_too_much() -> None:
+    assert largest_count(both_ways(0.5, 0.3), 1.0, 1e-6) == 0
+
+
+@given(
+    q=st.floats(log(1e-3), log(0.5)).map(exp),
+    z=st.floats(0.6, 5),
+    limits=st.lists(st.tuples(EPSILONS, st.floats(log(1e-10), log(1e-3)).map(exp)), min_size=2, max_size=2),
+)
+def test_a_larger_limit_admits_no_fewer(q: float, z: float, limits: list[tuple[float, float]]) -> None:
+    pair = SampledPair(q, GaussianPair(z), removes=True)
+    (small_epsilon, small_delta), larger = (tuple(map(choose, zip(*limits, strict=True))) for choose in (min, max))
+    # Two lattices round differently: a share of 1e-2 of steps may lie between them.
+    assert largest_count([pair], small_epsilon, small_delta) * 0.99 <= largest_count([pair], *larger) + 1
