@@ -69,6 +69,23 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
     return [(-float(z), int(count)) for z, count in zip(noise, counts, strict=True)]
 
 
+def least_noise_segments(
+    mode: DecayMode, z0: float, rate: float, first_step: int, steps: int
+) -> list[tuple[float, int]]:
+    """Reduce a schedule to at most 1000 noise multipliers with counts of steps, none of which has more noise.
+
+    Of more than 1000 steps, each has the noise of the next of up to 512 knots.
+    """
+    last_step = first_step + steps - 1
+    check_noise(mode, z0, rate, first_step, last_step)
+    if steps <= EXACT_STEPS:
+        knots = np.arange(first_step, last_step + 1)
+    else:
+        knots = _knots(mode, z0, rate, first_step, last_step)
+    counts = np.diff(knots, prepend=first_step - 1)
+    return [(float(z), int(count)) for z, count in zip(scheduled_noise(mode, z0, rate, knots), counts, strict=True)]
+
+
 def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> None:
     """Raise InvalidEventError if noise becomes too small, naming the first such step."""
 

@@ -9,7 +9,6 @@ continuation, the sum of w(s + j size) over all j. That is nowhere below w, so t
 Tilting: Esscher 1932; for privacy losses Alghamdi et al. 2023 (arXiv 2208.09595).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, log, log2, pi, sqrt
 from typing import Final, TypeAlias
@@ -23,21 +22,19 @@ from app.accounting.pld.dots import Dots
 
 Complexes: TypeAlias = NDArray[np.complex128]
 
-DEVIATIONS: Final = 28.0
+DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""
 
 NEGLIGIBLE: Final = -46.0
 """Logarithm of the largest absolute value of a frequency of the sum that is bounded, not computed."""
 
+MAX_SIZE: Final = 2**20
+"""Maximum places in a period; a shorter period gives a looser bound."""
+
+STEEPEST: Final = 100.0
+"""Maximum tilt times spacing: no weight next to epsilon underflows."""
+
 ROUNDING: Final = 2.0**-52
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Independent repetitions of a discrete loss."""
-
-    dots: Dots
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +47,32 @@ class Tilted:
     variance: float
 
 
-def tilted(parts: Sequence[Repeated], tilt: float) -> Tilted:
+def tilted(dots: Dots, tilt: float) -> Tilted:
     """Compute K, K' and K'' of the sum of all repetitions."""
-    log_moment = mean = variance = 0.0
-    for part in parts:
-        exponents = tilt * part.dots.losses
-        top = float(exponents.max())
-        weights = part.dots.masses * np.exp(exponents - top)
-        total = float(weights.sum())
-        first = float(weights @ part.dots.losses) / total
-        second = float(weights @ (part.dots.losses - first) ** 2) / total
-        log_moment += part.count * (top + log(total))
-        mean += part.count * first
-        variance += part.count * second
-    return Tilted(tilt, log_moment, mean, variance)
+    weights, tops = _tilted_masses(dots, tilt)
+    totals = weights.sum(axis=1)
+    first = weights @ dots.losses / totals
+    second = weights @ dots.losses**2 / totals - first**2
+    moments = tops + np.log(totals), first, np.maximum(second, 0)
+    return Tilted(tilt, *(float(dots.counts @ each) for each in moments))
 
 
-def saddle(parts: Sequence[Repeated], epsilon: float) -> Tilted:
+def _tilted_masses(dots: Dots, tilt: float) -> tuple[Floats, Floats]:
+    """Compute masses times exp(tilt loss), each distribution's divided by its largest factor, and these logarithms."""
+    exponents = tilt * dots.losses
+    tops = exponents[dots.last]
+    return dots.masses * np.exp(np.minimum(exponents - tops[:, np.newaxis], 0)), tops
+
+
+def saddle(dots: Dots, epsilon: float, start: float = 1.0) -> Tilted:
     """Find the tilt that minimises K(t) - t epsilon - ln t (t + 1), the exponent of the saddle-point approximation.
 
     Any tilt gives an upper bound; this one gives the fewest rounding errors.
     """
-    low, high = 1e-9, 1e9
-    at = 1.0
+    low, high = 1e-9, STEEPEST / dots.spacing
+    at = min(start, high)
     for _ in range(100):
-        found = tilted(parts, at)
+        found = tilted(dots, at)
         slope = found.mean - epsilon - 1 / at - 1 / (at + 1)
         if slope > 0:
             high = at
@@ -95,72 +93,100 @@ def period(found: Tilted) -> float:
     return DEVIATIONS * sqrt(found.variance + 1 / found.tilt**2)
 
 
-def log_delta(parts: Sequence[Repeated], epsilon: float) -> float:
-    """Compute an upper bound on ln delta of the composition of all repetitions.
+@dataclass(frozen=True, slots=True, eq=False)
+class TiltedSum:
+    """A composition, ready for its delta at any epsilon; the closer to the one of its tilt, the tighter the bound.
 
-    All parts have the same spacing. The work grows with `period` over the spacing.
+    Args:
+        tilt: t.
+        log_moment: K(t).
+        log_infinite: logarithm of the probability of an infinite loss.
+        loss_error: nats by which the sum may be larger.
+        most: its largest finite value, in nats.
+        rounding: error of a logarithm of delta but for its terms' own, and that part of it that grows with epsilon.
+        spacing: nats.
+        size: number of places in a period.
+        numbers: (n + 1,) numbers of its frequencies that are not negligible, and 0.
+        powers: (n,) their values, each as often as it and its conjugate are in the sum, over `size`.
+        errors: (n,) bounds on their relative errors.
     """
-    spacing = parts[0].dots.spacing
-    epsilon = max(0.0, epsilon - sum(part.count * part.dots.loss_error for part in parts))
-    infinite = sum(part.count * part.dots.infinite for part in parts)
-    log_infinite = log(infinite) if infinite else -inf
-    if sum(part.count * float(part.dots.losses[-1]) for part in parts) <= epsilon:
-        return log_infinite
-    found = saddle(parts, epsilon)
-    size = scipy.fft.next_fast_len(max(ceil(period(found) / spacing), 64), real=True)
-    expected = _expected_weight(parts, found.tilt, epsilon, size)
-    exponents = sum(part.count * float(np.abs(found.tilt * part.dots.losses).max()) for part in parts)
-    slack = ROUNDING * (exponents + 64 * (1 + sum(part.count for part in parts)) + 4 * found.tilt * epsilon)
-    finite = found.log_moment - found.tilt * epsilon + log(expected) + slack
-    return float(np.logaddexp(finite, log_infinite))
+
+    tilt: float
+    log_moment: float
+    log_infinite: float
+    loss_error: float
+    most: float
+    rounding: float
+    spacing: float
+    size: int
+    numbers: NDArray[np.int64]
+    powers: Complexes
+    errors: Floats
+
+    def log_delta(self, epsilon: float) -> float:
+        """Compute an upper bound on ln delta at epsilon."""
+        epsilon = max(0.0, epsilon - self.loss_error)
+        if self.most <= epsilon:
+            return self.log_infinite
+        weights = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
+        terms = self.powers * weights[:-1].conj()
+        # No frequency of a positive function is above its first.
+        expected = float(terms.real.sum() + np.abs(terms) @ self.errors) + 2 * exp(NEGLIGIBLE) * abs(weights[-1])
+        slack = self.rounding + 4 * ROUNDING * self.tilt * epsilon
+        return float(np.logaddexp(self.log_moment - self.tilt * epsilon + log(expected) + slack, self.log_infinite))
 
 
-def _expected_weight(parts: Sequence[Repeated], tilt: float, epsilon: float, size: int) -> float:
-    """Compute an upper bound on the expected periodic weight of the tilted sum."""
+def tilted_sum(dots: Dots, found: Tilted) -> TiltedSum:
+    """Compute the frequencies of a tilted composition. The work grows with `period` over the spacing."""
+    size = scipy.fft.next_fast_len(max(ceil(min(period(found) / dots.spacing, MAX_SIZE)), 64), real=True)
     logs, largest, errors = np.zeros(size // 2 + 1, dtype=complex), np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
-    for part in parts:
-        frequencies, error = _frequencies(part.dots, tilt, size)
+    weights, _ = _tilted_masses(dots, found.tilt)
+    reach = found.tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
+    for row, count in zip(weights, dots.counts, strict=True):
+        frequencies, error = _frequencies(row, dots.places, size)
+        error += ROUNDING * (64 + reach)
         absolute = np.abs(frequencies)
         with np.errstate(divide="ignore"):
-            logs += part.count * np.log(frequencies)
-            largest += part.count * np.log(absolute + error)
-        errors += part.count * error / np.maximum(absolute - error, error)
+            logs += count * np.log(frequencies)
+            largest += count * np.log(absolute + error)
+        errors += count * error / np.maximum(absolute - error, error)
     used = np.flatnonzero(largest > NEGLIGIBLE)
-    weights = _weight_frequencies(epsilon, parts[0].dots.spacing, tilt, size)
-    shares = np.full(logs.size, 2 / size)  # of the frequencies and of their conjugates
-    shares[0] = 1 / size
-    if size % 2 == 0:
-        shares[-1] = 1 / size
-    absolute = shares * np.abs(weights)
-    rounding = np.expm1(errors[used]) + ROUNDING * (16 + 4 * np.abs(logs[used]))
-    value = float(shares[used] @ (np.exp(logs[used]) * weights[used].conj()).real)
-    value += float((absolute[used] * np.exp(logs[used].real)) @ rounding)
-    return value + exp(NEGLIGIBLE) * float(absolute.sum())
+    shares = np.where((used == 0) | (2 * used == size), 1 / size, 2 / size)
+    repetitions = float(dots.counts.sum())
+    return TiltedSum(
+        tilt=found.tilt,
+        log_moment=found.log_moment,
+        log_infinite=log(dots.infinite) if dots.infinite else -inf,
+        loss_error=dots.loss_error,
+        most=dots.largest_loss,
+        rounding=ROUNDING * (repetitions * (reach + 64) + 64),
+        spacing=dots.spacing,
+        size=size,
+        numbers=np.append(used, 0),
+        powers=shares * np.exp(logs[used]),
+        errors=np.expm1(errors[used]) + ROUNDING * (16 + 4 * np.abs(logs[used])),
+    )
 
 
-def _frequencies(dots: Dots, tilt: float, size: int) -> tuple[Complexes, float]:
-    """Compute the discrete Fourier transform of a tilted loss, folded to a period, and a bound on its errors.
+def _frequencies(masses: Floats, places: NDArray[np.int64], size: int) -> tuple[Complexes, float]:
+    """Compute the discrete Fourier transform of masses of sum 1, folded to a period, and a bound on its errors.
 
-    The bound for the transform is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition),
-    Theorem 24.2, on the 2-norm, with a margin for other radices.
+    The bound is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition), Theorem 24.2, on
+    the 2-norm, with a margin for other radices.
     """
-    exponents = tilt * dots.losses
-    weights = dots.masses * np.exp(exponents - exponents.max())
-    folded = np.bincount(dots.places % size, weights / weights.sum(), minlength=size)
-    transform = 4 * ROUNDING * log2(size) * sqrt(size) * float(np.linalg.norm(folded))
-    return scipy.fft.rfft(folded), transform + ROUNDING * (64 + float(np.abs(exponents).max()))
+    folded = np.bincount(places % size, masses / masses.sum(), minlength=size)
+    return scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * float(np.linalg.norm(folded))
 
 
-def _weight_frequencies(epsilon: float, spacing: float, tilt: float, size: int) -> Complexes:
-    """Compute the discrete Fourier transform of the periodic weight: two geometric series, without cancellation."""
+def _weight_frequencies(epsilon: float, spacing: float, tilt: float, size: int, number: NDArray[np.int64]) -> Complexes:
+    """Compute some frequencies of the periodic weight: two geometric series, without cancellation."""
     first = ceil(epsilon / spacing)
     beyond = first * spacing - epsilon
-    number = np.arange(size // 2 + 1)
     angles = np.multiply(2 * pi / size, number, dtype=np.float64)
     turn: Complexes = np.exp(-1j * angles)
     numerator = -expm1(-beyond) - turn * exp(-tilt * spacing - beyond) * expm1(beyond - spacing)
     denominator = np.multiply(_one_minus(tilt * spacing, angles), _one_minus((tilt + 1) * spacing, angles))
-    phases = np.exp(-2j * pi / size * (number * first % size))
+    phases = np.exp(-2j * pi / size * (number * (first % size) % size))
     found: Complexes = exp(-tilt * beyond) * phases * numerator / denominator
     return found
 

@@ -7,7 +7,7 @@ is at most that of P from Q. The product of pairs dominates adaptive composition
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import exp, log, log1p
+from math import exp, expm1, log, log1p
 from typing import Final, Protocol, Self
 
 import numpy as np
@@ -91,6 +91,35 @@ class LaplacePair:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedRangePair:
+    """The pair that dominates a mechanism whose privacy loss has a range of at most epsilon; equal in both directions.
+
+    Such a mechanism is a post-processing of one with two losses t and t - epsilon, for some t in [0, epsilon] (Dong,
+    Durfee, Rogers 2020, arXiv 1909.13830, section 3). With E = e^epsilon, that one's hockey-stick divergence at e^l is
+    (E - e^t) (1 - e^(l - t)) / (E - 1), the most where e^t = sqrt(E e^l): (sqrt(E) - sqrt(e^l))^2 / (E - 1) for l in
+    [-epsilon, epsilon]. Its slopes are the tails.
+
+    Args:
+        epsilon: positive, in nats.
+    """
+
+    epsilon: float
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: Q is more than l with probability (e^((epsilon - l) / 2) - 1) / (e^epsilon - 1)."""
+        epsilon, at = self.epsilon, np.clip(losses, -self.epsilon, self.epsilon)
+        upper, lower = (epsilon - at) / 2, (epsilon + at) / 2
+        # All four divided by e^epsilon, so that none overflows.
+        whole = -expm1(-epsilon)
+        q_above = np.exp(-lower) * -np.expm1(-upper) / whole
+        p_above = -np.expm1(-upper) / whole
+        q_below = -np.expm1(-lower) / whole
+        p_below = np.exp(-upper) * -np.expm1(-lower) / whole
+        error = LOSS_ERROR * (float(np.abs(losses).max()) + epsilon)
+        return Tails(p_below, p_above, q_below, q_above, error)
+
+
+@dataclass(frozen=True, slots=True)
 class FinitePair:
     """Distributions with few outputs.
 
@@ -107,7 +136,8 @@ class FinitePair:
 
         Without others it dominates every mechanism of pure epsilon (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776).
         """
-        likely, unlikely = (1 - common) / (1 + exp(-epsilon)), (1 - common) / (1 + exp(epsilon))
+        likely = (1 - common) / (1 + exp(-epsilon))
+        unlikely = exp(-epsilon) * likely
         others = (common,) if common else ()
         return cls((unlikely, *others, likely), (likely, *others, unlikely))
 

@@ -5,12 +5,12 @@ from math import exp, inf, log, sqrt
 import mpmath
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as reference
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from app.accounting.formulas.analytic_gaussian import gaussian_delta
-from app.accounting.pld.pairs import FinitePair, GaussianPair, Pair, SampledPair
-from app.accounting.pld.plans import SPARE, largest_count, plan_log_delta
+from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
+from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
+from app.accounting.pld.plans import SPARE, largest_count, plan_delta, plan_epsilon, plan_log_delta
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 
@@ -37,6 +37,13 @@ def test_gaussian_noise_is_bounded_by_its_closed_form(noise: float, count: int, 
     epsilon=EPSILONS,
 )
 def test_randomized_response_is_bounded_by_its_binomial_sum(pure: float, count: int, epsilon: float) -> None:
+    exact, sooner = binomial_log_delta(pure, count, epsilon), binomial_log_delta(pure, count, 0.99 * epsilon)
+    assume(log(1e-15) < exact)
+    found = plan_log_delta({FinitePair.exchanged(pure): count}, epsilon, exp(exact))
+    assert exact <= found <= sooner + 0.1  # the lattice moves each loss a little
+
+
+def binomial_log_delta(pure: float, count: int, epsilon: float) -> float:
     with mpmath.workdps(40):
         likely = 1 / (1 + mpmath.exp(-mpmath.mpf(pure)))
         exact = mpmath.mpf(0)
@@ -45,10 +52,7 @@ def test_randomized_response_is_bounded_by_its_binomial_sum(pure: float, count: 
             if loss > epsilon:
                 chance = mpmath.binomial(count, larger) * likely**larger * (1 - likely) ** (count - larger)
                 exact += chance * -mpmath.expm1(epsilon - loss)
-        exact_log = float(mpmath.log(exact)) if exact else -inf
-    assume(log(1e-15) < exact_log)
-    found = plan_log_delta({FinitePair.exchanged(pure): count}, epsilon, exp(exact_log))
-    assert exact_log <= found <= exact_log + 0.25
+        return float(mpmath.log(exact)) if exact else -inf
 
 
 @given(
@@ -108,6 +112,7 @@ def test_nothing_fits_where_one_step_is_too_much() -> None:
     assert largest_count(both_ways(0.5, 0.3), 1.0, 1e-6) == 0
 
 
+@settings(max_examples=25)
 @given(
     q=st.floats(log(1e-3), log(0.5)).map(exp),
     z=st.floats(0.6, 5),
@@ -118,3 +123,38 @@ def test_a_larger_limit_admits_no_fewer(q: float, z: float, limits: list[tuple[f
     (small_epsilon, small_delta), larger = (tuple(map(choose, zip(*limits, strict=True))) for choose in (min, max))
     # Two lattices round differently: a share of 1e-2 of steps may lie between them.
     assert largest_count([pair], small_epsilon, small_delta) * 0.99 <= largest_count([pair], *larger) + 1
+
+
+@settings(max_examples=40)
+@given(
+    q=st.floats(log(1e-3), log(0.5)).map(exp),
+    z=st.floats(0.5, 5),
+    count=st.floats(log(10), log(1e4)).map(lambda x: int(exp(x))),
+    delta=st.floats(log(1e-10), log(1e-3)).map(exp),
+    removes=st.booleans(),
+)
+def test_delta_at_the_epsilon_found_is_the_one_asked_for(
+    q: float,
+    z: float,
+    count: int,
+    delta: float,
+    removes: bool,  # noqa: FBT001
+) -> None:
+    plan: dict[Pair, int] = {SampledPair(q, GaussianPair(z), removes): count}
+    epsilon = plan_epsilon(plan, delta)
+    assert plan_delta(plan, epsilon * 1.02) < delta
+    if epsilon:
+        assert plan_delta(plan, epsilon * 0.98) > delta
+
+
+def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
+    plan: dict[Pair, int] = {LaplacePair(1e-5): 1, LaplacePair(3.0): 1}
+    assert plan_epsilon(plan, 1e-6) == inf
+    assert plan_delta(plan, 1.0) == 1
+
+
+def test_gaussian_noise_alone_has_its_closed_form() -> None:
+    plan: dict[Pair, int] = {GaussianPair(20.0): 50, GaussianPair(30.0): 4}
+    mu = sqrt(50 / 400 + 4 / 900)
+    assert plan_epsilon(plan, 1e-6) == gaussian_epsilon(mu, 1e-6)
+    assert plan_delta(plan, 1.5) == gaussian_delta(mu, 1.5)

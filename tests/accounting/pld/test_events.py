@@ -1,0 +1,193 @@
+"""Epsilon of events by their privacy loss distributions, against dp_accounting, closed forms and pure epsilons."""
+
+from math import expm1, log1p, sqrt
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as reference
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    AdaptiveClipping,
+    Composed,
+    Decay,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    GroupPrivacy,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    RandomizedResponse,
+    RepeatAndSelect,
+    SampledWithoutReplacement,
+    SelfComposed,
+    TreeAggregation,
+    Zcdp,
+)
+from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
+from app.accounting.pld.accountant import pld_delta, pld_epsilon
+from app.accounting.pld.events import MAX_PAIRS, composed
+
+ADD, REPLACE, SPECIAL = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE,
+    NeighboringRelation.REPLACE_ONE,
+    NeighboringRelation.REPLACE_SPECIAL,
+)
+INTERVAL = 1e-3
+
+
+def sampled(z: float, q: float, count: int) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_gaussian_mechanism(
+            z, sampling_prob=q, value_discretization_interval=INTERVAL, pessimistic_estimate=pessimistic
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
+def laplace(scale: float, q: float, count: int) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_laplace_mechanism(
+            scale, sampling_prob=q, value_discretization_interval=INTERVAL, pessimistic_estimate=pessimistic
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
+def pure(epsilon: float, count: int) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_privacy_parameters(
+            reference.common.DifferentialPrivacyParameters(epsilon, 0.0),
+            value_discretization_interval=INTERVAL,
+        ).self_compose(count)
+    ]
+
+
+COMPARED: dict[str, tuple[dict[DpEvent, int], NeighboringRelation, list[PrivacyLossDistribution]]] = {
+    "dp-sgd": ({PoissonSampled(0.01, Gaussian(1.0)): 500}, ADD, sampled(1.0, 0.01, 500)),
+    "dp-sgd, empty records": ({PoissonSampled(0.01, Gaussian(1.0)): 500}, SPECIAL, sampled(1.0, 0.01, 500)),
+    "adaptive clipping": (
+        {PoissonSampled(0.01, AdaptiveClipping(gradient_noise_multiplier=1.1, count_noise_stddev=12.8)): 300},
+        ADD,
+        sampled((1.1**-2 + 25.6**-2) ** -0.5, 0.01, 300),
+    ),
+    "two releases of a sample": (
+        {PoissonSampled(0.05, Composed((Gaussian(4.0), Gaussian(4.0)))): 100},
+        ADD,
+        sampled(4 / sqrt(2), 0.05, 100),
+    ),
+    "group": ({GroupPrivacy(2, PoissonSampled(0.05, Gaussian(4.0))): 100}, ADD, sampled(2.0, 1 - 0.95**2, 100)),
+    "laplace": ({Laplace(20.0): 100}, ADD, laplace(20.0, 1.0, 100)),
+    "laplace, replaced": ({Laplace(40.0): 100}, REPLACE, laplace(20.0, 1.0, 100)),
+    "sampled laplace": ({PoissonSampled(0.01, Laplace(1.0)): 1000}, ADD, laplace(1.0, 0.01, 1000)),
+    "guarantees": ({EpsilonDelta(0.1, 0.0): 100}, ADD, pure(0.1, 100)),
+    "composed": (
+        {Composed((PoissonSampled(0.01, Gaussian(1.0)), SelfComposed(Laplace(30.0), 2))): 100},
+        ADD,
+        [one.compose(two) for one, two in zip(sampled(1.0, 0.01, 100), laplace(30.0, 1.0, 200), strict=True)],
+    ),
+    "decay": (
+        {Decay("time", 0.5, 3, PoissonSampled(0.1, Gaussian(2.0))): 20},
+        ADD,
+        [
+            one.compose(two).compose(three)
+            for one, two, three in zip(
+                sampled(2.0, 0.1, 20), sampled(2 / 1.5, 0.1, 20), sampled(1.0, 0.1, 20), strict=True
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("events", "relation", "bounds"), COMPARED.values(), ids=COMPARED)
+def test_epsilon_is_about_that_of_dp_accounting(
+    events: dict[DpEvent, int], relation: NeighboringRelation, bounds: list[PrivacyLossDistribution]
+) -> None:
+    for delta in (1e-9, 1e-5):
+        most, least = bounds[0].get_epsilon_for_delta(delta), bounds[-1].get_epsilon_for_delta(delta)
+        found = pld_epsilon(events, relation, delta)
+        assert least * 0.999 <= found <= most * 1.002
+        assert pld_delta(events, relation, found) == pytest.approx(delta, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("events", "relation", "mu"),
+    [
+        ({Gaussian(5.0): 3}, ADD, sqrt(3) / 5),
+        ({Gaussian(5.0): 3}, REPLACE, 2 * sqrt(3) / 5),
+        ({Gaussian(5.0): 1, PoissonSampled(1.0, Gaussian(5.0)): 2}, ADD, sqrt(3) / 5),
+        ({SampledWithoutReplacement(10, 10, Gaussian(5.0)): 3}, REPLACE, 2 * sqrt(3) / 5),
+        ({TreeAggregation(20.0, (100, 50)): 5}, SPECIAL, sqrt(5 * 7) / 20),
+        ({Decay("step", 0.5, 2, Gaussian(8.0)): 3}, ADD, sqrt(3 * (1 / 64 + 1 / 16))),
+    ],
+)
+def test_gaussian_noise_has_its_closed_form(
+    events: dict[DpEvent, int], relation: NeighboringRelation, mu: float
+) -> None:
+    assert pld_epsilon(events, relation, 1e-6) == pytest.approx(gaussian_epsilon(mu, 1e-6), rel=1e-12)
+
+
+@pytest.mark.parametrize("relation", [REPLACE, SPECIAL])
+def test_randomized_response_is_that_of_dp_accounting(relation: NeighboringRelation) -> None:
+    found = pld_epsilon({RandomizedResponse(0.9, 10): 10}, relation, 1e-5)
+    known = reference.from_randomized_response(0.9, 10, value_discretization_interval=INTERVAL).self_compose(10)
+    if relation is REPLACE:
+        assert found == pytest.approx(known.get_epsilon_for_delta(1e-5), rel=2e-3)
+    else:
+        assert found < known.get_epsilon_for_delta(1e-5)
+    assert pld_epsilon({RandomizedResponse(1.0, 10): 10}, relation, 1e-5) == 0
+
+
+def test_a_pure_guarantee_is_never_exceeded() -> None:
+    assert pld_epsilon({Laplace(1.0): 1}, ADD, 1e-12) <= 1
+    assert pld_epsilon({EpsilonDelta(0.7, 1e-8): 2}, ADD, 1e-12) <= 1.4
+    assert pld_delta({Laplace(1.0): 1}, ADD, 1.0) == 0
+    assert (
+        pld_epsilon({PoissonSampled(0.1, EpsilonDelta(0.7, 1e-8)): 1}, ADD, 1e-30) <= log1p(0.1 * expm1(0.7)) * 1.000001
+    )
+
+
+def test_a_bounded_range_lies_between_two_losses_and_a_pure_guarantee() -> None:
+    found = pld_epsilon({Exponential(0.1): 100}, ADD, 1e-5)
+    assert 1.968 < found < pld_epsilon({EpsilonDelta(0.1, 0.0): 100}, ADD, 1e-5)
+    taken = pld_epsilon({PoissonSampled(0.2, Exponential(0.5)): 100}, ADD, 1e-5)
+    assert taken < pld_epsilon({PoissonSampled(0.2, EpsilonDelta(0.5, 0.0)): 100}, ADD, 1e-5)
+
+
+def test_many_noises_become_fewer_with_less_noise() -> None:
+    def schedule(steps: int) -> dict[DpEvent, int]:
+        return {Decay("time", 0.02 / steps, steps, PoissonSampled(0.05, Gaussian(4.0))): 1}
+
+    assert len(composed(schedule(3000), ADD).removal) == MAX_PAIRS
+    most = pld_epsilon({PoissonSampled(0.05, Gaussian(4 / 1.02)): 3000}, ADD, 1e-5)
+    least = pld_epsilon({PoissonSampled(0.05, Gaussian(4.0)): 3000}, ADD, 1e-5)
+    assert least < pld_epsilon(schedule(3000), ADD, 1e-5) < most
+
+
+@pytest.mark.parametrize(
+    ("event", "relation"),
+    [
+        (DiscreteGaussian(4.0), ADD),
+        (Zcdp(0.1), ADD),
+        (RepeatAndSelect(Gaussian(4.0), 10, 1.0), ADD),
+        (SampledWithoutReplacement(100, 10, Gaussian(4.0)), REPLACE),
+        (PoissonSampled(0.1, DiscreteGaussian(4.0)), ADD),
+        (PoissonSampled(0.1, RandomizedResponse(0.5, 4)), REPLACE),
+        (PoissonSampled(0.1, Gaussian(4.0)), REPLACE),
+        (TreeAggregation(20.0, (100,)), ADD),
+        (RandomizedResponse(0.5, 4), ADD),
+        (EpsilonDelta(600.0, 0.0), ADD),
+    ],
+)
+def test_events_without_a_proven_pair_are_refused(event: DpEvent, relation: NeighboringRelation) -> None:
+    with pytest.raises(UnsupportedEventError):
+        pld_epsilon({event: 1}, relation, 1e-5)
+
+
+def test_too_many_different_mechanisms_are_refused() -> None:
+    events: dict[DpEvent, int] = {Laplace(10.0 + place): 1 for place in range(2 * MAX_PAIRS + 1)}
+    with pytest.raises(UnsupportedEventError, match="different mechanisms"):
+        pld_epsilon(events, ADD, 1e-5)
