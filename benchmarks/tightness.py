@@ -1,8 +1,8 @@
 """Tightness of epsilon: `python -m benchmarks.tightness` (about a minute).
 
-Every plan is read in five ways at delta 1e-5: exactly, or by dp_accounting's privacy loss distributions (PLD), rounded
-down and up; by our curve over the whole grid with the improved conversion; by dp_accounting's Rényi accountant at its
-own orders; by our curve with the classic conversion. With `--write` the table goes into
+Every plan is read in six ways at delta 1e-5: exactly, or by dp_accounting's privacy loss distributions (PLD), rounded
+down and up; by our PLD; by our curve over the whole grid with the improved conversion; by dp_accounting's Rényi
+accountant at its own orders; by our curve with the classic conversion. With `--write` the table goes into
 docs/explanation/accounting.md and the plot into docs/images.
 """
 
@@ -21,9 +21,11 @@ from dp_accounting.privacy_accountant import NeighboringRelation as TheirRelatio
 from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
 
-from app.accounting.conversion import epsilon_of_curve
+from app.accounting.conversion import epsilon_of_curve, remaining_delta
 from app.accounting.curves import GRID_VERSION, orders
+from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.rdp import event_curve
 from benchmarks.tightness_plans import DELTA, EPOCHS, MNIST, MNIST_STEPS, Plan, epsilon, gaussian_loss, plans
 
@@ -31,7 +33,7 @@ DOCUMENT: Final = Path(__file__).parents[1] / "docs" / "explanation" / "accounti
 PLOT: Final = DOCUMENT.parents[1] / "images" / "tightness.svg"
 BEGIN: Final = "<!-- tightness: begin, written by benchmarks/tightness.py -->"
 END: Final = "<!-- tightness: end -->"
-HEADER: Final = ("plan", "exact, or PLD", "ours", "ours / PLD", "dp_accounting RDP", "classic")
+HEADER: Final = ("plan", "exact, or PLD", "our PLD", "our RDP", "our RDP / PLD", "dp_accounting RDP", "classic")
 
 STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "tightness",  # the same picture gives the same bytes
@@ -53,13 +55,15 @@ class Row:
     Args:
         low: exact, or a lower bound.
         high: exact, or an upper bound; None if only Rényi bounds are known.
-        ours: by this service.
+        pld: by our privacy loss distributions; None if no pair is proven to dominate an event.
+        ours: by our curve.
         other: by dp_accounting's Rényi accountant; None if it lacks the mechanism.
         classic: by our curve with the classic conversion.
     """
 
     low: float
     high: float | None
+    pld: float | None
     ours: float
     other: float | None
     classic: float
@@ -73,7 +77,8 @@ class Row:
             high = f"{self.high:.4g}"
             exact, ratio = low if low == high else f"{low} to {high}", f"{self.ours / self.high:.3f}"
         other = "none" if self.other is None else f"{self.other:.4g}"
-        return [exact, f"{self.ours:.4g}", ratio, other, f"{self.classic:.4g}"]
+        pld = "none" if self.pld is None else f"{self.pld:.4g}"
+        return [exact, pld, f"{self.ours:.4g}", ratio, other, f"{self.classic:.4g}"]
 
 
 def read(plan: Plan) -> Row:
@@ -82,10 +87,19 @@ def read(plan: Plan) -> Row:
     return Row(
         low=plan.low(),
         high=None if plan.high is None else plan.high(),
+        pld=our_pld(plan, remaining_delta(DELTA, curve.delta)),
         ours=epsilon_of_curve(grid, curve, DELTA).epsilon,
         other=None if plan.other is None else their_epsilon(plan.other, plan.relation),
         classic=epsilon_of_curve(grid, curve, DELTA, "classic").epsilon,
     )
+
+
+def our_pld(plan: Plan, delta: float) -> float | None:
+    """Compute the epsilon by our privacy loss distributions."""
+    try:
+        return pld_epsilon({plan.event: 1}, plan.relation, delta)
+    except UnsupportedEventError:
+        return None
 
 
 def their_epsilon(event: theirs.DpEvent, relation: NeighboringRelation) -> float:

@@ -33,6 +33,7 @@ MOST_ACCOUNTS: Final = 12
 ACCOUNTANTS: Final = {
     "adaptive": "Ledger filter (adaptive)",
     "rdp": "RDP, declared",
+    "pld": "PLD, declared",
     "rdp_classic": "RDP, older conversion",
     "zcdp": "zCDP",
     "analytic_gaussian": "Analytic Gaussian",

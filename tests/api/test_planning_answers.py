@@ -37,13 +37,14 @@ def goal(kind: FilterKind = FilterKind.DECLARED, other_events: tuple[StepEvent, 
 
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(shared: SeededLedger) -> None:
     sampled = ask(shared, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
-    assert [item["name"] for item in sampled["accountants"]] == ["rdp", "adaptive", "rdp_classic"]
+    assert [item["name"] for item in sampled["accountants"]] == ["rdp", "pld", "adaptive", "rdp_classic"]
     answer = ask(shared, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
-    assert list(found) == ["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+    assert list(found) == ["rdp", "pld", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
     assert found["rdp"]["epsilon"] == answer["epsilon"]
     assert found["zcdp"]["epsilon"] == pytest.approx(3.234854, abs=1e-6)
     assert found["analytic_gaussian"]["epsilon"] == pytest.approx(2.594383, abs=1e-6)
+    assert found["pld"]["epsilon"] == pytest.approx(found["analytic_gaussian"]["epsilon"], rel=1e-9)
     assert found["zcdp"]["optimal_order"] is None
     assert all(item["note"] and item["epsilon"] > 0 for item in answer["accountants"])
 
@@ -53,6 +54,7 @@ def test_an_accountant_that_proves_nothing_answers_infinity(shared: SeededLedger
     answer = ask(shared, "epsilon", {"events": [loud], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
     assert found["rdp"]["epsilon"] == "Infinity"
+    assert found["pld"]["epsilon"] > 1e14
     assert found["zcdp"]["epsilon"] > 1e14
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.accounting.events import (
     Composed,
     Decay,
+    DiscreteGaussian,
     DpEvent,
     EpsilonDelta,
     Gaussian,
@@ -17,6 +18,7 @@ from app.accounting.events import (
     SelfComposed,
 )
 from app.accounting.rdp import event_curve
+from app.accounting.work import bounded
 from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit
@@ -162,11 +164,34 @@ def test_the_other_accountants_are_shown_where_they_apply() -> None:
     def names(event: DpEvent) -> list[str]:
         return [reading.name for reading in plan_epsilon((StepEvent(event, 3),), 1e-5, SETTING).accountants]
 
-    assert names(STEP) == ["rdp", "adaptive", "rdp_classic"]
-    assert names(Gaussian(5.0)) == ["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
-    assert names(EpsilonDelta(0.1)) == ["rdp", "adaptive", "rdp_classic", "zcdp"]
-    assert names(EpsilonDelta(0.1, 1e-6)) == ["rdp", "adaptive", "rdp_classic"]
-    assert names(Composed((Gaussian(5.0), STEP))) == ["rdp", "adaptive", "rdp_classic"]
+    sampled = ["rdp", "pld", "adaptive", "rdp_classic"]
+    assert names(STEP) == names(EpsilonDelta(0.1, 1e-6)) == names(Composed((Gaussian(5.0), STEP))) == sampled
+    assert names(Gaussian(5.0)) == [*sampled, "zcdp", "analytic_gaussian"]
+    assert names(EpsilonDelta(0.1)) == [*sampled, "zcdp"]
+    assert names(DiscreteGaussian(5.0)) == ["rdp", "adaptive", "rdp_classic", "zcdp"]  # no pair is proven for it
+
+
+def test_privacy_loss_distributions_leave_out_own_deltas() -> None:
+    def reading(delta: float) -> float:
+        plan = (StepEvent(EpsilonDelta(0.1, 1e-6), 3), StepEvent(Gaussian(5.0), 4))
+        return {each.name: each.value for each in plan_epsilon(plan, delta, SETTING).accountants}["pld"]
+
+    plan = (StepEvent(EpsilonDelta(0.1), 3), StepEvent(Gaussian(5.0), 4))
+    without = {each.name: each.value for each in plan_epsilon(plan, 7e-6, SETTING).accountants}["pld"]
+    assert reading(1e-5) == pytest.approx(without, rel=1e-6)
+    assert reading(3e-6) == inf
+    guarantees = (StepEvent(EpsilonDelta(0.1, 1e-6), 3),)
+    by_delta = {each.name: each.value for each in plan_delta(guarantees, 0.31, SETTING).accountants}
+    assert by_delta["pld"] == pytest.approx(3e-6, rel=1e-9)
+
+
+def test_privacy_loss_distributions_are_not_read_where_they_take_too_long() -> None:
+    schedule = Decay("time", 0.001, 900, PoissonSampled(0.01, Gaussian(2.0)))
+    with bounded():
+        readings = plan_epsilon((StepEvent(schedule, 1),), 1e-5, SETTING).accountants
+    assert [each.name for each in readings] == ["rdp", "adaptive", "rdp_classic"]
+    names = [each.name for each in plan_epsilon((StepEvent(schedule, 1),), 1e-5, SETTING).accountants]
+    assert names == ["rdp", "pld", "adaptive", "rdp_classic"]
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])

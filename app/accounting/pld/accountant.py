@@ -1,11 +1,18 @@
 """Epsilon and delta of events that were fixed in advance, by their privacy loss distributions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from app.accounting.base_rdp import worst_loss
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.events import composed
+from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import plan_delta, plan_epsilon
+from app.accounting.work import spend
+
+WORK: Final = 60_000
+WORK_OF_PAIR: Final = 2_500
+"""Upper bounds in microseconds, as in `app.accounting.work`, for one direction of neighbours."""
 
 
 def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, delta: float) -> float:
@@ -18,15 +25,22 @@ def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, de
 
     Raises:
         UnsupportedEventError: no pair of distributions is proven to dominate an event.
+        PlanTooExpensiveError: it would take more work than the request may take.
     """
     pure = sum(count * worst_loss(event, relation) for event, count in events.items())
-    found = max((plan_epsilon(pairs, delta) if pairs else 0.0 for pairs in composed(events, relation)), default=0.0)
-    return min(found, pure)
+    return min(pure, _worst(events, relation, lambda pairs: plan_epsilon(pairs, delta)))
 
 
 def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsilon: float) -> float:
     """Compute a delta of events with counts at epsilon, without their own deltas; raises as `pld_epsilon` does."""
     pure = sum(count * worst_loss(event, relation) for event, count in events.items())
-    if pure <= epsilon:
-        return 0.0
-    return max((plan_delta(pairs, epsilon) if pairs else 0.0 for pairs in composed(events, relation)), default=0.0)
+    return 0.0 if pure <= epsilon else _worst(events, relation, lambda pairs: plan_delta(pairs, epsilon))
+
+
+def _worst(
+    events: Mapping[DpEvent, int], relation: NeighboringRelation, found: Callable[[Mapping[Pair, int]], float]
+) -> float:
+    """Take the larger of what is found in both directions; 0 where nothing is lost."""
+    directions = [pairs for pairs in composed(events, relation) if pairs]
+    spend(sum(WORK + WORK_OF_PAIR * len(pairs) for pairs in directions))
+    return max(map(found, directions), default=0.0)

@@ -108,7 +108,7 @@ class TiltedSum:
         size: number of places in a period.
         numbers: (n + 1,) numbers of its frequencies that are not negligible, and 0.
         powers: (n,) their values, each as often as it and its conjugate are in the sum, over `size`.
-        errors: (n,) bounds on their relative errors.
+        errors: (n,) bounds on their errors, and on those of their products with numbers of size 1.
     """
 
     tilt: float
@@ -125,13 +125,14 @@ class TiltedSum:
 
     def log_delta(self, epsilon: float) -> float:
         """Compute an upper bound on ln delta at epsilon."""
-        epsilon = max(0.0, epsilon - self.loss_error)
+        epsilon = max(0.0, epsilon * (1 - 4 * ROUNDING) - self.loss_error)
         if self.most <= epsilon:
             return self.log_infinite
-        weights = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
-        terms = self.powers * weights[:-1].conj()
+        weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
+        terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
-        expected = float(terms.real.sum() + np.abs(terms) @ self.errors) + 2 * exp(NEGLIGIBLE) * abs(weights[-1])
+        expected = float(terms.sum() + self.errors @ sizes[:-1]) + 2 * exp(NEGLIGIBLE) * sizes[-1]
+        assert expected > 0, "it bounds a positive number"
         slack = self.rounding + 4 * ROUNDING * self.tilt * epsilon
         return float(np.logaddexp(self.log_moment - self.tilt * epsilon + log(expected) + slack, self.log_infinite))
 
@@ -139,7 +140,7 @@ class TiltedSum:
 def tilted_sum(dots: Dots, found: Tilted) -> TiltedSum:
     """Compute the frequencies of a tilted composition. The work grows with `period` over the spacing."""
     size = scipy.fft.next_fast_len(max(ceil(min(period(found) / dots.spacing, MAX_SIZE)), 64), real=True)
-    logs, largest, errors = np.zeros(size // 2 + 1, dtype=complex), np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
+    logs, largest, growth = np.zeros(size // 2 + 1, dtype=complex), np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
     weights, _ = _tilted_masses(dots, found.tilt)
     reach = found.tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
     for row, count in zip(weights, dots.counts, strict=True):
@@ -149,9 +150,13 @@ def tilted_sum(dots: Dots, found: Tilted) -> TiltedSum:
         with np.errstate(divide="ignore"):
             logs += count * np.log(frequencies)
             largest += count * np.log(absolute + error)
-        errors += count * error / np.maximum(absolute - error, error)
+            growth += count * np.log1p(error / absolute)
     used = np.flatnonzero(largest > NEGLIGIBLE)
     shares = np.where((used == 0) | (2 * used == size), 1 / size, 2 / size)
+    powers = shares * np.exp(logs[used])
+    # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e
+    errors = shares * np.exp(largest[used]) * -np.expm1(-growth[used])
+    errors += ROUNDING * (64 + 4 * np.abs(logs[used])) * (np.abs(powers) + errors)
     repetitions = float(dots.counts.sum())
     return TiltedSum(
         tilt=found.tilt,
@@ -163,8 +168,8 @@ def tilted_sum(dots: Dots, found: Tilted) -> TiltedSum:
         spacing=dots.spacing,
         size=size,
         numbers=np.append(used, 0),
-        powers=shares * np.exp(logs[used]),
-        errors=np.expm1(errors[used]) + ROUNDING * (16 + 4 * np.abs(logs[used])),
+        powers=powers,
+        errors=errors,
     )
 
 
@@ -178,17 +183,19 @@ def _frequencies(masses: Floats, places: NDArray[np.int64], size: int) -> tuple[
     return scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * float(np.linalg.norm(folded))
 
 
-def _weight_frequencies(epsilon: float, spacing: float, tilt: float, size: int, number: NDArray[np.int64]) -> Complexes:
-    """Compute some frequencies of the periodic weight: two geometric series, without cancellation."""
+def _weight_frequencies(
+    epsilon: float, spacing: float, tilt: float, size: int, number: NDArray[np.int64]
+) -> tuple[Complexes, Floats]:
+    """Compute some frequencies of the periodic weight: two geometric series. Their sizes bound errors, too."""
     first = ceil(epsilon / spacing)
-    beyond = first * spacing - epsilon
+    beyond = min(max(first * spacing - epsilon, 0.0), spacing)
     angles = np.multiply(2 * pi / size, number, dtype=np.float64)
     turn: Complexes = np.exp(-1j * angles)
-    numerator = -expm1(-beyond) - turn * exp(-tilt * spacing - beyond) * expm1(beyond - spacing)
-    denominator = np.multiply(_one_minus(tilt * spacing, angles), _one_minus((tilt + 1) * spacing, angles))
+    now, then = -expm1(-beyond), -exp(-tilt * spacing - beyond) * expm1(beyond - spacing)
+    divisor = np.multiply(_one_minus(tilt * spacing, angles), _one_minus((tilt + 1) * spacing, angles))
+    factor = exp(-tilt * beyond) / divisor
     phases = np.exp(-2j * pi / size * (number * (first % size) % size))
-    found: Complexes = exp(-tilt * beyond) * phases * numerator / denominator
-    return found
+    return phases * (now + turn * then) * factor, (now + then) * np.abs(factor)
 
 
 def _one_minus(decay: float, angles: Floats) -> Complexes:

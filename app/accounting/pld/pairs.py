@@ -20,7 +20,13 @@ TAIL_ERROR: Final = 2.0**-42
 mixture adds two roundings."""
 
 LOSS_ERROR: Final = 2.0**-48
-"""Error allowed for a loss at which tails are computed, relative to the numbers on the way: 16 roundings."""
+"""Error allowed for a loss at which tails are computed, relative to the numbers on the way: 32 roundings, which include
+those of the pair's parameters and of the loss itself."""
+
+
+HALF: Final = 0.5
+TINY: Final = 1e-300
+"""Probabilities below it are rounded up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,7 @@ class FinitePair:
         steps = np.log(np.array(self.p) / np.array(self.q))
         at = np.searchsorted(steps, losses, side="right")
         (p_below, p_above), (q_below, q_above) = _sums(self.p), _sums(self.q)
-        error = LOSS_ERROR * (float(np.abs(losses).max()) + float(np.abs(steps).max()))
+        error = LOSS_ERROR * (1 + float(np.abs(losses).max()) + float(np.abs(steps).max()))
         return Tails(p_below[at], p_above[at], q_below[at], q_above[at], error)
 
 
@@ -184,8 +190,10 @@ class SampledPair:
         """Compute the pair's tails where the mixture has these losses."""
         q = self.sampling_probability
         inside = losses > log1p(-q)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            near = np.log((np.expm1(losses) + q) / q)
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Neither cancels: 1 - q is exact from one half on.
+            taken = np.exp(losses) - (1 - q) if q >= HALF else np.expm1(losses) + q
+            near = np.log(np.maximum(taken, TINY) / q)
             far = losses + np.log1p(-(1 - q) * np.exp(-losses)) - log(q)
         own = np.where(losses > 1, far, near)[inside]
         found = self.pair.tails(own)

@@ -9,7 +9,7 @@ from app.accounting.calibration.monotone_search import root, smallest_fitting
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld.composition import MAX_SIZE, TiltedSum, period, saddle, tilted_sum
 from app.accounting.pld.dots import Spread, connect_the_dots, lattice, spread
-from app.accounting.pld.pairs import GaussianPair, Pair
+from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
 
 PRECISION: Final = 2e-4
 """Share of ln delta by which the spacing of the lattice may change it, about."""
@@ -95,7 +95,8 @@ def _gaussian_distance(plan: Mapping[Pair, int]) -> float | None:
     """Compute the distance in standard deviations of a plan of Gaussians, which has a closed form; None for others."""
     if not all(isinstance(pair, GaussianPair) for pair in plan):
         return None
-    return sqrt(sum(count / pair.noise_multiplier**2 for pair, count in plan.items() if isinstance(pair, GaussianPair)))
+    squares = sum(count / pair.noise_multiplier**2 for pair, count in plan.items() if isinstance(pair, GaussianPair))
+    return sqrt(squares) * (1 + LOSS_ERROR)
 
 
 def _spreads(plan: Mapping[Pair, int], delta: float) -> dict[Pair, Spread]:

@@ -7,7 +7,7 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
-from app.service.planning.costs import ADAPTIVE, CLASSIC, RDP
+from app.service.planning.costs import ADAPTIVE, CLASSIC, PLD, RDP
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
@@ -15,6 +15,7 @@ EPSILON_EXAMPLE: dict[str, Any] = {
     "optimal_order": 5.9665,
     "accountants": [
         {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
+        {"name": "pld", "epsilon": 3.5284, "optimal_order": None, "note": PLD},
         {"name": "adaptive", "epsilon": 3.85522, "optimal_order": None, "note": ADAPTIVE},
         {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
     ],
@@ -26,6 +27,7 @@ DELTA_EXAMPLE: dict[str, Any] = {
     "optimal_order": 6.1594,
     "accountants": [
         {"name": "rdp", "delta": 4.6147e-6, "optimal_order": 6.1594, "note": RDP},
+        {"name": "pld", "delta": 8.991e-7, "optimal_order": None, "note": PLD},
         {"name": "rdp_classic", "delta": 6.9402e-5, "optimal_order": 5.9665, "note": CLASSIC},
     ],
     "warnings": [],
@@ -91,7 +93,9 @@ _BEST_ORDER = (
 )
 _ALL_METHODS = "The plan by all applicable accounting methods, for comparison with other tools."
 
-AccountantName = TypeAliasType("AccountantName", Literal["rdp", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"])
+AccountantName = TypeAliasType(
+    "AccountantName", Literal["rdp", "pld", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+)
 
 
 class AccountantEpsilon(Output):

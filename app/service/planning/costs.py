@@ -4,14 +4,24 @@ A plan is fixed in advance and has at least one event. UnsupportedEventError: an
 relation.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from app.accounting.conversion import TrajectoryPoint, delta_of_curve, epsilon_of_curve, epsilon_trajectory
+from app.accounting.conversion import (
+    TrajectoryPoint,
+    delta_of_curve,
+    epsilon_of_curve,
+    epsilon_trajectory,
+    remaining_delta,
+)
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
+from app.accounting.events import DpEvent
 from app.accounting.formulas.mechanisms import bound_of_tail, epsilon_of_laplace, laplace_rdp, scale_of_tail
+from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
@@ -24,6 +34,9 @@ POINT: Final = 120
 
 RDP = (
     "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a declared filter counts."
+)
+PLD = (
+    "Privacy loss distributions, rounded up (Doroshenko et al. 2022): usually the smallest, for plans fixed in advance."
 )
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
@@ -108,8 +121,10 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
     found, warnings = setting.epsilon(steps, total, delta)
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     order = None if found.epsilon == inf else found.order
+    left = remaining_delta(delta, total.delta)
     accountants = (
         AccountantReading("rdp", found.epsilon, order, RDP),
+        *_by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf),
         AccountantReading("adaptive", smallest_adaptive_limit(total, delta, found.epsilon), None, ADAPTIVE),
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
@@ -125,6 +140,9 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     order = found.order if found.delta < 1 else None
     accountants = (
         AccountantReading("rdp", found.delta, order, RDP),
+        *_by_loss_distributions(
+            steps, lambda events: min(1.0, pld_delta(events, setting.relation, epsilon) + total.delta_value())
+        ),
         AccountantReading("rdp_classic", classic.delta, classic.order if classic.delta < 1 else None, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.delta(epsilon), lambda plan: plan.exact_delta(epsilon)),
     )
@@ -181,6 +199,19 @@ def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> Lap
         optimal_order=order,
         warnings=tuple(about_size(min(basic, inf if by_rdp is None else by_rdp))),
     )
+
+
+def _by_loss_distributions(
+    steps: tuple[StepEvent, ...], found: Callable[[Counter[DpEvent]], float]
+) -> list[AccountantReading]:
+    """Compute the reading by privacy loss distributions; none where they are unknown or take too long."""
+    events = Counter[DpEvent]()
+    for step in steps:
+        events[step.event] += step.count
+    try:
+        return [AccountantReading("pld", found(events), None, PLD)]
+    except (UnsupportedEventError, PlanTooExpensiveError):
+        return []
 
 
 def _unsampled(
