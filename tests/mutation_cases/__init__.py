@@ -1,6 +1,7 @@
 """The mutations that `make mutations` tries: a line of the code, and what stands there instead."""
 
 from tests.mutation_cases import (
+    accounting,
     authentication,
     charging,
     client,
@@ -13,6 +14,7 @@ from tests.mutation_cases import (
 from tests.mutation_cases.case import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
+    *accounting.CASES,
     *authentication.CASES,
     *charging.CASES,
     *client.CASES,

@@ -1,6 +1,6 @@
 """Epsilon of events by their privacy loss distributions, against dp_accounting, closed forms and pure epsilons."""
 
-from math import expm1, log1p, sqrt
+from math import comb, exp, expm1, log1p, sqrt
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as reference
@@ -165,6 +165,26 @@ def test_many_noises_become_fewer_with_less_noise() -> None:
     most = pld_epsilon({PoissonSampled(0.05, Gaussian(4 / 1.02)): 3000}, ADD, 1e-5)
     least = pld_epsilon({PoissonSampled(0.05, Gaussian(4.0)): 3000}, ADD, 1e-5)
     assert least < pld_epsilon(schedule(3000), ADD, 1e-5) < most
+
+
+def test_many_noises_cost_little_more_as_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule: dict[DpEvent, int] = {Decay("time", 0.005, 200, PoissonSampled(0.05, Gaussian(4.0))): 1}
+    found = pld_epsilon(schedule, ADD, 1e-5)
+    monkeypatch.setattr("app.accounting.pld.events.MAX_PAIRS", 1000)
+    each = pld_epsilon(schedule, ADD, 1e-5)
+    assert len(composed(schedule, ADD).removal) == 200
+    assert each < found < 1.01 * each
+
+
+def test_the_worse_direction_counts() -> None:
+    # One record answers "a" with 0.625, an empty one with 0.25; adding it loses more.
+    def delta(p: float, q: float) -> float:
+        chances = [(comb(6, n) * p**n * (1 - p) ** (6 - n), comb(6, n) * q**n * (1 - q) ** (6 - n)) for n in range(7)]
+        return sum(max(0.0, one - exp(0.5) * other) for one, other in chances)
+
+    removed, added = delta(0.625, 0.25), delta(0.25, 0.625)
+    assert 1.02 * removed < added
+    assert added <= pld_delta({RandomizedResponse(0.5, 4): 6}, SPECIAL, 0.5) < 1.01 * added
 
 
 @pytest.mark.parametrize(

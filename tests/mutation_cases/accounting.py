@@ -1,0 +1,116 @@
+"""Rules of privacy loss distributions."""
+
+from tests.mutation_cases.case import Mutation
+
+EVENTS = "tests/accounting/pld/test_events.py"
+PAIRS = "tests/accounting/pld/test_pairs.py"
+PLANS = "tests/accounting/pld/test_plans.py"
+PLANNING = "tests/service/test_planning.py"
+
+CASES = (
+    Mutation(
+        "the mass of a cell goes to its lower end",
+        "app/accounting/pld/dots.py",
+        "    masses[1:] += upper\n    masses[:-1] += p - upper\n",
+        "    masses[:-1] += p\n",
+        (PAIRS, PLANS),
+    ),
+    Mutation(
+        "Q's mass does not divide a cell's",
+        "app/accounting/pld/dots.py",
+        "    upper = np.clip(upper / -np.expm1(losses[:-1] - losses[1:]), 0, p)\n",
+        "    upper = np.clip(upper, 0, p)\n",
+        (PAIRS, PLANS),
+    ),
+    Mutation(
+        "smaller losses than the lattice has are lost",
+        "app/accounting/pld/dots.py",
+        "    masses[0] += tails.p_below[0] * (1 + TAIL_ERROR)\n",
+        "",
+        (PAIRS, PLANS),
+    ),
+    Mutation(
+        "losses that count as infinite are forgotten",
+        "app/accounting/pld/plans.py",
+        "    if _infinite(plan, around) > delta:\n        return inf\n",
+        "",
+        (PLANS,),
+    ),
+    Mutation(
+        "a composition repeats each of its parts once",
+        "app/accounting/pld/composition.py",
+        "            logs += count * np.log(frequencies)\n",
+        "            logs += np.log(frequencies)\n",
+        (PLANS, EVENTS),
+    ),
+    Mutation(
+        "a frequency's conjugate is not counted",
+        "app/accounting/pld/composition.py",
+        "1 / size, 2 / size)",
+        "1 / size, 1 / size)",
+        (PLANS, EVENTS),
+    ),
+    Mutation(
+        "the weight starts a place after epsilon",
+        "app/accounting/pld/composition.py",
+        "    first = ceil(epsilon / spacing)\n",
+        "    first = ceil(epsilon / spacing) + 1\n",
+        (PLANS,),
+    ),
+    Mutation(
+        "the addition of a record is not looked at",
+        "app/accounting/pld/events.py",
+        "        if self.addition != self.removal:\n            yield self.addition\n",
+        "",
+        (EVENTS,),
+    ),
+    Mutation(
+        "of many noises each class has the most",
+        "app/accounting/pld/events.py",
+        "        least.setdefault(key, pair)\n",
+        "        least[key] = pair\n",
+        (EVENTS,),
+    ),
+    Mutation(
+        "a replaced record moves a Laplace sum once",
+        "app/accounting/pld/events.py",
+        "LaplacePair(event.noise_multiplier / sensitivity(relation))",
+        "LaplacePair(event.noise_multiplier)",
+        (EVENTS,),
+    ),
+    Mutation(
+        "a bounded range is taken for half of one",
+        "app/accounting/pld/pairs.py",
+        "        upper, lower = (epsilon - at) / 2, (epsilon + at) / 2\n",
+        "        upper, lower = (epsilon - at) / 4, (epsilon + at) / 4\n",
+        (PAIRS, EVENTS),
+    ),
+    Mutation(
+        "a mixture gives the record more than its share",
+        "app/accounting/pld/pairs.py",
+        "        below, above = (1 - q) * inner.q_below",
+        "        below, above = (1 - q * q) * inner.q_below",
+        (PAIRS, EVENTS),
+    ),
+    Mutation(
+        "the epsilon found is not checked",
+        "app/accounting/pld/plans.py",
+        "    while total.log_delta(found) > goal:\n",
+        "    while total.log_delta(found) > goal + 1:\n",
+        (PLANS,),
+    ),
+    Mutation(
+        "own deltas stay within the reading's delta",
+        "app/service/planning/costs.py",
+        "    left = remaining_delta(delta, total.delta)\n",
+        "    left = delta\n",
+        (PLANNING,),
+    ),
+    Mutation(
+        "a reading may take any time",
+        "app/accounting/pld/accountant.py",
+        "    spend(sum(WORK + WORK_OF_PAIR * len(pairs) for pairs in directions))\n",
+        "",
+        (PLANNING,),
+    ),
+)
