@@ -147,3 +147,12 @@ def test_no_mass_is_lost(pair: Pair) -> None:
     assert 1 <= float(dots.masses.sum()) + dots.infinite <= 1 + 1e-8
     assert (dots.masses >= 0).all()
     assert float(dots.masses[0] @ np.exp(-dots.losses)) == pytest.approx(1, abs=1e-6)  # Q keeps its mass, too
+
+
+def test_losses_outside_the_lattice_count_as_its_first_and_as_infinite() -> None:
+    pair = GaussianPair(1.0)
+    dots = connect_the_dots({pair: 3}, np.arange(1, 20), 0.1)
+    below, above = pair.tails(np.array([0.1])).p_below[0], pair.tails(np.array([1.9])).p_above[0]
+    assert dots.infinite == pytest.approx(3 * above)
+    assert dots.masses[0, 0] > below
+    assert dots.masses.sum() + above == pytest.approx(1)
