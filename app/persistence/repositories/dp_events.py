@@ -121,7 +121,8 @@ def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) 
         event_costs.c.grid_version == prices.grid_version,
         event_costs.c.event_fingerprint.in_(wanted),
     )
-    return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in tx.execute(found)}
+    with tx.execute(found) as rows:  # a damaged curve leaves no cursor open
+        return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in rows}
 
 
 def without_curve(tx: Connection, prices: CostTable, events: Iterable[DpEvent]) -> list[DpEvent]:
