@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from app.accounting.errors import InvalidEventError
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.noise_schedules import EXACT_STEPS, KNOTS, DecayMode, scheduled_noise, segments
+from app.accounting.formulas.noise_schedules import (
+    EXACT_STEPS,
+    KNOTS,
+    DecayMode,
+    least_noise_segments,
+    scheduled_noise,
+    segments,
+)
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.soak import thinned
 
@@ -49,6 +56,7 @@ def test_few_steps_are_charged_each_by_itself(mode: DecayMode) -> None:
 @pytest.mark.parametrize("mode", ["time", "step", "exp"])
 def test_constant_noise_is_one_segment(mode: DecayMode, steps: int) -> None:
     assert segments(mode, 1.5, 0.0, 10**9, steps) == [(1.5, 2 * steps)]
+    assert least_noise_segments(mode, 1.5, 0.0, 10**9, steps) == [(1.5, steps)]
 
 
 @settings(deadline=None, max_examples=100)
@@ -68,6 +76,11 @@ def test_the_halves_add_up_and_the_noise_shrinks(mode: DecayMode, rate: float, f
     assert noise[0] == ends[0]
     assert noise[-1] == ends[1]
     assert all(before > after for before, after in pairwise(noise))
+    reached = first - 1
+    for z, count in least_noise_segments(mode, 30.0, rate, first, steps):
+        reached += count
+        assert scheduled_noise(mode, 30.0, rate, np.array([reached]))[0] == z
+    assert reached == first + steps - 1
 
 
 SCHEDULES: list[tuple[DecayMode, float, float, int, float]] = [

@@ -100,6 +100,13 @@ CASES = (
         (PLANS,),
     ),
     Mutation(
+        "steps of equal noise are charged once",
+        "app/accounting/formulas/noise_schedules.py",
+        "    totals = np.add.reduceat(counts, first_of_equals)\n",
+        "    totals = counts[first_of_equals]\n",
+        (EVENTS, "tests/accounting/test_noise_schedules.py"),
+    ),
+    Mutation(
         "own deltas stay within the reading's delta",
         "app/service/planning/costs.py",
         "    left = remaining_delta(delta, total.delta)\n",

@@ -112,8 +112,12 @@ def tree_aggregation_rdp(noise_multiplier: float, step_counts: Sequence[int], or
     z is that of every node, over the L2 sensitivity of a step's sum. `step_counts` are the steps of at least one tree
     between two restarts, virtual ones included, each at least 0.
     """
-    depth = max(step_counts).bit_length()
-    return depth * gaussian_rdp(noise_multiplier, orders)
+    return most_nodes(step_counts) * gaussian_rdp(noise_multiplier, orders)
+
+
+def most_nodes(step_counts: Sequence[int]) -> int:
+    """Compute the number of nodes that a step is added to in the deepest tree."""
+    return max(step_counts).bit_length()
 
 
 def scale_of_tail(bound: float, probability: float) -> float:

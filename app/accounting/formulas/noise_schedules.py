@@ -55,18 +55,10 @@ def segments(mode: DecayMode, z0: float, rate: float, first_step: int, steps: in
     times the difference of their divergences. Measured over schedules of DP-SGD: a share of at most 3e-4, but 1/2 at an
     order that only the last step or two take past the bend of the curve.
     """
-    last_step = first_step + steps - 1
-    check_noise(mode, z0, rate, first_step, last_step)
-    if steps <= EXACT_STEPS:
-        knots = np.arange(first_step, last_step + 1)
-        halves = np.full(steps, 2)
-    else:
-        knots = _knots(mode, z0, rate, first_step, last_step)
-        distances = np.diff(knots)
-        halves = np.concatenate([[1], distances]) + np.concatenate([distances, [1]])
-    noise, first_of_equals = np.unique(-scheduled_noise(mode, z0, rate, knots), return_index=True)
-    counts = np.add.reduceat(halves, first_of_equals)
-    return [(-float(z), int(count)) for z, count in zip(noise, counts, strict=True)]
+    knots = _knots(mode, z0, rate, first_step, steps)
+    distances = np.diff(knots)
+    halves = np.concatenate([[1], distances]) + np.concatenate([distances, [1]])
+    return _merged(scheduled_noise(mode, z0, rate, knots), halves)
 
 
 def least_noise_segments(
@@ -76,14 +68,8 @@ def least_noise_segments(
 
     Of more than 1000 steps, each has the noise of the next of up to 512 knots.
     """
-    last_step = first_step + steps - 1
-    check_noise(mode, z0, rate, first_step, last_step)
-    if steps <= EXACT_STEPS:
-        knots = np.arange(first_step, last_step + 1)
-    else:
-        knots = _knots(mode, z0, rate, first_step, last_step)
-    counts = np.diff(knots, prepend=first_step - 1)
-    return [(float(z), int(count)) for z, count in zip(scheduled_noise(mode, z0, rate, knots), counts, strict=True)]
+    knots = _knots(mode, z0, rate, first_step, steps)
+    return _merged(scheduled_noise(mode, z0, rate, knots), np.diff(knots, prepend=first_step - 1))
 
 
 def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> None:
@@ -104,12 +90,19 @@ def check_noise(mode: DecayMode, z0: float, rate: float, first_step: int, last_s
     )
 
 
-def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Choose the steps between which straight lines bound the divergence.
+def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, steps: int) -> NDArray[np.int64]:
+    """Choose the steps between which straight lines bound the divergence: all of a short schedule.
 
     The lines' excess is minimal if the density of knots is the cube root of the second derivative: that of 1 / z^2 for
     "step" and "exp", none in particular for "time". Half of the knots follow it, half are spaced evenly.
+
+    Raises:
+        InvalidEventError: the noise becomes too small.
     """
+    last_step = first_step + steps - 1
+    check_noise(mode, z0, rate, first_step, last_step)
+    if steps <= EXACT_STEPS:
+        return np.arange(first_step, last_step + 1)
     t = np.linspace(first_step, last_step, DENSE)
     bend = scheduled_noise(mode, z0, rate, t) ** (-2 / 3)
     span = bend[-1] - bend[0]
@@ -117,3 +110,10 @@ def _knots(mode: DecayMode, z0: float, rate: float, first_step: int, last_step: 
     if span > 0:
         place = (place + (bend - bend[0]) / span) / 2
     return np.unique(np.rint(np.interp(np.linspace(0, 1, KNOTS), place, t)).astype(np.int64))
+
+
+def _merged(noise: Floats, counts: NDArray[np.int64]) -> list[tuple[float, int]]:
+    """Add up the (n,) counts of equal (n,) noise multipliers, the largest noise first."""
+    different, first_of_equals = np.unique(-noise, return_index=True)
+    totals = np.add.reduceat(counts, first_of_equals)
+    return [(-float(z), int(count)) for z, count in zip(different, totals, strict=True)]

@@ -29,6 +29,7 @@ from app.accounting.events import (
 )
 from app.accounting.events.parameters import noise_multiplier, with_noise_multiplier
 from app.accounting.formulas.amplification import sampled_epsilon_delta
+from app.accounting.formulas.mechanisms import most_nodes
 from app.accounting.formulas.noise_schedules import least_noise_segments
 from app.accounting.group_privacy import for_group
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
@@ -85,11 +86,10 @@ def _(event: Gaussian | AdaptiveClipping, relation: NeighboringRelation) -> Dire
 
 @dominating_pairs.register
 def _(event: TreeAggregation, relation: NeighboringRelation) -> Directions:
-    # Each record is in one step of one tree, and in as many of its nodes as the number of steps has binary digits.
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         raise UnsupportedEventError(f"tree_aggregation is not supported under {relation}.")
-    depth = max(event.step_counts).bit_length()
-    return Directions.both(GaussianPair(event.noise_multiplier / sensitivity(relation) / sqrt(depth)))
+    nodes = most_nodes(event.step_counts)
+    return Directions.both(GaussianPair(event.noise_multiplier / sensitivity(relation) / sqrt(nodes)))
 
 
 @dominating_pairs.register
