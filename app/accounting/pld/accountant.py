@@ -1,6 +1,7 @@
 """Epsilon and delta of events that were fixed in advance, by their privacy loss distributions."""
 
 from collections.abc import Callable, Mapping
+from math import exp, expm1, fsum, log1p
 from typing import Final
 
 from app.accounting.base_rdp import worst_loss
@@ -9,6 +10,9 @@ from app.accounting.pld.events import composed
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import plan_delta, plan_epsilon
 from app.accounting.work import spend
+
+ROUNDING: Final = 2.0**-50
+"""Relative error allowed for a sum, a quotient or a logarithm."""
 
 WORK: Final = 120_000
 WORK_OF_PAIR: Final = 2_500
@@ -27,14 +31,27 @@ def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, de
         UnsupportedEventError: no pair of distributions is proven to dominate an event.
         PlanTooExpensiveError: it would take more work than the request may take.
     """
-    pure = sum(count * worst_loss(event, relation) for event, count in events.items())
-    return min(pure, _worst(events, relation, lambda pairs: plan_epsilon(pairs, delta)))
+    found = _worst(events, relation, lambda pairs: plan_epsilon(pairs, delta))
+    pure = _pure(events, relation)
+    missing = delta * (1 + exp(-pure))
+    return min(found, max(0.0, (pure + log1p(-missing)) * (1 + ROUNDING)) if missing < 1 else 0.0)
 
 
 def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsilon: float) -> float:
     """Compute a delta of events with counts at epsilon, without their own deltas; raises as `pld_epsilon` does."""
-    pure = sum(count * worst_loss(event, relation) for event, count in events.items())
-    return 0.0 if pure <= epsilon else _worst(events, relation, lambda pairs: plan_delta(pairs, epsilon))
+    pure = _pure(events, relation)
+    if pure <= epsilon:
+        return 0.0
+    found = _worst(events, relation, lambda pairs: plan_delta(pairs, epsilon))
+    return min(found, -expm1(epsilon - pure) / (1 + exp(-pure)) * (1 + ROUNDING))
+
+
+def _pure(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> float:
+    """Sum the largest privacy losses, rounded up; infinite where one is.
+
+    Randomized response of this epsilon dominates the composition (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776).
+    """
+    return fsum(count * worst_loss(event, relation) for event, count in events.items()) * (1 + ROUNDING)
 
 
 def _worst(

@@ -113,6 +113,13 @@ def test_epsilon_is_about_that_of_dp_accounting(
         assert pld_delta(events, relation, found) == pytest.approx(delta, rel=0.01)
 
 
+@pytest.mark.parametrize("steps", [2, 1000, 1001, 50_000])
+@pytest.mark.parametrize("rate", [0.0, 1e-300])
+def test_equal_noise_of_a_schedule_is_charged_for_all_its_steps(steps: int, rate: float) -> None:
+    step = PoissonSampled(0.01, Gaussian(2.0))
+    assert composed({Decay("exp", rate, steps, step): 3}, ADD) == composed({step: 3 * steps}, ADD)
+
+
 @pytest.mark.parametrize(
     ("events", "relation", "mu"),
     [
@@ -144,7 +151,20 @@ def test_randomized_response_is_that_of_dp_accounting(relation: NeighboringRelat
 def test_a_pure_guarantee_is_never_exceeded() -> None:
     assert pld_epsilon({Laplace(1.0): 1}, ADD, 1e-12) <= 1
     assert pld_epsilon({EpsilonDelta(0.7, 1e-8): 2}, ADD, 1e-12) <= 1.4
-    assert pld_delta({Laplace(1.0): 1}, ADD, 1.0) == 0
+    assert pld_epsilon({Laplace(1.0): 1}, ADD, 1e-30) <= 1 + 2**-49
+    assert 0 <= pld_delta({Laplace(1.0): 1}, ADD, 1.0) <= 2**-49
+    assert pld_delta({Laplace(1.0): 1}, ADD, 1.001) == 0
+
+
+def test_near_a_pure_guarantee_randomized_response_is_the_bound() -> None:
+    for short in (1e-3, 1e-9):
+        delta = (exp(1) - exp(1 - short)) / (1 + exp(1))
+        assert pld_delta({EpsilonDelta(1.0, 0.0): 1}, ADD, 1 - short) == pytest.approx(delta, rel=1e-6)
+        assert pld_epsilon({EpsilonDelta(1.0, 0.0): 1}, ADD, delta) == pytest.approx(1 - short, rel=1e-12)
+    assert pld_epsilon({EpsilonDelta(1e-9, 0.0): 1}, ADD, 1e-3) == 0
+
+
+def test_a_sampled_guarantee_is_no_larger_than_its_amplified_one() -> None:
     assert (
         pld_epsilon({PoissonSampled(0.1, EpsilonDelta(0.7, 1e-8)): 1}, ADD, 1e-30) <= log1p(0.1 * expm1(0.7)) * 1.000001
     )
