@@ -1,6 +1,6 @@
 """Accounts: the common base of populations, budgets and runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -56,6 +56,14 @@ class StepEvent:
         """Reject a count that charges nothing or overflows."""
         if not 1 <= self.count <= MAX_COUNT:
             raise InvalidInputError(f"count must be in [1, {MAX_COUNT}], not {self.count}.")
+
+
+def counts_of(steps: Iterable[StepEvent]) -> dict[DpEvent, int]:
+    """Add up the counts of equal events, in order of first occurrence."""
+    counts: dict[DpEvent, int] = {}
+    for step in steps:
+        counts[step.event] = counts.get(step.event, 0) + step.count
+    return counts
 
 
 class PricedStep(NamedTuple):

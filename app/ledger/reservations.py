@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import MAX_COUNT, StepEvent
+from app.ledger.accounts import MAX_COUNT, StepEvent, counts_of
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 
 
@@ -48,9 +48,7 @@ def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
     """Merge steps into a plan with each event once, in order of first occurrence."""
     if not steps:
         raise InvalidInputError("A plan has at least one step event.")
-    counts: dict[DpEvent, int] = {}
-    for step in steps:
-        counts[step.event] = counts.get(step.event, 0) + step.count
+    counts = counts_of(steps)
     most = max(counts.values())
     if most > MAX_COUNT:
         raise InvalidInputError(
@@ -144,9 +142,7 @@ def has_lapsed(reservation: Reservation, now: datetime) -> bool:
 def take(reservation: Reservation, steps: Sequence[StepEvent], now: datetime) -> Reservation | Shortfall:
     """Take steps from a plan, all or none, unless it has ended or lapsed."""
     _require_active(reservation, now)
-    asked: dict[DpEvent, int] = {}
-    for step in steps:
-        asked[step.event] = asked.get(step.event, 0) + step.count
+    asked = counts_of(steps)
     left = {item.event: item.left for item in reservation.items}
     for event, count in asked.items():
         if count > left.get(event, 0):

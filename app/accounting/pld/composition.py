@@ -103,7 +103,7 @@ class TiltedSum:
         log_infinite: logarithm of the probability of an infinite loss.
         loss_error: nats by which the sum may be larger.
         most: its largest finite value, in nats.
-        rounding: error of a logarithm of delta but for its terms' own, and that part of it that grows with epsilon.
+        rounding: error of the logarithm of the moment, which is that of delta but for `errors`.
         spacing: nats.
         size: number of places in a period.
         numbers: (n + 1,) numbers of its frequencies that are not negligible, and 0.

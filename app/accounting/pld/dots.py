@@ -32,7 +32,7 @@ WIDTH: Final = 1 / 24
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where the privacy loss of a pair lies under P.
+    """Range of the privacy loss of a pair under P.
 
     Args:
         deviation: approximate standard deviation, in nats.

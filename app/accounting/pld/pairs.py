@@ -178,7 +178,7 @@ class SampledPair:
     removes: bool
 
     def tails(self, losses: Floats) -> Tails:
-        """Compute the tails: a loss l of the mixture stands where ln(1 - q + q e^v) = l for the pair's loss v."""
+        """Compute the tails: where the mixture's loss is l = ln(1 - q + q e^v), the pair's is v."""
         q = self.sampling_probability
         inner = self._inner(losses if self.removes else -losses[::-1])
         below, above = (1 - q) * inner.q_below + q * inner.p_below, (1 - q) * inner.q_above + q * inner.p_above

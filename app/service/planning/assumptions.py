@@ -1,6 +1,5 @@
 """Assumptions shared by all planning requests, and warnings about results."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -10,7 +9,7 @@ from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import StepEvent, zero_curve
+from app.ledger.accounts import StepEvent, counts_of, zero_curve
 from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
 
 VACUOUS_EPSILON = 20.0
@@ -35,11 +34,8 @@ class PlanAssumptions:
 
     def curve(self, steps: Iterable[StepEvent]) -> RdpCurve:
         """Sum the curves of step events exactly, on the newest grid."""
-        counts: Counter[DpEvent] = Counter()
-        for step in steps:
-            counts[step.event] += step.count
         total = zero_curve()
-        for event, count in counts.items():
+        for event, count in counts_of(steps).items():
             total = total + event_curve(event, self.relation, GRID_VERSION).times(count)
         return total
 

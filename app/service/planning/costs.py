@@ -4,8 +4,7 @@ A plan is fixed in advance and has at least one event. UnsupportedEventError: an
 relation.
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -25,7 +24,7 @@ from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
-from app.ledger.accounts import StepEvent, zero_curve
+from app.ledger.accounts import StepEvent, counts_of, zero_curve
 from app.service.planning.assumptions import PlanAssumptions, about_order, about_size
 from app.service.planning.calibration import smallest_adaptive_limit
 
@@ -202,14 +201,11 @@ def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> Lap
 
 
 def _by_loss_distributions(
-    steps: tuple[StepEvent, ...], found: Callable[[Counter[DpEvent]], float]
+    steps: tuple[StepEvent, ...], found: Callable[[Mapping[DpEvent, int]], float]
 ) -> list[AccountantReading]:
     """Compute the reading by privacy loss distributions; none where they are unknown or take too long."""
-    events = Counter[DpEvent]()
-    for step in steps:
-        events[step.event] += step.count
     try:
-        return [AccountantReading("pld", found(events), None, PLD)]
+        return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
     except (UnsupportedEventError, PlanTooExpensiveError):
         return []
 
