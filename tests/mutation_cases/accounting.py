@@ -95,8 +95,8 @@ CASES = (
     Mutation(
         "the epsilon found is not checked",
         "app/accounting/pld/plans.py",
-        "    while total.log_delta(found) > goal:\n",
-        "    while total.log_delta(found) > goal + 1:\n",
+        "    while found < inf and total.log_delta(found) > goal:\n",
+        "    while found < inf and total.log_delta(found) > goal + 1:\n",
         (PLANS,),
     ),
     Mutation(

@@ -81,7 +81,7 @@ def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
         if abs(found - before) <= SETTLED * found:
             break
     step = found * CLOSE
-    while total.log_delta(found) > goal:
+    while found < inf and total.log_delta(found) > goal:
         found += step
         step *= 2
     return found

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
+from app.accounting.pld import plans
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import SPARE, largest_count, plan_delta, plan_epsilon, plan_log_delta
 
@@ -146,6 +147,17 @@ def test_delta_at_the_epsilon_found_is_the_one_asked_for(
     assert plan_delta(plan, epsilon * 1.02) < 1.02 * delta
     if epsilon:
         assert plan_delta(plan, epsilon * 0.98) > 0.98 * delta
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5])
+@pytest.mark.parametrize("miss", [1e-5, 1e-3, 0.03])
+def test_an_epsilon_below_the_root_is_raised_until_it_is_proven(
+    monkeypatch: pytest.MonkeyPatch, delta: float, miss: float
+) -> None:
+    plan: dict[Pair, int] = {both_ways(0.01, 1.0)[0]: 1000}
+    proven = plan_epsilon(plan, delta)
+    monkeypatch.setattr(plans, "_root_in_epsilon", lambda *_: proven * (1 - miss))
+    assert plan_delta(plan, plan_epsilon(plan, delta)) <= delta * (1 + 1e-3)
 
 
 def test_epsilon_is_infinite_where_losses_are_too_large() -> None:
