@@ -26,6 +26,5 @@ if given is not None:
     run(given)
 else:
     database = Database(Settings().database_url)
-    with database.migration() as opened:
-        run(opened)
+    database.migrate(run)
     database.dispose()

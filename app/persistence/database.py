@@ -184,6 +184,18 @@ class Database:
 
         return self.retried(attempt)
 
+    def migrate(self, work: Callable[[Connection], T]) -> T:
+        """Run a unit of work in a schema change of its own, again after a deadlock (see `retried`).
+
+        A service that runs meanwhile locks the same tables in another order.
+        """
+
+        def attempt() -> T:
+            with self.migration() as tx:
+                return work(tx)
+
+        return self.retried(attempt)
+
     def bypasses_rls(self) -> bool:
         """Check whether PostgreSQL's row-level security does not apply to this role."""
         if self.dialect == "sqlite":

@@ -41,7 +41,8 @@ def upgrade(db: Database) -> None:
 
     config = alembic_config()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    with db.migration() as tx:
+
+    def migrate(tx: Connection) -> None:
         current = _revision(tx)
         if current is not None and current not in known:
             raise LedgerUnavailableError(
@@ -49,6 +50,8 @@ def upgrade(db: Database) -> None:
             )
         config.attributes["connection"] = tx
         command.upgrade(config, "head")
+
+    db.migrate(migrate)
 
 
 def has_ledger(db: Database) -> bool:

@@ -40,11 +40,27 @@ CASES = (
         "postgresql",
     ),
     Mutation(
-        "a commit that failed counts as done",
+        "a commit that failed counts as done on SQLite",
+        "app/persistence/sqlite_writer.py",
+        "its transaction may still be open\n            raise\n",
+        "its transaction may still be open\n",
+        (FAULTS,),
+    ),
+    Mutation(
+        "a commit that failed counts as done on PostgreSQL",
         "app/persistence/database.py",
         "            raise LedgerUnavailableError(IN_DOUBT) from error\n        raise\n",
         "            raise LedgerUnavailableError(IN_DOUBT) from error\n",
         (FAULTS,),
+        "postgresql",
+    ),
+    Mutation(
+        "a migration that a service deadlocks with is not run again",
+        "app/persistence/database.py",
+        "self.migration() as tx:\n                return work(tx)\n\n        return self.retried(attempt)\n",
+        "self.migration() as tx:\n                return work(tx)\n\n        return attempt()\n",
+        ("tests/persistence/test_sessions.py",),
+        "deadlocks",
     ),
     Mutation(
         "the key is claimed before the write",

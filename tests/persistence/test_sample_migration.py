@@ -102,11 +102,13 @@ def _sample(tx: Connection) -> Config:
 
 
 def _migrate(database: Database, revision: str) -> None:
-    with database.migration() as tx:
+    def migrate(tx: Connection) -> None:
         if revision == "0002":
             command.upgrade(_sample(tx), revision)
         else:
             command.downgrade(_sample(tx), revision)
+
+    database.migrate(migrate)
 
 
 def test_a_migration_goes_up_and_down_beside_a_service_that_answers_steps(

@@ -1,6 +1,7 @@
 """Sessions on PostgreSQL: durable, in UTC and bounded in time, whatever the server's and the role's settings are."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -192,6 +193,46 @@ def test_a_deadlock_is_run_again(database: Database) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(take, [names, names[::-1]]))
     assert len(tries) > 2
+
+
+def test_a_migration_that_a_service_deadlocks_with_is_run_again(database: Database) -> None:
+    """The service's transaction waits longer, so that PostgreSQL ends the migration."""
+    blocked = threading.Event()
+    tries: list[int] = []
+
+    def serve() -> None:
+        with database.write(ALL_TENANTS) as tx:
+            tx.exec_driver_sql("LOCK TABLE runs IN ROW EXCLUSIVE MODE")
+            locked.set()
+            assert blocked.wait(30)
+            tx.exec_driver_sql("LOCK TABLE decisions IN ROW EXCLUSIVE MODE")
+
+    def migrate(tx: Connection) -> None:
+        tries.append(len(tries))
+        tx.exec_driver_sql("ALTER TABLE decisions ADD COLUMN source text")
+        if not blocked.is_set():
+            blocked.set()
+            _wait_for_deadlock_timeout(tx)
+        tx.exec_driver_sql("ALTER TABLE runs ADD COLUMN label text")
+
+    locked = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        service = pool.submit(serve)
+        assert locked.wait(30)
+        database.migrate(migrate)
+        service.result()
+    assert len(tries) == 2
+    with database.read(ALL_TENANTS) as tx:
+        tx.exec_driver_sql("SELECT source, label FROM decisions, runs")
+
+
+def _wait_for_deadlock_timeout(tx: Connection) -> None:
+    """Wait until another transaction has waited so long that it looked for a deadlock, in vain."""
+    waits = (
+        "SELECT bool_or(now_ - waitstart > interval '1.5 s') FROM pg_locks, clock_timestamp() now_ WHERE NOT granted"
+    )
+    while not tx.exec_driver_sql(waits).scalar():
+        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("cluster")
