@@ -5,6 +5,9 @@ from tests.mutation_cases.case import Mutation
 EVENTS = "tests/accounting/pld/test_events.py"
 PAIRS = "tests/accounting/pld/test_pairs.py"
 PLANS = "tests/accounting/pld/test_plans.py"
+PREFIXES = "tests/accounting/pld/test_prefixes.py"
+DOMINATION = "tests/accounting/pld/test_domination.py"
+PLAN_FILTER = "tests/ledger/test_plan_filter.py"
 PLANNING = "tests/service/test_planning.py"
 
 CASES = (
@@ -119,5 +122,75 @@ CASES = (
         "    spend(sum(WORK + WORK_OF_PAIR * len(pairs) for pairs in directions))\n",
         "",
         (PLANNING,),
+    ),
+    Mutation(
+        "a plan's beginning is looked at in one direction",
+        "app/accounting/pld/prefixes.py",
+        "    for forward in (True, False):\n        most =",
+        "    for forward in (False,):\n        most =",
+        (PREFIXES,),
+    ),
+    Mutation(
+        "only the last part of a plan takes delta",
+        "app/accounting/pld/prefixes.py",
+        "            found.append((min(count, part.count), part))\n",
+        "            found = [(min(count, part.count), part)]\n",
+        (PREFIXES,),
+    ),
+    Mutation(
+        "pure guarantees are rounded like others",
+        "app/accounting/pld/prefixes.py",
+        "    return 0.0 if pure <= epsilon else -expm1",
+        "    return -expm1",
+        (PREFIXES,),
+    ),
+    Mutation(
+        "a sample covers a larger one",
+        "app/accounting/pld/domination.py",
+        " and pair.sampling_probability >= other.sampling_probability\n",
+        "\n",
+        (DOMINATION, PLAN_FILTER),
+    ),
+    Mutation(
+        "more noise covers less",
+        "app/accounting/pld/domination.py",
+        "            return z <= w\n",
+        "            return z >= w\n",
+        (DOMINATION, PLAN_FILTER),
+    ),
+    Mutation(
+        "mechanisms are compared in one direction",
+        "app/accounting/pld/domination.py",
+        "    return _dominates(stronger.removal, weaker.removal) and _dominates(stronger.addition, weaker.addition)\n",
+        "    return _dominates(stronger.removal, weaker.removal)\n",
+        (DOMINATION,),
+    ),
+    Mutation(
+        "what a plan does not cover is not counted",
+        "app/ledger/plan_filter.py",
+        "        total[0] = 1\n",
+        "",
+        (PLAN_FILTER,),
+    ),
+    Mutation(
+        "a plan that is over covers again",
+        "app/ledger/plan_filter.py",
+        "        if taken > there:\n            return -1\n",
+        "",
+        (PLAN_FILTER,),
+    ),
+    Mutation(
+        "a charge counts for its own place of the chain only",
+        "app/ledger/plan_filter.py",
+        "                total[begin : begin + weakest + 1] = [1] * (weakest + 1)\n",
+        "                total[begin + weakest] = 1\n",
+        (PLAN_FILTER,),
+    ),
+    Mutation(
+        "noise on all data is rounded down",
+        "app/ledger/plan_filter.py",
+        "ceil(UNITS / Fraction(mechanism.removal.noise_multiplier) ** 2)",
+        "round(UNITS // 2**60 / Fraction(mechanism.removal.noise_multiplier) ** 2)",
+        (PLAN_FILTER,),
     ),
 )

@@ -1,7 +1,7 @@
 """Epsilon and delta of events that were fixed in advance, by their privacy loss distributions."""
 
 from collections.abc import Callable, Mapping
-from math import exp, expm1, fsum, log1p
+from math import fsum
 from typing import Final
 
 from app.accounting.base_rdp import worst_loss
@@ -9,10 +9,8 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.events import composed
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import plan_delta, plan_epsilon
+from app.accounting.pld.prefixes import ROUNDING, pure_delta, pure_epsilon
 from app.accounting.work import spend
-
-ROUNDING: Final = 2.0**-50
-"""Relative error allowed for a sum, a quotient or a logarithm."""
 
 WORK: Final = 120_000
 WORK_OF_PAIR: Final = 2_500
@@ -33,8 +31,7 @@ def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, de
     """
     found = _worst(events, relation, lambda pairs: plan_epsilon(pairs, delta))
     pure = _pure(events, relation)
-    missing = delta * (1 + exp(-pure))
-    return min(found, max(0.0, (pure + log1p(-missing)) * (1 + ROUNDING)) if missing < 1 else 0.0)
+    return min(found, pure_epsilon(pure, delta))
 
 
 def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsilon: float) -> float:
@@ -43,14 +40,11 @@ def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsi
     if pure <= epsilon:
         return 0.0
     found = _worst(events, relation, lambda pairs: plan_delta(pairs, epsilon))
-    return min(found, -expm1(epsilon - pure) / (1 + exp(-pure)) * (1 + ROUNDING))
+    return min(found, pure_delta(pure, epsilon))
 
 
 def _pure(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> float:
-    """Sum the largest privacy losses, rounded up; infinite where one is.
-
-    Randomized response of this epsilon dominates the composition (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776).
-    """
+    """Sum the largest privacy losses, rounded up; infinite where one is."""
     return fsum(count * worst_loss(event, relation) for event, count in events.items()) * (1 + ROUNDING)
 
 

@@ -1,7 +1,7 @@
 """Dominating pairs of events, in each direction of neighbours."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from math import fsum, log, log1p, sqrt
@@ -125,32 +125,14 @@ def _(event: EpsilonDelta, relation: NeighboringRelation) -> Directions:
 
 
 @dominating_pairs.register
-def _(event: GroupPrivacy, relation: NeighboringRelation) -> Directions:
-    return dominating_pairs(for_group(event.event, event.group_size), relation)
-
-
-@dominating_pairs.register
-def _(event: Decay, relation: NeighboringRelation) -> Directions:
-    segments = least_noise_segments(
-        event.mode, noise_multiplier(event.event), event.decay_rate, event.first_step, event.steps
-    )
-    return composed({with_noise_multiplier(event.event, z): count for z, count in segments}, relation)
-
-
-@dominating_pairs.register
-def _(event: Composed, relation: NeighboringRelation) -> Directions:
-    return composed(Counter(event.events), relation)
-
-
-@dominating_pairs.register
-def _(event: SelfComposed, relation: NeighboringRelation) -> Directions:
-    return composed({event.event: event.count}, relation)
+def _(event: GroupPrivacy | Decay | Composed | SelfComposed, relation: NeighboringRelation) -> Directions:
+    return composed({event: 1}, relation)
 
 
 @dominating_pairs.register
 def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> Directions:
-    if event.takes_all and relation is NeighboringRelation.REPLACE_ONE:
-        return dominating_pairs(event.event, relation)
+    if _is_of_all(event, relation):
+        return composed({event.event: 1}, relation)
     raise UnsupportedEventError(
         f"A plan cannot hold a batch of fixed size under {relation}: no pair of distributions is proven to dominate it."
     )
@@ -159,7 +141,7 @@ def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> Direct
 @dominating_pairs.register
 def _(event: PoissonSampled, relation: NeighboringRelation) -> Directions:
     if event.takes_all:
-        return dominating_pairs(event.event, relation)
+        return composed({event.event: 1}, relation)
     inner = strip_group(event.event)
     if not is_amplified(inner, relation):
         raise UnsupportedEventError(
@@ -180,48 +162,81 @@ def _(event: PoissonSampled, relation: NeighboringRelation) -> Directions:
 def composed(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> Directions:
     """Find pairs that dominate the composition of events with counts; raises as `dominating_pairs` does."""
     removal, addition = Counter[Pair](), Counter[Pair]()
-    for event, count in events.items():
+    for event, count in leaves(events, relation).items():
         each = dominating_pairs(event, relation)
         for total, part in ((removal, each.removal), (addition, each.addition)):
             total.update({pair: number * count for pair, number in part.items()})
-    return Directions(_merged(removal), _merged(addition))
+    return Directions(merged(removal), merged(addition))
 
 
-def _merged(pairs: Mapping[Pair, int]) -> Mapping[Pair, int]:
+def leaves(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> Mapping[DpEvent, int]:
+    """Replace events that are compositions by what they compose, and schedules by steps of no more noise."""
+    found = Counter[DpEvent]()
+    for event, count in events.items():
+        inner = _composes(event, relation)
+        parts = {event: 1} if inner is None else leaves(inner, relation)
+        found.update({part: number * count for part, number in parts.items()})
+    return found
+
+
+def _composes(event: DpEvent, relation: NeighboringRelation) -> Mapping[DpEvent, int] | None:
+    """Get the events with counts that an event composes; None if it is one mechanism."""
+    match event:
+        case Composed():
+            return Counter(event.events)
+        case SelfComposed():
+            return {event.event: event.count}
+        case Decay():
+            noise = noise_multiplier(event.event)
+            segments = least_noise_segments(event.mode, noise, event.decay_rate, event.first_step, event.steps)
+            return {with_noise_multiplier(event.event, z): count for z, count in segments}
+        case GroupPrivacy():
+            return {for_group(event.event, event.group_size): 1}
+        case PoissonSampled() | SampledWithoutReplacement() if _is_of_all(event, relation):
+            return {event.event: 1}
+        case _:
+            return None
+
+
+def _is_of_all(event: PoissonSampled | SampledWithoutReplacement, relation: NeighboringRelation) -> bool:
+    """Check whether a sample is all of the data, of a size that neighbours share."""
+    return event.takes_all and (isinstance(event, PoissonSampled) or relation is NeighboringRelation.REPLACE_ONE)
+
+
+def merged(pairs: Mapping[Pair, int]) -> Mapping[Pair, int]:
     """Replace all Gaussians by the one that they are together, and many on samples by fewer with less noise."""
     squares = fsum(count / pair.noise_multiplier**2 for pair, count in pairs.items() if isinstance(pair, GaussianPair))
     merged = Counter[Pair]({GaussianPair(1 / sqrt(squares)): 1} if squares else {})
-    for pair, count in pairs.items():
-        if not isinstance(pair, GaussianPair):
-            merged[pair] += count
-    return merged if len(merged) <= MAX_PAIRS else _with_less_noise(merged)
+    others = {pair: count for pair, count in pairs.items() if not isinstance(pair, GaussianPair)}
+    fewer = with_less_noise(others)
+    for pair, count in others.items():
+        merged[fewer.get(pair, pair)] += count
+    return merged
 
 
-def _with_less_noise(pairs: Mapping[Pair, int]) -> Mapping[Pair, int]:
-    """Give each Gaussian on a sample the least noise of its class, of MAX_PAIRS classes of about equal noise.
+def with_less_noise(pairs: Iterable[Pair]) -> dict[Pair, Pair]:
+    """Choose, if there are many pairs, for each Gaussian on a sample the one with the least noise of its class.
 
-    Adding noise is a post-processing: less noise dominates.
+    There are at most MAX_PAIRS classes of about equal noise. Adding noise is a post-processing: less noise dominates.
     """
-    others = Counter[Pair]()
-    sampled = dict[tuple[SampledPair, float], int]()
-    for pair, count in pairs.items():
-        if isinstance(pair, SampledPair) and isinstance(pair.pair, GaussianPair):
-            sampled[pair, pair.pair.noise_multiplier] = count
-        else:
-            others[pair] += count
+    different = set(pairs)
+    if len(different) < MAX_PAIRS:
+        return {}
+    sampled = {
+        (pair, pair.pair.noise_multiplier)
+        for pair in different
+        if isinstance(pair, SampledPair) and isinstance(pair.pair, GaussianPair)
+    }
     noises = [noise for _, noise in sampled]
     width = log(max(noises) / min(noises)) / MAX_PAIRS if noises else 0.0
-    least = dict[tuple[float, int], SampledPair]()
-    classes = Counter[tuple[float, int]]()
-    for (pair, noise), count in sorted(sampled.items(), key=lambda item: item[0][1]):
-        key = pair.sampling_probability, min(int(log(noise / min(noises)) / width), MAX_PAIRS - 1) if width else 0
-        least.setdefault(key, pair)
-        classes[key] += count
-    for key, count in classes.items():
-        others[least[key]] += count
-    if len(others) > 2 * MAX_PAIRS:
+    least = dict[tuple[float, bool, int], Pair]()
+    found = dict[Pair, Pair]()
+    for pair, noise in sorted(sampled, key=lambda each: each[1]):
+        place = min(int(log(noise / min(noises)) / width), MAX_PAIRS - 1) if width else 0
+        found[pair] = least.setdefault((pair.sampling_probability, pair.removes, place), pair)
+    if len(different) - len(found) + len(least) > 2 * MAX_PAIRS:
         raise UnsupportedEventError(f"A plan cannot hold more than {MAX_PAIRS} different mechanisms.")
-    return others
+    return found
 
 
 def _checked(epsilon: float) -> float:

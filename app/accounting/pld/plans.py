@@ -1,11 +1,10 @@
-"""Delta and epsilon of plans that were fixed in advance, and the largest number of repetitions that a limit allows."""
+"""Delta and epsilon of plans that were fixed in advance."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from math import exp, inf, log, sqrt
 from typing import Final
 
-from app.accounting.calibration.monotone_search import root, smallest_fitting
+from app.accounting.calibration.monotone_search import root
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld.composition import MAX_SIZE, TiltedSum, period, saddle, tilted_sum
 from app.accounting.pld.dots import Spread, connect_the_dots, lattice, spread
@@ -22,12 +21,6 @@ WIDEST: Final = 0.1
 
 MAX_PLACES: Final = 4096.0
 """Places of a lattice whose widest cells would have to be narrower."""
-
-MAX_COUNT: Final = 10**9
-"""Maximum repetitions in an answer."""
-
-SPARE: Final = 1e-6
-"""Share of delta that a found number leaves, so that it fits when delta is computed elsewhere."""
 
 CLOSE: Final = 1e-5
 """Tolerance of the logarithm of delta, from where numbers are tried one after the other."""
@@ -48,9 +41,6 @@ GUESS: Final = 1e-9
 
 def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
     """Compute an upper bound on the delta at epsilon of a plan of pairs with counts."""
-    mu = _gaussian_distance(plan)
-    if mu is not None:
-        return gaussian_delta(mu, epsilon)
     found = plan_log_delta(plan, epsilon, GUESS)
     if found < log(GUESS):
         found = min(found, plan_log_delta(plan, epsilon, exp(max(found, -LARGEST_LOG))))
@@ -89,6 +79,10 @@ def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
 
 def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
     """Compute an upper bound on ln delta at epsilon of a plan of pairs with counts, precise near `delta`."""
+    mu = _gaussian_distance(plan)
+    if mu is not None:
+        exact = gaussian_delta(mu, epsilon)
+        return log(exact) if exact else -inf
     around = _spreads(plan, delta)
     if _infinite(plan, around) >= 1:
         return 0.0
@@ -145,46 +139,3 @@ def _root_in_epsilon(total: TiltedSum, goal: float, start: float) -> float:
         return max(total.log_delta(exp(log_epsilon)), -LARGEST_LOG) - goal
 
     return exp(root(excess, min(max(log(start), lowest), log(most)), (lowest, log(most)), CLOSE))
-
-
-def largest_count(directions: Sequence[Pair], epsilon: float, delta: float) -> int:
-    """Find the largest number of repetitions, up to MAX_COUNT, whose delta at epsilon is below `delta` both ways.
-
-    Args:
-        directions: the pair of one repetition in each direction.
-        epsilon: nats.
-        delta: the result has a delta below it by a share of at least SPARE, and the next number has not.
-    """
-    first, *others = (_Fits(pair, epsilon, log(delta) - SPARE) for pair in directions)
-    count = first.largest(MAX_COUNT)
-    for fits in others:
-        if not fits(count):
-            count = fits.largest(count)
-    return count
-
-
-@dataclass
-class _Fits:
-    """Which numbers of repetitions of a pair fit."""
-
-    pair: Pair
-    epsilon: float
-    goal: float
-    _seen: dict[int, float] = field(default_factory=lambda: {0: -inf})
-
-    def __call__(self, count: int) -> bool:
-        return self._excess(count) <= 0
-
-    def largest(self, last: int) -> int:
-        """Find the largest number up to `last` that fits."""
-        deviation = spread(self.pair, OVERFLOWING * exp(self.goal)).deviation
-        start = min(max(2 * log(max(self.epsilon, 1e-3) / 4 / deviation), 0.0), log(last))
-        near = exp(root(lambda at: -self._excess(int(exp(at))), start, (0.0, log(last)), CLOSE))
-        first_too_many = smallest_fitting(lambda count: not self(count), int(near) + 1, 1, last)
-        return last if first_too_many is None else first_too_many - 1
-
-    def _excess(self, count: int) -> float:
-        """Compute the logarithm of delta over what it may be; finite but for count 0."""
-        if count not in self._seen:
-            self._seen[count] = max(plan_log_delta({self.pair: count}, self.epsilon, exp(self.goal)), -LARGEST_LOG)
-        return self._seen[count] - self.goal

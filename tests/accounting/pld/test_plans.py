@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld import plans
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
-from app.accounting.pld.plans import SPARE, largest_count, plan_delta, plan_epsilon, plan_log_delta
+from app.accounting.pld.plans import plan_delta, plan_epsilon, plan_log_delta
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 
@@ -86,44 +86,6 @@ def test_sampled_noise_lies_between_the_estimates_of_dp_accounting(
     )
     found = max(exp(plan_log_delta({pair: count}, epsilon, most)) for pair in both_ways(q, z))
     assert least <= found <= most * 1.02
-
-
-# The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 1e-4 or finer: benchmarks.plans.
-LARGEST = [
-    ((256 / 60000, 1.1), (3, 1e-5), 21_360),
-    ((256 / 60000, 1.1), (1, 1e-5), 2_761),
-    ((0.08, 4), (8, 1e-5), 6_680),
-    ((0.001, 1), (0.5, 1e-6), 8_136),
-    ((0.05, 2), (2, 1e-8), 163),
-    ((0.01, 1), (2, 1e-8), 399),
-]
-
-
-@pytest.mark.parametrize(("event", "limit", "known"), LARGEST)
-def test_the_largest_number_is_found(event: tuple[float, float], limit: tuple[float, float], known: int) -> None:
-    pairs = both_ways(*event)
-    count = largest_count(pairs, *limit)
-    assert 0.998 * known <= count <= known
-    goal = log(limit[1]) - SPARE
-    assert all(plan_log_delta({pair: count}, *limit) <= goal for pair in pairs)
-    assert any(plan_log_delta({pair: count + 1}, *limit) > goal for pair in pairs)
-
-
-def test_nothing_fits_where_one_step_is_too_much() -> None:
-    assert largest_count(both_ways(0.5, 0.3), 1.0, 1e-6) == 0
-
-
-@settings(max_examples=25)
-@given(
-    q=st.floats(log(1e-3), log(0.5)).map(exp),
-    z=st.floats(0.6, 5),
-    limits=st.lists(st.tuples(EPSILONS, st.floats(log(1e-10), log(1e-3)).map(exp)), min_size=2, max_size=2),
-)
-def test_a_larger_limit_admits_no_fewer(q: float, z: float, limits: list[tuple[float, float]]) -> None:
-    pair = SampledPair(q, GaussianPair(z), removes=True)
-    (small_epsilon, small_delta), larger = (tuple(map(choose, zip(*limits, strict=True))) for choose in (min, max))
-    # Two lattices round differently: a share of 1e-2 of steps may lie between them.
-    assert largest_count([pair], small_epsilon, small_delta) * 0.99 <= largest_count([pair], *larger) + 1
 
 
 @settings(max_examples=40)

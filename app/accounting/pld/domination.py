@@ -1,0 +1,71 @@
+"""Which mechanisms are post-processings of which others, and so are dominated by them.
+
+A pair (P, Q) dominates (P', Q') if a randomized function that does not depend on the data turns P into P' and Q into
+Q'. Every rule here names that function.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pld.events import dominating_pairs, leaves
+from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
+
+
+class Mechanism(NamedTuple):
+    """The dominating pair of one mechanism in each direction of neighbours."""
+
+    removal: Pair
+    addition: Pair
+
+
+def mechanisms(event: DpEvent, relation: NeighboringRelation) -> Counter[Mechanism]:
+    """Find the mechanisms, with counts, that compose an event; none if it shows nothing.
+
+    Raises:
+        UnsupportedEventError: no pair is proven for this event under this relation.
+    """
+    found = Counter[Mechanism]()
+    for leaf, count in leaves({event: 1}, relation).items():
+        both = dominating_pairs(leaf, relation)
+        if both.removal:
+            [removal], [addition] = both.removal, both.addition
+            found[Mechanism(removal, addition)] += count
+    return found
+
+
+def dominates(stronger: Mechanism, weaker: Mechanism) -> bool:
+    """Check whether one mechanism is known to dominate another in both directions."""
+    return _dominates(stronger.removal, weaker.removal) and _dominates(stronger.addition, weaker.addition)
+
+
+def _dominates(pair: Pair, other: Pair) -> bool:
+    """Check whether a pair is known to dominate another.
+
+    - Normal distributions with less noise: add noise. Laplace distributions: likewise, for with a < b, Laplace noise of
+      scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2, and else Laplace
+      noise of scale b (the ratio of the characteristic functions).
+    - A smaller range of losses: mechanisms of the smaller range are some of those of the larger one.
+    - Two exchanged outputs with more likely ones: flip the output with some probability.
+    - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
+      (1 - q) Q + q P becomes (1 - q') Q + q' P, and Q stays. What is done to P and Q is done to their mixtures.
+    """
+    if pair == other:
+        return True
+    match pair, other:
+        case (GaussianPair(z), GaussianPair(w)) | (LaplacePair(z), LaplacePair(w)):
+            return z <= w
+        case BoundedRangePair(), BoundedRangePair():
+            return pair.epsilon >= other.epsilon
+        case FinitePair(), FinitePair():
+            return _is_exchanged(pair) and _is_exchanged(other) and pair.p[-1] >= other.p[-1]
+        case SampledPair(), SampledPair():
+            less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
+            return less and _dominates(pair.pair, other.pair)
+        case _:
+            return False
+
+
+def _is_exchanged(pair: FinitePair) -> bool:
+    """Check for two outputs whose probabilities are exchanged."""
+    return len(pair.p) == 2 and pair.p == pair.q[::-1]  # noqa: PLR2004 - as `FinitePair.exchanged` makes them

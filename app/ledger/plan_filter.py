@@ -1,0 +1,186 @@
+"""The plan filter: a workload that was fixed in advance, used up in any order (ADR 0038).
+
+A plan is a multiset of mechanisms whose composition has a delta of at most the plan's at the limit's epsilon. Every
+charge uses up mechanisms of the plan that dominate its own. While each charge has found some, whatever was chosen
+adaptively, all that was released is dominated by what was used, and with what is left by the whole plan.
+
+Mechanisms that dominate each other in turn are a chain, weakest first. A charge may use the weakest that dominates it,
+or any after it. So charges find what they need iff at each place of each chain, the number of charges from there on is
+at most the number of the plan's mechanisms from there on (Hall's theorem; a charge's choices are a tail of the chain).
+These numbers are the coordinates: integers that only grow, whose sums do not depend on any order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil, inf
+from typing import Final
+
+from app.accounting.base_rdp import worst_loss
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import Decay, DpEvent, NeighboringRelation
+from app.accounting.pld.domination import Mechanism, dominates, mechanisms
+from app.accounting.pld.events import Directions, with_less_noise
+from app.accounting.pld.pairs import GaussianPair, Pair
+from app.accounting.pld.prefixes import Part, longest_prefix, prefix_epsilon
+from app.ledger.accounts import StepEvent
+
+UNITS: Final = 2**80
+"""Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,
+Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts."""
+
+Coordinates = tuple[int, ...]
+"""Numbers used, or there to use: first that of charges that the plan does not cover, which is to stay 0; then 1 / z^2
+of Gaussian noise on all data; then, for each mechanism of each chain, that of it and those after it."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The different mechanisms of a plan, in chains in which each dominates those before it.
+
+    Args:
+        chains: weakest first, without Gaussian noise on all data.
+    """
+
+    chains: tuple[tuple[Mechanism, ...], ...]
+    _costs: dict[Mechanism, Coordinates] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, mechanisms: Iterable[Mechanism]) -> "Chains":
+        """Arrange mechanisms in few chains: each goes to the end of the first that it dominates."""
+        different = [each for each in dict.fromkeys(mechanisms) if not is_gaussian(each)]
+        weaker = {each: sum(dominates(each, other) for other in different) for each in different}
+        chains: list[list[Mechanism]] = []
+        for each in sorted(different, key=weaker.__getitem__):  # which dominates another dominates more
+            chain = next((one for one in chains if dominates(each, one[-1])), None)
+            if chain is None:
+                chains.append([each])
+            else:
+                chain.append(each)
+        return cls(tuple(map(tuple, chains)))
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return 2 + sum(map(len, self.chains))
+
+    def cost(self, mechanisms: Mapping[Mechanism, int]) -> Coordinates:
+        """Count what mechanisms with counts use up; (size,)."""
+        total = [0] * self.size
+        for mechanism, count in mechanisms.items():
+            for place, each in enumerate(self._cost(mechanism)):
+                total[place] += each * count
+        return tuple(total)
+
+    def _cost(self, mechanism: Mechanism) -> Coordinates:
+        known = self._costs.get(mechanism)
+        if known is None:
+            known = self._costs[mechanism] = self._counted(mechanism)
+        return known
+
+    def _counted(self, mechanism: Mechanism) -> Coordinates:
+        total = [0] * self.size
+        if is_gaussian(mechanism):
+            assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
+            total[1] = ceil(UNITS / Fraction(mechanism.removal.noise_multiplier) ** 2)
+            return tuple(total)
+        own = [chain for chain in self.chains if mechanism in chain]  # another might dominate it, too
+        begin = 2
+        for chain in self.chains:
+            weakest = next((place for place, each in enumerate(chain) if dominates(each, mechanism)), None)
+            if weakest is not None and own in ([], [chain]):
+                total[begin : begin + weakest + 1] = [1] * (weakest + 1)
+                return tuple(total)
+            begin += len(chain)
+        total[0] = 1
+        return tuple(total)
+
+
+def is_gaussian(mechanism: Mechanism) -> bool:
+    """Check for Gaussian noise on all data."""
+    return isinstance(mechanism.removal, GaussianPair) and mechanism.removal == mechanism.addition
+
+
+def repetitions(capacity: Sequence[int], used: Sequence[int], cost: Sequence[int]) -> float:
+    """Count the repetitions of a charge that a plan covers after what is used; negative if that is not covered."""
+    most = inf
+    for there, taken, each in zip(capacity, used, cost, strict=True):
+        if taken > there:
+            return -1
+        if each:
+            most = min(most, (there - taken) // each)
+    return most
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """The mechanisms of a plan in the order of its events, of which a limit allows a beginning.
+
+    Args:
+        parts: what one step releases, and the same as pairs.
+    """
+
+    relation: NeighboringRelation
+    chains: Chains
+    parts: tuple[tuple[Counter[Mechanism], Part], ...]
+    _costs: dict[DpEvent, Coordinates] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, items: Sequence[StepEvent], relation: NeighboringRelation) -> "Workload":
+        """Take events apart; a schedule is taken step by step.
+
+        Raises:
+            UnsupportedEventError: no pair is proven to dominate an event, or there are too many different mechanisms.
+        """
+        steps = [(step, mechanisms(step.event, relation)) for step in items]
+        removal, addition = (with_less_noise(each[side] for _, found in steps for each in found) for side in (0, 1))
+        parts = []
+        for step, found in steps:
+            fewer = Counter[Mechanism]()
+            for each, count in found.items():
+                fewer[
+                    Mechanism(removal.get(each.removal, each.removal), addition.get(each.addition, each.addition))
+                ] += count
+            worst = worst_loss(step.event, relation)
+            if isinstance(step.event, Decay) and step.count == 1:
+                parts += [(Counter({each: 1}), _part({each: 1}, count, inf)) for each, count in fewer.items()]
+            else:
+                parts.append((fewer, _part(fewer, step.count, worst)))
+        return cls(relation, Chains.of(each for one, _ in parts for each in one), tuple(parts))
+
+    def capacity(self, steps: int) -> Coordinates:
+        """Count what the first steps hold."""
+        held = Counter[Mechanism]()
+        for found, part in self.parts:
+            count = min(steps, part.count)
+            held.update({each: number * count for each, number in found.items()})
+            steps -= count
+        return self.chains.cost(held)
+
+    def cost(self, event: DpEvent) -> Coordinates:
+        """Count what an event uses up; one for which no pair is proven is not covered."""
+        known = self._costs.get(event)
+        if known is None:
+            try:
+                known = self.chains.cost(mechanisms(event, self.relation))
+            except UnsupportedEventError:
+                known = (1, *(0 for _ in range(self.chains.size - 1)))
+            self._costs[event] = known
+        return known
+
+    def longest(self, epsilon: float, delta: float) -> int:
+        """Find how many steps of the plan a limit allows, from the first."""
+        return longest_prefix([part for _, part in self.parts], epsilon, delta)
+
+    def epsilon(self, steps: int, delta: float) -> float:
+        """Compute an epsilon of the first steps at delta."""
+        return prefix_epsilon([part for _, part in self.parts], steps, delta)
+
+
+def _part(found: Mapping[Mechanism, int], count: int, worst: float) -> Part:
+    removal, addition = Counter[Pair](), Counter[Pair]()
+    for each, number in found.items():
+        removal[each.removal] += number
+        addition[each.addition] += number
+    return Part(Directions(removal, addition), count, worst)

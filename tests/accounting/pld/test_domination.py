@@ -1,0 +1,88 @@
+"""Domination of pairs, against their hockey-stick divergences."""
+
+from collections.abc import Callable
+from math import exp, log
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.accounting.curves import Floats
+from app.accounting.events import Gaussian, GroupPrivacy, NeighboringRelation, PoissonSampled, RandomizedResponse
+from app.accounting.pld.domination import Mechanism, dominates, mechanisms
+from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
+
+NOISES = st.floats(log(0.3), log(30)).map(exp)
+EPSILONS = st.floats(log(0.01), log(5)).map(exp)
+
+FAMILIES: tuple[tuple[Callable[[float], Pair], bool], ...] = (
+    (GaussianPair, True),
+    (LaplacePair, True),
+    (BoundedRangePair, False),
+    (FinitePair.exchanged, False),
+)
+"""Pairs by a parameter, and whether it is noise."""
+
+
+def on_sample(q: float, pair: Pair) -> Mechanism:
+    return Mechanism(SampledPair(q, pair, removes=True), SampledPair(q, pair, removes=False))
+
+
+@st.composite
+def two_of_a_family(draw: st.DrawFn) -> tuple[Mechanism, Mechanism]:
+    make, is_noise = draw(st.sampled_from(FAMILIES))
+    is_sampled = draw(st.booleans())
+    one, other = (make(draw(NOISES if is_noise else EPSILONS)) for _ in range(2))
+    if not is_sampled:
+        return Mechanism(one, one), Mechanism(other, other)
+    return on_sample(draw(st.floats(0.01, 0.99)), one), on_sample(draw(st.floats(0.01, 0.99)), other)
+
+
+def divergences(pair: Pair) -> Floats:
+    """Hockey-stick divergences at losses on both sides of 0."""
+    losses = np.concatenate([-np.geomspace(8, 1e-3, 30), [0.0], np.geomspace(1e-3, 8, 30)])
+    tails = pair.tails(losses)
+    found: Floats = tails.p_above - np.exp(losses) * tails.q_above
+    return found
+
+
+@given(drawn=two_of_a_family())
+def test_what_dominates_has_no_smaller_divergence(drawn: tuple[Mechanism, Mechanism]) -> None:
+    stronger, weaker = drawn if dominates(*drawn) else drawn[::-1]
+    assume(dominates(stronger, weaker))
+    for one, other in zip(stronger, weaker, strict=True):
+        assert (divergences(one) >= divergences(other) - 1e-12).all()
+
+
+@pytest.mark.parametrize(("make", "is_noise"), FAMILIES)
+def test_each_rule_holds_one_way_only(make: Callable[[float], Pair], is_noise: bool) -> None:  # noqa: FBT001
+    more, less = (make(each) for each in ((1.0, 2.0) if is_noise else (2.0, 1.0)))
+    assert dominates(Mechanism(more, more), Mechanism(less, less))
+    assert not dominates(Mechanism(less, less), Mechanism(more, more))
+    for q, less_data in ((0.2, 0.2), (0.2, 0.1)):
+        assert dominates(on_sample(q, more), on_sample(less_data, less))
+        assert not dominates(on_sample(less_data, less), on_sample(q, more))
+    assert not dominates(on_sample(0.1, more), on_sample(0.2, more))
+    assert not dominates(on_sample(0.2, less), on_sample(0.1, more))
+
+
+def test_one_direction_alone_is_not_enough() -> None:
+    removal, addition = on_sample(0.1, GaussianPair(1.0))
+    assert not dominates(Mechanism(removal, removal), Mechanism(removal, addition))
+    assert not dominates(Mechanism(addition, addition), Mechanism(removal, addition))
+
+
+def test_an_event_that_shows_nothing_has_no_mechanisms() -> None:
+    assert not mechanisms(RandomizedResponse(1.0, 3), NeighboringRelation.REPLACE_ONE)
+
+
+def test_a_group_is_one_mechanism_with_less_noise() -> None:
+    group = mechanisms(GroupPrivacy(3, Gaussian(6.0)), NeighboringRelation.ADD_OR_REMOVE_ONE)
+    assert group == mechanisms(Gaussian(2.0), NeighboringRelation.ADD_OR_REMOVE_ONE)
+
+
+def test_a_sample_of_everything_is_all_data() -> None:
+    whole = PoissonSampled(1.0, Gaussian(2.0))
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    assert mechanisms(whole, relation) == mechanisms(Gaussian(2.0), relation)

@@ -1,0 +1,132 @@
+"""The longest beginning of a plan that a limit allows."""
+
+from dataclasses import replace
+from math import exp, inf, log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.accounting.pld.events import Directions
+from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, SampledPair
+from app.accounting.pld.plans import plan_delta
+from app.accounting.pld.prefixes import MAX_COUNT, SPARE, Part, longest_prefix, prefix_delta, prefix_epsilon
+
+EPSILONS = st.floats(log(0.05), log(20)).map(exp)
+DELTAS = st.floats(log(1e-10), log(1e-3)).map(exp)
+
+
+def noisy(q: float, z: float, count: int = MAX_COUNT) -> Part:
+    pair = GaussianPair(z)
+    return Part(Directions({SampledPair(q, pair, removes=True): 1}, {SampledPair(q, pair, removes=False): 1}), count)
+
+
+def exchanged(epsilon: float, count: int = MAX_COUNT) -> Part:
+    return Part(Directions.both(FinitePair.exchanged(epsilon)), count, epsilon)
+
+
+def is_longest(parts: list[Part], count: int, epsilon: float, delta: float) -> bool:
+    fits = [
+        log(max(prefix_delta(parts, each, epsilon, delta), 1e-300)) <= log(delta) - SPARE for each in (count, count + 1)
+    ]
+    return fits == [True, False]
+
+
+# The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 1e-4 or finer: benchmarks.plans.
+LARGEST = [
+    ((256 / 60000, 1.1), (3, 1e-5), 21_360),
+    ((256 / 60000, 1.1), (1, 1e-5), 2_761),
+    ((0.08, 4), (8, 1e-5), 6_680),
+    ((0.001, 1), (0.5, 1e-6), 8_136),
+    ((0.05, 2), (2, 1e-8), 163),
+    ((0.01, 1), (2, 1e-8), 399),
+]
+
+
+@pytest.mark.parametrize(("event", "limit", "known"), LARGEST)
+def test_the_largest_number_is_found(event: tuple[float, float], limit: tuple[float, float], known: int) -> None:
+    parts = [noisy(*event)]
+    count = longest_prefix(parts, *limit)
+    assert 0.998 * known <= count <= known
+    assert is_longest(parts, count, *limit)
+
+
+def test_nothing_fits_where_one_step_is_too_much() -> None:
+    assert longest_prefix([noisy(0.5, 0.3)], 1.0, 1e-6) == 0
+
+
+@settings(max_examples=25)
+@given(
+    q=st.floats(log(1e-3), log(0.5)).map(exp),
+    z=st.floats(0.6, 5),
+    limits=st.lists(st.tuples(EPSILONS, DELTAS), min_size=2, max_size=2),
+)
+def test_a_larger_limit_admits_no_fewer(q: float, z: float, limits: list[tuple[float, float]]) -> None:
+    parts = [noisy(q, z)]
+    (small_epsilon, small_delta), larger = (tuple(map(choose, zip(*limits, strict=True))) for choose in (min, max))
+    # Two lattices round differently: a share of 1e-2 of steps may lie between them.
+    assert longest_prefix(parts, small_epsilon, small_delta) * 0.99 <= longest_prefix(parts, *larger) + 1
+
+
+@settings(max_examples=25)
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.builds(noisy, st.floats(log(1e-2), log(0.5)).map(exp), st.floats(1, 5), st.integers(1, 500)),
+            st.builds(exchanged, st.floats(0.01, 0.5), st.integers(1, 50)),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    endless=st.booleans(),
+    epsilon=EPSILONS,
+    delta=DELTAS,
+)
+def test_several_parts_are_taken_in_their_order(
+    parts: list[Part],
+    endless: bool,  # noqa: FBT001
+    epsilon: float,
+    delta: float,
+) -> None:
+    if endless:
+        parts[-1] = replace(parts[-1], count=MAX_COUNT)
+    count = longest_prefix(parts, epsilon, delta)
+    if count == sum(part.count for part in parts):
+        assert prefix_delta(parts, count, epsilon, delta) <= delta * (1 - SPARE / 2)
+    else:
+        assert is_longest(parts, count, epsilon, delta)
+
+
+@pytest.mark.parametrize("pure", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_pure_guarantees_add_up_to_the_whole_limit(pure: float, count: int) -> None:
+    limit = count * pure * (1 + 1e-12)
+    laplace = Part(Directions.both(LaplacePair(1 / pure)), MAX_COUNT, pure)
+    for part in (exchanged(pure), laplace):
+        assert longest_prefix([part], limit, 1e-9) >= count
+    assert longest_prefix([exchanged(pure)], limit, 1e-30) == count
+
+
+def test_a_part_that_shows_nothing_has_no_end() -> None:
+    nothing = Part(Directions({}, {}), MAX_COUNT, 0.0)
+    assert longest_prefix([nothing], 1.0, 1e-6) == MAX_COUNT
+    assert prefix_epsilon([nothing], 10, 1e-6) == 0
+
+
+@settings(max_examples=25)
+@given(q=st.floats(1e-3, 0.5), z=st.floats(0.7, 4), count=st.integers(1, 2000), delta=DELTAS)
+def test_epsilon_of_a_beginning_is_the_larger_of_both_directions(q: float, z: float, count: int, delta: float) -> None:
+    part = noisy(q, z)
+    found = prefix_epsilon([part], count, delta)
+    assert found < inf
+    for pairs in part.directions:
+        assert plan_delta(dict.fromkeys(pairs, count), found * 1.02) < 1.02 * delta
+
+
+def test_what_comes_first_leaves_less_for_the_rest() -> None:
+    first, rest = noisy(0.01, 1.5, 200), noisy(0.01, 2.0)
+    count = longest_prefix([first, rest], 2.0, 1e-6)
+    assert 200 < count < longest_prefix([rest], 2.0, 1e-6)
+    for one, other in zip(first.directions, rest.directions, strict=True):
+        together = plan_delta({**dict.fromkeys(one, 200), **dict.fromkeys(other, count - 200)}, 2.0)
+        assert together <= prefix_delta([first, rest], count, 2.0, 1e-6) * 1.01

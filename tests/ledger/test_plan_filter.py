@@ -1,0 +1,148 @@
+"""The plan filter against the best adversary, and its coordinates against matchings."""
+
+from collections import Counter
+from dataclasses import fields, replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    Composed,
+    Decay,
+    EpsilonDelta,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    SelfComposed,
+)
+from app.accounting.pld.domination import Mechanism, dominates, mechanisms
+from app.accounting.pld.pairs import FinitePair
+from app.ledger.accounts import StepEvent
+from app.ledger.plan_filter import Chains, Workload, repetitions
+
+from .plan_games import Game, Kind, Variants, draw
+
+ROUNDING = 1e-9
+INSTANCES = 1000
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def excess(game: Game) -> float:
+    return game.value() / game.delta - 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_adversary_gets_past_the_limit(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    assert max(excess(draw(random)) for _ in range(INSTANCES)) <= ROUNDING
+
+
+def test_a_plan_is_used_up_exactly() -> None:
+    game = Game(1.5, (Kind(0.7),), (4,), (1e-30, 1e-30), 0.0, 6)
+    assert game.value() == pytest.approx(game.plan_delta, rel=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [field.name for field in fields(Variants)])
+def test_every_wrong_rule_is_caught(wrong: str) -> None:
+    random = np.random.default_rng(7)
+    variants = replace(Variants(), **{wrong: True})
+    assert any(excess(draw(random, variants)) > 0.01 for _ in range(2 * INSTANCES))
+
+
+def exchanged(epsilon: float) -> Mechanism:
+    pair = FinitePair.exchanged(epsilon)
+    return Mechanism(pair, pair)
+
+
+@given(
+    plan=st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    charges=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+)
+def test_coordinates_fit_iff_every_charge_finds_a_mechanism_of_its_own(plan: list[int], charges: list[int]) -> None:
+    chains = Chains.of(map(exchanged, plan))
+    capacity, used = (chains.cost(Counter(map(exchanged, each))) for each in (plan, charges))
+    edges = csr_array([[dominates(exchanged(held), exchanged(asked)) for held in plan] for asked in charges])
+    matched = maximum_bipartite_matching(edges, perm_type="column")
+    assert (repetitions(capacity, used, used) >= 0) == bool((matched >= 0).all())
+
+
+def sampled(q: float, z: float) -> PoissonSampled:
+    return PoissonSampled(q, Gaussian(z))
+
+
+def test_a_charge_is_covered_by_less_noise_and_more_data() -> None:
+    workload = Workload.of([StepEvent(sampled(0.02, 1.0), 5)], ADD)
+    for event in (sampled(0.02, 1.0), sampled(0.02, 1.5), sampled(0.01, 1.0)):
+        assert workload.cost(event) == (0, 0, 1)
+    others = (Gaussian(9.0), Laplace(9.0), PoissonSampled(0.01, Laplace(9.0)))
+    for other in (sampled(0.02, 0.99), sampled(0.021, 1.0), *others):
+        assert repetitions(workload.capacity(5), (0, 0, 0), workload.cost(other)) == 0
+
+
+def test_what_composes_an_event_is_counted() -> None:
+    quiet, loud = sampled(0.02, 2.0), sampled(0.02, 1.0)
+    workload = Workload.of([StepEvent(quiet, 5), StepEvent(loud, 3)], ADD)
+    assert workload.capacity(8) == (0, 0, 8, 3)
+    assert workload.capacity(6) == (0, 0, 6, 1)
+    assert workload.cost(SelfComposed(Composed((quiet, loud, loud)), 2)) == (0, 0, 6, 4)
+
+
+def test_a_mechanism_of_the_plan_is_charged_to_itself_where_another_covers_it_too() -> None:
+    widest, narrow, both = sampled(0.04, 2.0), sampled(0.02, 1.5), sampled(0.02, 2.5)
+    workload = Workload.of([StepEvent(each, 1) for each in (widest, narrow, both)], ADD)
+    used = workload.chains.cost(Counter({}))
+    for event in (widest, narrow, both):
+        assert repetitions(workload.capacity(3), used, workload.cost(event)) >= 1
+        used = tuple(map(sum, zip(used, workload.cost(event), strict=True)))
+    assert used == workload.capacity(3)
+
+
+@given(noises=st.lists(st.floats(1, 1e4), min_size=1, max_size=30))
+def test_noise_on_all_data_is_used_up_by_its_sum(noises: list[float]) -> None:
+    workload = Workload.of([StepEvent(Gaussian(each), 1) for each in noises], ADD)
+    capacity = workload.capacity(len(noises))
+    together = workload.cost(Gaussian(sum(1 / each**2 for each in noises) ** -0.5 * (1 + 1e-9)))
+    assert repetitions(capacity, (0, 0), together) == 1
+    assert repetitions(capacity, together, workload.cost(Gaussian(min(noises)))) == 0
+
+
+def test_nothing_is_covered_once_something_was_not() -> None:
+    workload = Workload.of([StepEvent(sampled(0.02, 1.0), 5)], ADD)
+    assert repetitions(workload.capacity(5), workload.cost(Laplace(100.0)), workload.cost(sampled(0.02, 1.0))) == -1
+    assert repetitions(workload.capacity(5), (0, 0, 0), (0, 0, 0)) == inf
+
+
+def test_events_without_a_proven_pair_are_refused_as_items_and_not_covered() -> None:
+    fixed = SampledWithoutReplacement(100, 10, Gaussian(1.0))
+    with pytest.raises(UnsupportedEventError, match="batch of fixed size"):
+        Workload.of([StepEvent(fixed, 1)], ADD)
+    assert Workload.of([StepEvent(sampled(0.02, 1.0), 5)], ADD).cost(fixed)[0] == 1
+
+
+@pytest.mark.parametrize(("steps", "epsilon"), [(300, 0.3), (5000, 0.8)])
+def test_a_schedule_is_planned_step_by_step(steps: int, epsilon: float) -> None:
+    schedule = Decay("exp", 0.5 / steps, steps, sampled(0.01, 2.0))
+    workload = Workload.of([StepEvent(schedule, 1)], ADD)
+    fitting = workload.longest(epsilon, 1e-6)
+    assert 0 < fitting < steps
+    capacity, used = workload.capacity(fitting), workload.capacity(0)
+    admitted = 0
+    while True:
+        step = replace(schedule, steps=1, first_step=admitted)
+        if repetitions(capacity, used, workload.cost(step)) < 1:
+            break
+        used = tuple(map(sum, zip(used, workload.cost(step), strict=True)))
+        admitted += 1
+    assert admitted == fitting
+
+
+def test_an_own_delta_is_no_part_of_a_mechanism() -> None:
+    assert mechanisms(EpsilonDelta(0.5, 1e-7), ADD) == mechanisms(EpsilonDelta(0.5, 0.0), ADD)
