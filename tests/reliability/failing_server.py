@@ -12,6 +12,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -42,21 +43,24 @@ class Faults:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: int | None = None
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
         self._asked: dict[str, Any] = {}
         self._writes = 0
         self._deciding: set[int] = set()
 
     def asked(self) -> dict[str, Any]:
         """What is broken now."""
-        try:
-            changed = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return {}
-        if changed != self._seen:
-            self._seen, self._writes = changed, 0
-            self._asked = json.loads(self._path.read_text())
-        return self._asked
+        with self._lock:  # no thread sees an old fault while another one reads the new file
+            try:
+                now = self._path.stat()
+            except FileNotFoundError:
+                return {}
+            changed = now.st_mtime_ns, now.st_ino
+            if changed != self._seen:
+                self._asked = json.loads(self._path.read_text())
+                self._seen, self._writes = changed, 0
+            return self._asked
 
     def execute(self, connection: object, statement: str) -> None:
         """Fail or die before a statement."""
