@@ -18,9 +18,10 @@ from app.accounting.conversion import declared_bounds
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import cached_event_curve
-from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit, adaptive_filter_bounds, declared_filter_bounds
+from app.ledger.step_events import PricedStep, StepEvent
 
 DEPTH = 4
 STEP = StepEvent(PoissonSampled(0.01, Gaussian(1.1)), 1)

@@ -10,9 +10,10 @@ from itertools import product
 import numpy as np
 
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import repetitions_left
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.step_events import PricedStep, StepEvent
 
 PROBABILITIES = (1e-3, 256 / 60000, 0.01, 0.05, 0.2, 1.0)
 NOISE_MULTIPLIERS = (1.0, 1.1, 1.5, 2.0, 4.0, 8.0)

@@ -20,9 +20,9 @@ from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.prefixes import MAX_COUNT
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import Limit, adaptive_filter_bounds, adaptive_weights
 from app.ledger.plan_filter import Workload
+from app.ledger.step_events import StepEvent
 
 EVENTS = [
     (0.001, 1.0),

@@ -16,9 +16,10 @@ import numpy as np
 
 from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
-from app.ledger.accounts import Account, AccountKind, PricedStep
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
 from app.ledger.batches import repeated
+from app.ledger.step_events import PricedStep
 
 
 @dataclass(frozen=True, slots=True)

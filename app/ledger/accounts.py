@@ -1,19 +1,18 @@
 """Accounts: the common base of populations, budgets and runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, orders
-from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.events import NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.errors import InvalidInputError
 from app.ledger.filters import (
     FilterBounds,
     FilterKind,
@@ -25,13 +24,11 @@ from app.ledger.filters import (
 )
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.policies import Policy
+from app.ledger.step_events import PricedStep, StepEvent, total_cost
 from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
-
-MAX_COUNT: Final = 1_000_000_000
-"""Maximum repetitions of one event, in a step event and in a plan."""
 
 _ONE: Final = np.array(1)
 """A zero-dimensional array: Python ints take numpy twice as long."""
@@ -43,43 +40,6 @@ class AccountKind(StrEnum):
     POPULATION = "population"
     BUDGET = "budget"
     RUN = "run"
-
-
-@dataclass(frozen=True, slots=True)
-class StepEvent:
-    """A DpEvent and its number of repetitions, 1 to 1e9."""
-
-    event: DpEvent
-    count: int
-
-    def __post_init__(self) -> None:
-        """Reject a count that charges nothing or overflows."""
-        if not 1 <= self.count <= MAX_COUNT:
-            raise InvalidInputError(f"count must be in [1, {MAX_COUNT}], not {self.count}.")
-
-
-def counts_of(steps: Iterable[StepEvent]) -> dict[DpEvent, int]:
-    """Add up the counts of equal events, in order of first occurrence."""
-    counts: dict[DpEvent, int] = {}
-    for step in steps:
-        counts[step.event] = counts.get(step.event, 0) + step.count
-    return counts
-
-
-class PricedStep(NamedTuple):
-    """A step event and the cost of one repetition.
-
-    A price is computed once and stored with the event: floats may differ in their last bit between processors and
-    library versions, and a ledger with recomputed prices could not replay its balances (ADR 0004).
-    """
-
-    step: StepEvent
-    curve: RdpCurve
-
-    @property
-    def cost(self) -> RdpCurve:
-        """The exact curve of all repetitions."""
-        return self.curve.times(self.step.count)
 
 
 @dataclass(frozen=True)
@@ -271,22 +231,6 @@ class Account:
     def epsilon_declared(self, delta: float) -> float:
         """Compute epsilon like an in-process accountant, valid only for plans fixed in advance."""
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
-
-
-def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
-    """Sum the costs of one or more step events, exactly."""
-    # Equal events share one curve object: adding their counts first saves curve additions.
-    counts: dict[int, int] = {}
-    curves: dict[int, RdpCurve] = {}
-    for priced in steps:
-        place = id(priced.curve)
-        counts[place] = counts.get(place, 0) + priced.step.count
-        curves[place] = priced.curve
-    costs = [curve.times(counts[place]) for place, curve in curves.items()]
-    total = costs[0]
-    for cost in costs[1:]:
-        total = total + cost
-    return total
 
 
 @cache

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.step_events import PricedStep, StepEvent, total_cost
 
 UNLIMITED: Final = 2**62
 """Repetitions that an account without a limit admits: more than any count."""

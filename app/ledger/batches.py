@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import StepEvent
+from app.ledger.step_events import StepEvent
 
 T = TypeVar("T")
 Result = TypeVar("Result")

@@ -26,9 +26,10 @@ from app.ledger.account_records import (
     ThresholdWatermark,
     UncompactedCharges,
 )
-from app.ledger.accounts import Account, PricedStep
+from app.ledger.accounts import Account
 from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
 from app.ledger.filter_orders import Epsilons, FilterOrders, filter_orders
+from app.ledger.step_events import PricedStep
 
 
 class Room(NamedTuple):

@@ -15,12 +15,12 @@ from math import isinf
 from typing import Final, NamedTuple, Self
 
 from app.accounting.events import fingerprint
-from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor, utc_text
 from app.ledger.batches import map_once
 from app.ledger.ids import is_id
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
+from app.ledger.step_events import StepEvent
 
 _NULL: Final = "null"
 

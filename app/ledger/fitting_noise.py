@@ -13,7 +13,8 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, spend_curve
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.accounts import Account
+from app.ledger.step_events import PricedStep, StepEvent
 
 CLOSE: Final = 1e-5
 """Relative tolerance of an estimate of noise; the last digit of an answer is 1e-4 to 1e-3."""

@@ -24,7 +24,7 @@ from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.prefixes import Part, longest_prefix, prefix_epsilon
-from app.ledger.accounts import StepEvent
+from app.ledger.step_events import StepEvent
 
 UNITS: Final = 2**80
 """Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import MAX_COUNT, StepEvent, counts_of
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
+from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from app.accounting.events import (
     smallest_noise,
     type_name,
 )
-from app.ledger.accounts import StepEvent
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
+from app.ledger.step_events import StepEvent
 
 
 class DeviationKind(StrEnum):

@@ -11,9 +11,10 @@ from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.batches import distinct, map_once
 from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 

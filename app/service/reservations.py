@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from app.ledger.accounts import Account, StepEvent, total_cost
+from app.ledger.accounts import Account
 from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
@@ -30,6 +30,7 @@ from app.ledger.reservations import (
     void,
 )
 from app.ledger.runs import require_active, require_attempt, require_no_sweep
+from app.ledger.step_events import StepEvent, total_cost
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext

@@ -6,8 +6,8 @@ import pytest
 
 from app.accounting.events import event_from_dict
 from app.api.schemas import planning_responses
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import plan_delta, plan_trajectory

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger import admission
-from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.step_events import StepEvent
 
 AccountMaker = Callable[..., Account]
 

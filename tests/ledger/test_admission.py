@@ -19,9 +19,10 @@ from app.accounting.events import (
     with_noise_multiplier,
 )
 from app.ledger import accounts, fitting_noise
-from app.ledger.accounts import Account, StepEvent, total_cost, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent, total_cost
 
 from .conftest import AccountMaker, admit, chained, repetitions_left, thresholds
 

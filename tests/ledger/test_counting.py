@@ -13,12 +13,13 @@ from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
 from app.ledger import admission
 from app.ledger.account_records import MOST_EVENTS, AccountRecord, Population, watermark_of
-from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission
 from app.ledger.alerts import AlertSettings
 from app.ledger.counting import CountedAccount, admit_by_counting
 from app.ledger.filters import FilterKind, Limit
 from app.ledger.policies import Policy
+from app.ledger.step_events import PricedStep, StepEvent
 
 from .conftest import AccountMaker, chained
 

@@ -11,8 +11,8 @@ from app.accounting.events import (
     SampledWithoutReplacement,
     SelfComposed,
 )
-from app.ledger.accounts import StepEvent
 from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus, find_deviations, merge_deviations
+from app.ledger.step_events import StepEvent
 
 K = DeviationKind
 DECLARED = PoissonSampled(0.01, Gaussian(1.1))

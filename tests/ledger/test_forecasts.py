@@ -3,10 +3,10 @@
 import pytest
 
 from app.accounting.events import EpsilonDelta, Gaussian
-from app.ledger.accounts import PricedStep, StepEvent
 from app.ledger.admission import Admission, admit
 from app.ledger.alerts import LARGEST_SHARE, Forecast, forecast, share_used
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.step_events import PricedStep, StepEvent
 from tests.ledger.test_thresholds import PRICES, account, charged
 
 

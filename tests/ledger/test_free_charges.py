@@ -5,9 +5,9 @@ import pytest
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, RandomizedResponse
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import PricedStep, StepEvent
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, adaptive_weights
+from app.ledger.step_events import PricedStep, StepEvent
 
 from .conftest import AccountMaker
 from .test_own_delta import priced

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from app.accounting.curves import DELTA_UNIT, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, repetitions_left
 from app.ledger.filters import FilterKind, Limit, adaptive_weights
+from app.ledger.step_events import PricedStep, StepEvent
 
 from .conftest import AccountMaker
 

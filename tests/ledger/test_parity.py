@@ -10,9 +10,10 @@ from dp_accounting.rdp import RdpAccountant
 
 from app.accounting.curves import GRID_VERSION, HIGHEST, orders
 from app.accounting.events import DpEvent, Gaussian, PoissonSampled
-from app.ledger.accounts import Account, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent
 from tests.soak import thinned
 
 from .conftest import AccountMaker, admit, repetitions_left

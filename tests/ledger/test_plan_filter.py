@@ -25,8 +25,8 @@ from app.accounting.events import (
 )
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.pairs import FinitePair
-from app.ledger.accounts import StepEvent
 from app.ledger.plan_filter import Chains, Workload, repetitions
+from app.ledger.step_events import StepEvent
 
 from .plan_games import Game, Kind, Variants, draw
 

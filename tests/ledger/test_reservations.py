@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.accounting.events import DpEvent, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
 from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.reservations import (
@@ -31,6 +30,7 @@ from app.ledger.reservations import (
     take,
     void,
 )
+from app.ledger.step_events import StepEvent
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 EVENTS = [Gaussian(1.0), Gaussian(2.0), Gaussian(3.0)]

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, Laplace, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.account_records import holds_on, reached, watermark_of
-from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.alerts import DEFAULT_THRESHOLDS, check_thresholds
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.step_events import PricedStep, StepEvent
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS: list[DpEvent] = [

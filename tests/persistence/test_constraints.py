@@ -11,9 +11,9 @@ from sqlalchemy import CheckConstraint, Column, ForeignKeyConstraint, Table, del
 from sqlalchemy.exc import IntegrityError
 
 from app.accounting.events import Gaussian
-from app.ledger.accounts import StepEvent
 from app.ledger.ids import is_id
 from app.ledger.reservations import forfeit
+from app.ledger.step_events import StepEvent
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import usage_history
 from app.persistence.tables import metadata

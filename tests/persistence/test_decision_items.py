@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, func, select, update
 
 from app.accounting.events import Gaussian, canonical, fingerprint
-from app.ledger.accounts import MAX_COUNT
 from app.ledger.decisions import DecisionEntry
+from app.ledger.step_events import MAX_COUNT
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import decisions, dp_events, raw_rows, usage_history
 from app.persistence.repositories.decision_items import group_items

@@ -8,8 +8,9 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.step_events import PricedStep, StepEvent
 
 EVENTS: list[DpEvent] = [Gaussian(40.0), Gaussian(70.0), EpsilonDelta(0.001, 1e-9)]
 PRICES = {event: event_curve(event, NeighboringRelation.ADD_OR_REMOVE_ONE) for event in EVENTS}

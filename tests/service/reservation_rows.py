@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.audit import SERVICE
 from app.ledger.counting import CountedAccount
@@ -25,6 +25,7 @@ from app.ledger.reservations import (
     take,
 )
 from app.ledger.runs import Run
+from app.ledger.step_events import PricedStep, StepEvent, total_cost
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, balances, decisions, dp_events, reservations, runs
 from app.persistence.repositories.dp_events import CostTable

@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
 from app.service.planning.costs import plan_epsilon, plan_trajectory

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.accounting.events import Gaussian
-from app.ledger.accounts import StepEvent
 from app.ledger.errors import InvalidInputError, LedgerUnavailableError, NotFoundError
 from app.ledger.reservations import commit, forfeit
+from app.ledger.step_events import StepEvent
 from app.service.audit.export import export
 from tests.conftest import Ledger
 from tests.persistence.dump import dump

@@ -19,9 +19,10 @@ from app.accounting.events import (
 )
 from app.accounting.rdp import event_curve
 from app.accounting.work import bounded
-from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.filters import FilterKind, Limit
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import LaplaceNoise, plan_delta, plan_epsilon, plan_laplace, plan_trajectory

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.admission import Refusal
 from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import InvalidInputError, LedgerError, ReservationClosedError, ReservationStateConflictError
@@ -22,6 +22,7 @@ from app.ledger.permissions import Role
 from app.ledger.proposals import Proposal
 from app.ledger.reservations import Reservation
 from app.ledger.runs import RunAction
+from app.ledger.step_events import StepEvent
 from app.persistence.database import ALL_TENANTS
 from app.persistence.repositories import decisions, runs
 from app.service import maintenance, reservations

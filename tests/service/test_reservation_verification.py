@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Connection, delete, update
 
 from app.accounting.events import Gaussian, fingerprint
-from app.ledger.accounts import StepEvent
 from app.ledger.reservations import PlannedItem, commit, forfeit, void
+from app.ledger.step_events import StepEvent
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import decisions, reservation_items, reservations
 from app.service.verification import verify

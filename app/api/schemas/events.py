@@ -31,9 +31,9 @@ from app.api.schemas.mechanisms import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
-from app.ledger.accounts import StepEvent
 from app.ledger.batches import distinct, step_events
 from app.ledger.errors import RequestTooLargeError
+from app.ledger.step_events import StepEvent
 
 
 class PoissonSampledEvent(EventInput):

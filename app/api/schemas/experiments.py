@@ -28,11 +28,11 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, step_events_of
 from app.api.schemas.reservations import not_made
 from app.api.schemas.steps import refusal_facts
-from app.ledger.accounts import StepEvent
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
 from app.ledger.filters import FilterKind
 from app.ledger.runs import ChargingMode, RunStatus, sweep_event
+from app.ledger.step_events import StepEvent
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord
 from app.service.idempotency import StoredResponse

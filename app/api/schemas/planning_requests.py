@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Filter, Relation, example
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal
 from app.service.planning.costs import LaplaceNoise

@@ -6,11 +6,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
-from app.ledger.accounts import StepEvent
 from app.ledger.alerts import AlertSettings
 from app.ledger.audit import canonical
 from app.ledger.filters import FilterWeights
 from app.ledger.policies import Policy, facts_of, policy_of
+from app.ledger.step_events import StepEvent
 from app.persistence.tolerant import json_object
 
 SAME_NAMES: Final = (

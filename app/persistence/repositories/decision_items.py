@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row
 
-from app.ledger.accounts import MAX_COUNT
+from app.ledger.step_events import MAX_COUNT
 from app.persistence.tables import decision_events
 from app.persistence.tolerant import DAMAGED, DamagedCell, Report, refuse
 

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select
 
-from app.ledger.accounts import StepEvent
 from app.ledger.admission import Reading
 from app.ledger.audit import Actor
 from app.ledger.decisions import (
@@ -17,6 +16,7 @@ from app.ledger.decisions import (
     DecisionWithPath,
 )
 from app.ledger.pages import Page, PageRequest
+from app.ledger.step_events import StepEvent
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories import decision_lists
 from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation
 from app.ledger.account_records import Attestation, Block, Population
-from app.ledger.accounts import Account, AccountKind, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import FilterKind, Limit, check_limit
@@ -19,6 +19,7 @@ from app.ledger.policy_checks import (
     require_steps,
     sources_of,
 )
+from app.ledger.step_events import StepEvent
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_sha256

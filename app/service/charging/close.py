@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost, zero_curve
+from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.audit import Actor
 from app.ledger.composition import recompose, topmost_parallel_under
@@ -22,6 +22,7 @@ from app.ledger.errors import LedgerUnavailableError
 from app.ledger.parallel_exposure import is_exact, without
 from app.ledger.reservations import Reservation, ReservationClose, commit, has_lapsed
 from app.ledger.runs import TERMINAL, Run, RunStatus
+from app.ledger.step_events import PricedStep, StepEvent, total_cost
 from app.persistence.database import Database
 from app.persistence.repositories import accounts, partitions, reservations
 from app.persistence.repositories.dp_events import CostCache, CostTable

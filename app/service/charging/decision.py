@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
-from app.ledger.accounts import Account, PricedStep, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, record
 from app.ledger.batches import map_once, step_events
 from app.ledger.counting import admit_by_counting
@@ -31,6 +31,7 @@ from app.ledger.runs import (
     require_no_gap,
     require_no_sweep,
 )
+from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.windows import ALWAYS
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.requests import (

@@ -9,11 +9,12 @@ from typing import Any
 
 from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, StepEvent
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, LimitChange, Refusal
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
+from app.ledger.step_events import StepEvent
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
 

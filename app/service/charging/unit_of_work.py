@@ -10,7 +10,7 @@ from datetime import datetime
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import LimitChange
 from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
@@ -19,6 +19,7 @@ from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
+from app.ledger.step_events import PricedStep, StepEvent
 from app.service.accounts.lookup import missing_account_error
 from app.service.charging.requests import Mode, StepRequest
 from app.service.idempotency import key_reused_error

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.account_records import AccountRecord, Population, reached
-from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import (
     InvalidInputError,
@@ -25,6 +25,7 @@ from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
 from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.reservations import Reservation, has_lapsed
+from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget

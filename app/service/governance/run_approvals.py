@@ -13,7 +13,7 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import orders
 from app.accounting.events import DpEvent
 from app.ledger.account_records import Population
-from app.ledger.accounts import Account, PricedStep, StepEvent, total_cost
+from app.ledger.accounts import Account
 from app.ledger.audit import AuditAction
 from app.ledger.composition import budgets_of
 from app.ledger.errors import PreconditionFailedError
@@ -21,6 +21,7 @@ from app.ledger.policies import Policy, effective
 from app.ledger.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
 from app.ledger.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs import RunStatus
+from app.ledger.step_events import PricedStep, StepEvent, total_cost
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved
 from app.service.accounts.spec import require_dates

@@ -9,8 +9,9 @@ from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import StepEvent, counts_of, zero_curve
+from app.ledger.accounts import zero_curve
 from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
+from app.ledger.step_events import StepEvent, counts_of
 
 VACUOUS_EPSILON = 20.0
 """Epsilon above which the guarantee is vacuous: e^epsilon is over 4.8e8."""

@@ -24,8 +24,8 @@ from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, with_noise_multiplier, with_sampling_probability
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind, Limit, adaptive_filter_bounds, adaptive_weights
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
 LIMITS: Final = (1e-9, 10_000.0)

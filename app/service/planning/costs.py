@@ -24,7 +24,8 @@ from app.accounting.pld.accountant import pld_delta, pld_epsilon
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
-from app.ledger.accounts import StepEvent, counts_of, zero_curve
+from app.ledger.accounts import zero_curve
+from app.ledger.step_events import StepEvent, counts_of
 from app.service.planning.assumptions import PlanAssumptions, about_order, about_size
 from app.service.planning.calibration import smallest_adaptive_limit
 

@@ -15,8 +15,8 @@ from app.accounting.events import (
     PoissonSampled,
     SampledWithoutReplacement,
 )
-from app.ledger.accounts import StepEvent
 from app.ledger.filters import FilterKind
+from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
 from app.service.planning.costs import PlanCost, plan_epsilon, plan_trajectory

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, PricedStep, StepEvent, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
@@ -18,6 +18,7 @@ from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.filters import FilterKind
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
+from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import AccountView, account_views, find_path_of

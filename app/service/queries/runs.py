@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import MAX_COUNT, Account, AccountKind, PricedStep, StepEvent
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
@@ -17,6 +17,7 @@ from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
 from app.ledger.pages import Page, PageRequest
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run, RunStatus
+from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.persistence.repositories import accounts, audit, decisions, locks, overview_queries, reservations, runs
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.lookup import find_parent, missing_account_error

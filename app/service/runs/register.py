@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, AccountKind, StepEvent
+from app.ledger.accounts import Account, AccountKind
 from app.ledger.admission import Refusal
 from app.ledger.audit import AuditAction
 from app.ledger.composition import budgets_of, check_several, require_charged_directly
@@ -16,6 +16,7 @@ from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, Relat
 from app.ledger.permissions import Permission
 from app.ledger.policy_checks import Size, require_open, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
+from app.ledger.step_events import StepEvent
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.spec import (

@@ -11,11 +11,12 @@ from app.accounting.curves import RdpCurve, orders
 from app.accounting.errors import AccountingError
 from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
-from app.ledger.accounts import Account, AccountKind, total_cost, zero_curve
+from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.audit import Discrepancy
 from app.ledger.filters import FilterKind, adaptive_weights
 from app.ledger.limit_changes import rescale_weights
 from app.ledger.parallel_exposure import held_of, largest
+from app.ledger.step_events import total_cost
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key
