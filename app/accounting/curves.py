@@ -1,10 +1,11 @@
 """Rényi curves over a versioned grid of orders: integers, rounded up and added exactly. See docs/adr/0004."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, inf, nextafter
+from operator import add
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from app.accounting.errors import UnknownGridVersionError
 
 Floats: TypeAlias = NDArray[np.float64]
+
+Usage: TypeAlias = Mapping[str, tuple[int, ...]]
+"""What releases use up of plans that were fixed in advance: counts of mechanisms, by the account that has the plan."""
 
 UNIT: Final = 2.0**-44
 """Nats per unit."""
@@ -74,10 +78,12 @@ class RdpCurve:
     Args:
         values: (n_orders,) int64 in [0, EXHAUSTED], units of 2^-44 nats; copied and made read-only.
         delta: in [0, EXHAUSTED], units of 2^-62.
+        used: further integers that add up with it, of accounts' plans (docs/adr/0038).
     """
 
     values: NDArray[np.int64]
     delta: int = 0
+    used: Usage = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Copy the values read-only: curves are shared between threads."""
@@ -89,17 +95,18 @@ class RdpCurve:
         own.flags.writeable = False
         object.__setattr__(self, "values", own)
 
-    def __reduce__(self) -> "tuple[Callable[..., RdpCurve], tuple[bytes, int]]":
+    def __reduce__(self) -> "tuple[Callable[..., RdpCurve], tuple[bytes, int, Usage]]":
         """Pickle by value, so that an unpickled curve is read-only too."""
-        return RdpCurve.from_bytes, (self.to_bytes(), self.delta)
+        return RdpCurve.from_bytes, (self.to_bytes(), self.delta, self.used)
 
     @classmethod
-    def _of(cls, values: NDArray[np.int64], delta: int) -> Self:
+    def _of(cls, values: NDArray[np.int64], delta: int, used: Usage) -> Self:
         """Wrap a fresh, valid vector without copying it."""
         curve = object.__new__(cls)
         values.flags.writeable = False
         object.__setattr__(curve, "values", values)
         object.__setattr__(curve, "delta", delta)
+        object.__setattr__(curve, "used", used)
         return curve
 
     @classmethod
@@ -126,12 +133,12 @@ class RdpCurve:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes, delta: int = 0) -> Self:
-        """Read a curve from the bytes of `to_bytes` and its stored delta."""
-        return cls(np.frombuffer(data, dtype="<i8").astype(np.int64), delta)
+    def from_bytes(cls, data: bytes, delta: int = 0, used: Usage | None = None) -> Self:
+        """Read a curve from the bytes of `to_bytes`, its stored delta and usage of plans."""
+        return cls(np.frombuffer(data, dtype="<i8").astype(np.int64), delta, used or {})
 
     def to_bytes(self) -> bytes:
-        """Serialize the values as little-endian int64; delta is stored separately."""
+        """Serialize the values as little-endian int64; delta and usage of plans are stored separately."""
         return self.values.astype("<i8").tobytes()
 
     def __add__(self, other: "RdpCurve") -> "RdpCurve":
@@ -140,7 +147,7 @@ class RdpCurve:
             raise ValueError("Curves over different grids of orders cannot be added.")
         # EXHAUSTED - other is never negative, so neither operation can overflow.
         values = other.values + np.minimum(self.values, _EXHAUSTED - other.values)
-        return RdpCurve._of(values, min(self.delta + other.delta, EXHAUSTED))
+        return RdpCurve._of(values, min(self.delta + other.delta, EXHAUSTED), added(self.used, other.used))
 
     def times(self, count: int) -> "RdpCurve":
         """Compose `count` repetitions exactly; a product that does not fit is EXHAUSTED."""
@@ -149,15 +156,20 @@ class RdpCurve:
         if count == 1:
             return self
         if count == 0:
-            return RdpCurve.zero(self.values.size)
+            return RdpCurve.zero(self.values.size).using({owner: (0,) * len(each) for owner, each in self.used.items()})
         # For a count beyond int64 only zeros fit, and those may be multiplied by anything.
         product = np.minimum(self.values, EXHAUSTED // count) * np.int64(min(count, EXHAUSTED))
         product[self.values > EXHAUSTED // count] = EXHAUSTED
-        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED))
+        used = {owner: tuple([each * count for each in counts]) for owner, counts in self.used.items()}
+        return RdpCurve._of(product, min(self.delta * count, EXHAUSTED), used)
+
+    def using(self, used: Usage) -> "RdpCurve":
+        """Copy the curve with another usage of plans."""
+        return self if not used and not self.used else RdpCurve._of(self.values, self.delta, used)
 
     def at(self, places: NDArray[np.intp] | slice) -> "RdpCurve":
         """Select some orders by grid index or slice; delta stays."""
-        return RdpCurve._of(self.values[places], self.delta)
+        return RdpCurve._of(self.values[places], self.delta, self.used)
 
     def nats(self) -> Floats:
         """Convert to nats, rounded up; infinite at EXHAUSTED orders."""
@@ -185,12 +197,22 @@ class RdpCurve:
         return bool((self.values == EXHAUSTED).all())
 
     def __eq__(self, other: object) -> bool:
-        """Compare values and delta."""
-        return isinstance(other, RdpCurve) and self.delta == other.delta and self.to_bytes() == other.to_bytes()
+        """Compare values, delta and usage of plans."""
+        if not isinstance(other, RdpCurve) or (self.delta, self.used) != (other.delta, other.used):
+            return False
+        return self.to_bytes() == other.to_bytes()
 
     def __hash__(self) -> int:
         """Hash values and delta."""
         return hash((self.to_bytes(), self.delta))
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """Add what two releases use up of plans."""
+    if not one or not other:
+        return one or other
+    both = {owner: tuple(map(add, counts, other[owner])) for owner, counts in one.items() if owner in other}
+    return {**one, **other, **both}
 
 
 def nats_of(units: NDArray[np.int64]) -> Floats:

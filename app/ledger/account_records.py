@@ -1,15 +1,16 @@
 """Accounts as stored: their populations, times, charges since the last curves, partitions and alert thresholds.
 
 Epsilon grows with the spent curve, which never decreases, but computing it would cost more than the charge. One order
-is enough to prove that a threshold was not reached: epsilon is a minimum over orders, so it stays below as long as that
-order does. A watermark is the order and its maximum; once it is exceeded, epsilon and the next watermark are computed
-(ADR 0018).
+is enough to prove that a threshold was not reached: epsilon is a minimum over orders and the plan, so it stays below
+as long as that order does. A watermark is the order, or the plan, and its maximum; once it is exceeded, epsilon and the
+next watermark are computed (ADR 0018).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import floor
+from operator import ge
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from app.accounting.events import NeighboringRelation, fingerprint
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
 from app.ledger.batches import repeated
+from app.ledger.plan_filter import Coordinates
 from app.ledger.step_events import PricedStep
 
 
@@ -73,16 +75,21 @@ class ThresholdWatermark:
         place: grid index of an order.
         bound: maximum spent there, units of 2^-44 nats; -1 proves nothing.
         delta: maximum sum of mechanisms' own deltas, units of 2^-62.
+        planned: the account and the maximum usage of its plan, if that is the proof; then the order proves nothing.
     """
 
     passed: int
     place: int
     bound: int
     delta: int
+    planned: tuple[str, Coordinates] | None = None
 
     def holds(self, spent: RdpCurve) -> bool:
         """Check whether a spent curve has provably reached no further threshold."""
         # Hot path, once per account and step: comparing Python ints takes a tenth of a microsecond.
+        if self.planned is not None:
+            owner, most = self.planned
+            return spent.delta <= self.delta and owner in spent.used and all(map(ge, most, spent.used[owner]))
         return spent.values.item(self.place) <= self.bound and spent.delta <= self.delta
 
 
@@ -184,7 +191,7 @@ def reached(account: Account, thresholds: Sequence[float]) -> int:
 
 
 def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWatermark:
-    """Find the order that proves longest that the next threshold is not reached.
+    """Find what proves longest that the next threshold is not reached: the plan, or an order.
 
     The watermark holds for the account itself, unless it is at or next to the threshold.
     """
@@ -193,11 +200,13 @@ def watermark_of(account: Account, thresholds: Sequence[float]) -> ThresholdWate
         return ThresholdWatermark(passed, 0, EXHAUSTED, EXHAUSTED)
     if account.spent.is_zero:  # its filter may not be fixed yet
         return ThresholdWatermark(passed, 0, -1, 0)
-    gate = account.bounds(account.spent.delta)
+    gate, target = account.bounds(), thresholds[passed] * account.limit.epsilon
+    most = None if account.plan is None else account.plan.usage_below(target)
+    if most is not None and account.spent.delta <= gate.room:
+        by_plan = ThresholdWatermark(passed, 0, EXHAUSTED, gate.room, (account.id, most))
+        if by_plan.holds(account.spent):
+            return by_plan
     best = int(np.argmin(account.spent.at(gate.places).nats() + gate.prices))
-    target, price = thresholds[passed] * account.limit.epsilon, float(gate.prices[best])
+    price = float(gate.prices[best])
     bound = floor((target - price - _ROUNDING * (target + abs(price))) / UNIT) - 1
-    place = best if isinstance(gate.places, slice) else int(gate.places[best])
-    # Own deltas change the prices of a declared filter; weights keep them separate.
-    delta = account.spent.delta if account.weights is None else gate.room
-    return ThresholdWatermark(passed, place, max(-1, min(bound, EXHAUSTED - 1)), delta)
+    return ThresholdWatermark(passed, int(gate.places[best]), max(-1, min(bound, EXHAUSTED - 1)), gate.room)

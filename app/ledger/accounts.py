@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
+from math import inf, isinf
 from typing import Final, Self
 
 import numpy as np
@@ -13,22 +14,18 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, orders
 from app.accounting.events import NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.filters import (
-    FilterBounds,
-    FilterKind,
-    FilterWeights,
-    Limit,
-    adaptive_filter_bounds,
-    adaptive_weights,
-    declared_filter_bounds,
-)
+from app.ledger.filters import UNTUNED, FilterBounds, FilterWeights, Limit, filter_bounds, filter_weights
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
+from app.ledger.plans import Plan, PlanStatus, plan_of
 from app.ledger.policies import Policy
-from app.ledger.step_events import PricedStep, StepEvent, total_cost
+from app.ledger.step_events import PricedStep, StepEvent
 from app.ledger.windows import ALWAYS, Window
 
 MAX_DEPTH = 8
 """Maximum depth of budgets between a population and a run."""
+
+UNLIMITED: Final = 2**62
+"""Repetitions that an account without a limit admits: more than any count."""
 
 _ONE: Final = np.array(1)
 """A zero-dimensional array: Python ints take numpy twice as long."""
@@ -48,8 +45,10 @@ class Account:
 
     Args:
         limit: None only for a run without a limit of its own.
-        planned: the workload that adaptive weights are chosen for; empty: the first event charged.
-        weights: frozen weights; None before the first charge, and for a declared filter.
+        planned: the events of its plan, in order; the last one is repeated without end if its count is MAX_COUNT. The
+            filter's weights are chosen for them, and without them for the first event charged.
+        weights: frozen weights; None before the first charge, if nothing is planned.
+        spent: with usage of its own plan, and of plans above that it is a part of.
         held: loss reserved by plans.
         version: number of changes of this account; the revisions count changes of its limit and policy.
         partitions_per_unit: number of its disjoint children that may hold data of one privacy unit; None: the children
@@ -69,7 +68,6 @@ class Account:
     depth: int
     relation: NeighboringRelation
     limit: Limit | None
-    filter: FilterKind
     planned: tuple[StepEvent, ...]
     weights: FilterWeights | None
     spent: RdpCurve
@@ -98,7 +96,29 @@ class Account:
     @property
     def weights_frozen(self) -> bool:
         """Whether the admission rule can no longer change."""
-        return self.filter is FilterKind.DECLARED or self.weights is not None
+        return self.weights is not None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was charged or is reserved, so that the filter may be chosen anew."""
+        return self.spent.is_zero and self.held.is_zero
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The plan that its limit allows; None: nothing was planned, or the first charge was of another kind."""
+        if self.weights is None or self.weights.plan is None:
+            return None
+        return plan_of(self.planned, self.relation, self.weights.plan)
+
+    @property
+    def plan_status(self) -> PlanStatus | None:
+        """What is used of its plan, if it has one."""
+        plan = self.plan
+        if plan is None:
+            return None
+        nothing = (0,) * len(plan.capacity)
+        used, held = (curve.used.get(self.id, nothing) for curve in (self.spent, self.held))
+        return plan.status(self.planned, used, held)
 
     def price(self, step: StepEvent) -> PricedStep:
         """Price a step event now, under this account's relation and grid."""
@@ -107,56 +127,68 @@ class Account:
     def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
-        The weights fit the planned workload, or else the first step with a nonzero cost: without weights nothing is
-        charged.
+        They fit the first step with a nonzero cost: without weights nothing is charged. A plan that does not cover
+        these steps ends before anything was released, so that the orders get its share of delta.
         """
-        if self.limit is None or self.weights is not None or self.filter is FilterKind.DECLARED:
+        if self.limit is None or (self.weights is not None and not self._leaves_plan(steps)):
             return self
-        planned = total_cost([self.price(step) for step in self.planned]) if self.planned else None
-        if planned is not None and not planned.is_zero:
-            return self.with_workload(planned)
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
-        return self if first is None else self.with_workload(first)
-
-    def with_workload(self, workload: RdpCurve) -> Self:
-        """Copy the account with adaptive weights, unless it has or needs none."""
-        if self.limit is None or self.weights_frozen:
+        if first is None:
             return self
-        return replace(self, weights=adaptive_weights(self.limit, workload, self.grid_version))
+        spent = self.spent.using({owner: each for owner, each in self.spent.used.items() if owner != self.id})
+        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent)
 
-    def bounds(self, own_delta: int) -> FilterBounds:
-        """Get the filter bounds if mechanisms use `own_delta` (units of 2^-62) of delta.
+    def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
+        """Check whether first steps are of another kind than those planned."""
+        plan = self.plan
+        if plan is None or not self.is_untouched:
+            return False
+        return any(plan.workload.cost(step.step.event)[0] for step in steps)
 
-        Without weights, the filter counts as declared.
-        """
-        assert self.limit is not None, "an account without a limit has no gate"
-        if self.weights is None or self.filter is FilterKind.DECLARED:
-            return declared_filter_bounds(self.limit, own_delta, self.grid_version)
-        return adaptive_filter_bounds(self.limit, self.weights, self.grid_version)
+    def bounds(self) -> FilterBounds:
+        """Get the orders of its filter."""
+        assert self.limit is not None, "an account without a limit has no filter"
+        return UNTUNED if self.weights is None else filter_bounds(self.limit, self.weights, self.grid_version)
 
     def fits(self, *new: RdpCurve) -> bool:
         """Check whether the account, with weights if it needs them, admits further curves."""
         if self.limit is None:
             return True
-        own_delta = self.own_delta(*new)
-        gate = self.bounds(own_delta)
-        return own_delta <= gate.room and bool((self.headroom(gate, *new) >= 0).any())
+        gate = self.bounds()
+        if self.own_delta(*new) > gate.room:
+            return False
+        return bool((self.headroom(gate, *new) >= 0).any()) or self.is_planned(*new)
 
     def repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve) -> int:
         """Count the repetitions of `curve` that fit after `pending`; negative if `pending` does not."""
-        own_delta = self.own_delta(*pending)
-        gate = self.bounds(own_delta)
-        if own_delta > gate.room:
+        gate = self.bounds()
+        if self.own_delta(*pending) > gate.room:
             return -1
-        most = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
-        if most <= 0 or not curve.delta:
-            return most
-        # Own deltas of repetitions lower a declared filter's bounds for all of them: bisect for the largest count.
-        fitting, most = 0, min(most, self.delta_left(gate, *pending) // curve.delta)
-        while most > fitting:
-            middle = (fitting + most + 1) // 2
-            fitting, most = (middle, most) if self.fits(*pending, curve.times(middle)) else (fitting, middle - 1)
-        return fitting
+        by_orders = int((self.headroom(gate, *pending) // np.maximum(curve.values[gate.places], _ONE)).max())
+        most = max(by_orders, self.planned_repetitions(pending, curve))
+        return most if most <= 0 or not curve.delta else min(most, self.delta_left(gate, *pending) // curve.delta)
+
+    def is_planned(self, *new: RdpCurve) -> bool:
+        """Check whether its plan covers all that was charged and is held, and further curves."""
+        return self.planned_repetitions(new, None) >= 0
+
+    def planned_repetitions(self, pending: Sequence[RdpCurve], curve: RdpCurve | None) -> int:
+        """Count the repetitions of `curve` that its plan covers after `pending`; negative if that is not covered."""
+        plan, owner = self.plan, self.id
+        if plan is None:
+            return -1
+        nothing = (0,) * len(plan.capacity)
+        cost = nothing if curve is None else curve.used.get(owner, nothing)
+        lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
+        most = inf
+        for slope, base in lines.items():
+            charges = [base.used.get(owner, nothing), *(each.times(slope).used.get(owner, nothing) for each in pending)]
+            used = tuple(map(sum, zip(*charges, strict=True)))
+            fitting = plan.repetitions(used, tuple(slope * each for each in cost))
+            if fitting < 0:
+                return -1
+            most = min(most, fitting)
+        return UNLIMITED if isinf(most) else int(most)
 
     def own_delta(self, *new: RdpCurve) -> int:
         """Sum the mechanisms' own deltas after further charges, in units of 2^-62."""
@@ -203,34 +235,65 @@ class Account:
         if self.exposure is not None:
             return self._moved(self.exposure.charged(cost))
         after = object.__new__(type(self))
-        after.__dict__.update(self.__dict__, spent=self.spent + cost, version=self.version + 1)
+        after.__dict__.update(self.__dict__, spent=self.spent + self.counting(cost), version=self.version + 1)
         return after
 
     def settle_hold(self, cost: RdpCurve, held: RdpCurve) -> Self:
         """Copy the account after a charge from its holds, `held` remaining."""
-        return replace(self, spent=self.spent + cost, held=held, version=self.version + 1)
+        return replace(self, spent=self.spent + self.counting(cost), held=self.counting(held), version=self.version + 1)
 
     def with_hold(self, cost: RdpCurve) -> Self:
         """Copy the account with a further hold."""
         if self.exposure is None:
-            return replace(self, held=self.held + cost, version=self.version + 1)
+            return replace(self, held=self.held + self.counting(cost), version=self.version + 1)
         return self._moved(self.exposure.holding(cost))
 
     def composed(self, spent: RdpCurve, total: RdpCurve) -> Self:
         """Copy the account with balances composed from its partitions."""
+        spent, total = self.counting(spent), self.counting(total)
         return replace(self, spent=spent, held=held_of(spent, total), version=self.version + 1)
+
+    def counting(self, cost: RdpCurve) -> RdpCurve:
+        """Leave out the usage of plans that the account does not count."""
+        if cost.used.keys() <= self.spent.used.keys():
+            return cost
+        return cost.using({owner: each for owner, each in cost.used.items() if owner in self.spent.used})
 
     def _moved(self, exposure: ParallelExposure) -> Self:
         return replace(self.composed(value(exposure.spent), value(exposure.total)), exposure=exposure)
 
     def epsilon(self, spent: RdpCurve | None = None) -> float:
-        """Compute the filter's epsilon of `spent`, or of another curve, at the limit's delta."""
+        """Compute the filter's epsilon of `spent`, or of another curve, at the limit's delta.
+
+        It is the smallest limit under which the same orders, or the same plan, would have admitted it.
+        """
         curve = self.spent if spent is None else spent
-        return 0.0 if curve.is_zero else self.bounds(curve.delta).epsilon(curve)
+        if curve.is_zero:
+            return 0.0
+        gate, plan = self.bounds(), self.plan
+        if plan is None or self.id not in curve.used or curve.delta > gate.room:
+            return gate.epsilon(curve)
+        return min(gate.epsilon(curve), plan.epsilon(curve.used[self.id]))
 
     def epsilon_declared(self, delta: float) -> float:
         """Compute epsilon like an in-process accountant, valid only for plans fixed in advance."""
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
+
+
+def with_usage(path: Sequence[Account], steps: Sequence[PricedStep]) -> Sequence[PricedStep]:
+    """Add to the costs of steps what they use up of the plans of a path."""
+    plans = [(account.id, account.plan.workload) for account in path if account.plan is not None]
+    if not plans:
+        return steps
+    curves: dict[int, RdpCurve] = {}
+    found = []
+    for priced in steps:
+        curve = curves.get(id(priced.step.event))
+        if curve is None:
+            used = {owner: workload.cost(priced.step.event) for owner, workload in plans}
+            curve = curves[id(priced.step.event)] = priced.curve.using(used)
+        found.append(priced._replace(curve=curve))
+    return found
 
 
 @cache

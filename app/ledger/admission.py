@@ -1,25 +1,22 @@
 """The admission rule: every account on a charge's path admits it, or none.
 
-Admit iff for every account with a limit some order j has spent_j + held_j + new_j <= B_j. There is no tolerance: all
-three are integers rounded up and B_j is an integer rounded down.
+Admit iff every account with a limit covers the charge by its plan, or has some order j with spent_j + held_j + new_j
+<= B_j. There is no tolerance: all three are integers rounded up and B_j is an integer rounded down.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
-from app.ledger.accounts import Account, zero_curve
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
+from app.ledger.filters import Limit
 from app.ledger.fitting_noise import noise_that_fits
-from app.ledger.step_events import PricedStep, StepEvent, total_cost
-
-UNLIMITED: Final = 2**62
-"""Repetitions that an account without a limit admits: more than any count."""
+from app.ledger.step_events import PricedStep, total_cost
 
 
 class Reading(NamedTuple):
@@ -101,10 +98,16 @@ def admit(
     """
     charged = record(path, steps)
     if charged.overdrawn:
-        accounts = [account.prepared_for(steps) for account in path]
         noise = (search or noise_that_fits)(path, steps)
+        accounts, steps = _prepared(path, steps)
         return _refusal(path, accounts, steps, total_cost(steps), noise)
     return charged
+
+
+def _prepared(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], Sequence[PricedStep]]:
+    """Prepare the accounts of a path for steps, and the steps' costs for these accounts."""
+    accounts = [account.prepared_for(steps) for account in path]
+    return accounts, with_usage(accounts, steps)
 
 
 def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
@@ -112,19 +115,8 @@ def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
     whole = record(path, steps)
     if not whole.overdrawn:
         return sum(step.step.count for step in steps)
-    fitting, _ = _longest_prefix([account.prepared_for(steps) for account in path], steps)
+    fitting, _ = _longest_prefix(*_prepared(path, steps))
     return fitting
-
-
-def first_steps(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
-    """Take the first `count` of the steps."""
-    kept = []
-    for step in steps:
-        if count <= 0:
-            break
-        kept.append(StepEvent(step.event, min(step.count, count)))
-        count -= step.count
-    return tuple(kept)
 
 
 def hold(
@@ -134,15 +126,16 @@ def hold(
     outcome = admit(path, steps, search)
     if isinstance(outcome, Refusal):
         return outcome
+    accounts, steps = _prepared(path, steps)
     cost = total_cost(steps)
-    return tuple(account.prepared_for(steps).with_hold(cost) for account in path)
+    return tuple(account.with_hold(cost) for account in accounts)
 
 
 def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     """Charge executed steps regardless of limits; `overdrawn` if `admit` would refuse."""
-    accounts = [account.prepared_for(steps) for account in path]
+    accounts, steps = _prepared(path, steps)
     new = total_cost(steps)
-    undecided = [each for each in accounts if each.weights is None and each.filter is FilterKind.ADAPTIVE]
+    undecided = [each for each in accounts if not each.weights_frozen]
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
@@ -167,7 +160,7 @@ def _repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve
 
 def repetitions_left(path: Sequence[Account], step: PricedStep) -> tuple[int, Account]:
     """Count the further repetitions of an event that fit, and find the binding account."""
-    accounts = [account.prepared_for([step]) for account in path]
+    accounts, [step] = _prepared(path, [step])
     remaining, binding = min_repetitions(accounts, (), step.curve)
     return max(0, remaining), accounts[binding]
 
@@ -212,9 +205,8 @@ def _longest_prefix(accounts: Sequence[Account], steps: Sequence[PricedStep]) ->
 
 def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> float:
     """Compute the largest share of a refused charge that fits at an order; -inf if own deltas refuse it."""
-    own_delta = account.own_delta(pending, refused)
-    gate = account.bounds(own_delta)
-    if own_delta > gate.room:
+    gate = account.bounds()
+    if account.own_delta(pending, refused) > gate.room:
         return -inf
     return float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
 
@@ -227,8 +219,7 @@ def _refusal(
     noise: float | None,
 ) -> Refusal:
     fitting, binding = _longest_prefix(accounts, steps)
-    own_delta = binding.own_delta()
-    gate = binding.bounds(own_delta)
+    gate = binding.bounds()
     growth = binding.grown_by(new)
     spent, asked = binding.spent.values[gate.places], growth.values[gate.places]
     share = gate.left(binding.spent, binding.held) / np.maximum(asked, 1)
@@ -248,7 +239,7 @@ def _refusal(
         requested=float(growth.at(at).nats()[0]),
         limit=float(gate.bounds[closest]) * UNIT,
         delta_requested=growth.delta_value(),
-        delta_left=max(0, gate.room - own_delta) * DELTA_UNIT,
+        delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         max_count_that_fits=fitting,
         noise_multiplier_that_fits=noise,
     )

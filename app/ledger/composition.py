@@ -79,6 +79,23 @@ def _reached(
     return _ChargeEffect(below.inner.beside(rest, total), below.parallel, below.inner)
 
 
+def counting_plans(account: Account, ancestors: Sequence[Account]) -> Account:
+    """Let a new account count what it uses up of its own plan, of its budgets' and of those that it is a part of.
+
+    A budget's plan tells how much of it a child has used. Where partitions are composed, each of them and the whole
+    count for every plan above.
+    """
+    above = [*ancestors, account]
+    direct = {each.id for each in budgets_of(above)} | {account.parent_id, account.id}
+    parent = next((each for each in ancestors if each.id == account.parent_id), None)
+    composed = account.partitions_per_unit is not None or (
+        parent is not None and parent.partitions_per_unit is not None
+    )
+    plans = [(each.id, each.plan) for each in above if composed or each.id in direct]
+    used = {owner: (0,) * len(plan.capacity) for owner, plan in plans if plan is not None}
+    return replace(account, spent=account.spent.using(used), held=account.held.using(used))
+
+
 def recompose(account: Account, children: Iterable[Account]) -> Account:
     """Recompute a parallel account from all of its partitions."""
     assert account.parts_that_count is not None, "it has parts"

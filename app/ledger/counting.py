@@ -8,6 +8,9 @@ repetitions a further n of them fit iff at some order n c_j <= room_j - k c_j, t
 
 where most is the largest floor(room_j / c_j) with c_j > 0, and endless the largest room_j with c_j = 0.
 
+The plan is one more coordinate: while it covers all that was charged, n fits also if n <= planned - k, with the number
+of repetitions that it covers. A charge that would leave the plan is for the rule.
+
 All numbers are integers, so this is the admission rule and not an approximation of it. A count can only admit, with
 the same result as the rule in `app.ledger.admission`. The rule decides every other charge, and it alone refuses.
 """
@@ -15,71 +18,21 @@ the same result as the rule in `app.ledger.admission`. The rule decides every ot
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import fingerprint
+from app.accounting.curves import RdpCurve, Usage
+from app.accounting.events import DpEvent, fingerprint
 from app.ledger.account_records import (
     MOST_EVENTS,
     AccountRecord,
     AccountVersion,
-    ThresholdWatermark,
     UncompactedCharges,
 )
 from app.ledger.accounts import Account
-from app.ledger.admission import UNLIMITED, Admission, Reading, governing_of
-from app.ledger.filter_orders import Epsilons, FilterOrders, filter_orders
+from app.ledger.admission import Admission, Reading, governing_of
+from app.ledger.filter_orders import Epsilons, FilterOrders
+from app.ledger.plan_filter import repeated
+from app.ledger.room import Room
 from app.ledger.step_events import PricedStep
-
-
-class Room(NamedTuple):
-    """How often an account admits an event, from one state of its balance on.
-
-    Args:
-        orders: its loss and the event's cost at the orders of its filter; None without a limit.
-        watched: units spent at the order of the threshold watermark; may be more than EXHAUSTED.
-        cost: units of one repetition at that order.
-        unannounced: repetitions before an alert threshold may be reached.
-        most: repetitions that fit at the orders where the event has a cost; negative if none does.
-        endless: the same at those where it has none, which does not fall.
-    """
-
-    orders: FilterOrders | None
-    watched: int
-    cost: int
-    unannounced: int
-    most: int
-    endless: int
-
-    @classmethod
-    def of(cls, account: Account, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room | None":
-        """Compute the room of an account; None if its filter is not fixed, or has no delta left."""
-        spent, orders = account.spent, None
-        if spent.delta > watermark.delta:
-            return None
-        if account.limit is not None:
-            assert account.exposure is None, "it is valid for one run only"
-            own_delta = account.own_delta()
-            gate = account.bounds(own_delta)
-            if not account.weights_frozen or own_delta > gate.room:
-                return None
-            orders = filter_orders(gate, spent + account.held, curve)
-        return cls._at(orders, spent.values.item(watermark.place), curve, watermark)
-
-    def after(self, count: int, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room":
-        """Charge the repetitions, and continue with another event."""
-        orders = None if self.orders is None else self.orders.after(count, curve)
-        return Room._at(orders, self.watched + self.cost * count, curve, watermark)
-
-    @staticmethod
-    def _at(orders: FilterOrders | None, watched: int, curve: RdpCurve, watermark: ThresholdWatermark) -> "Room":
-        cost, bound = curve.values.item(watermark.place), watermark.bound
-        if watched > bound and bound < EXHAUSTED:
-            unannounced = -1
-        else:
-            unannounced = UNLIMITED if not cost or bound >= EXHAUSTED else (bound - watched) // cost
-        most, endless = (UNLIMITED, -1) if orders is None else orders.repetitions()
-        return Room(orders, watched, cost, unannounced, most, endless)
 
 
 @dataclass(slots=True)
@@ -92,7 +45,7 @@ class CountedAccount:
         record: the account before these charges.
         charged: cost and repetitions by event, without those that `count` has; never changed in place.
         event: fingerprint of the current event, the only one that is counted now.
-        curve: its cost.
+        curve: its cost, and `cost` the same with its usage of plans that the account counts.
         count: its repetitions since it is the current one.
         charges: number of all charges, each of which made a new version.
         charged_at: time of the last one.
@@ -105,6 +58,7 @@ class CountedAccount:
     charged: Mapping[str, tuple[RdpCurve, int]] = field(default_factory=dict)
     event: str = ""
     curve: RdpCurve | None = None
+    cost: RdpCurve | None = None
     count: int = 0
     charges: int = 0
     charged_at: datetime | None = None
@@ -133,9 +87,18 @@ class CountedAccount:
                 found[event] = (times + count, taken)
         return found
 
+    @property
+    def used(self) -> Usage:
+        """Usage of plans by what is spent, with these charges."""
+        used = self.record.account.spent.used
+        if used and self.charges:
+            for cost, count in self._counts().values():
+                used = {owner: repeated(before, cost.used[owner], count) for owner, before in used.items()}
+        return used
+
     def copy(self) -> "CountedAccount":
         """Copy the counts, for a transaction of its own."""
-        current = (self.event, self.curve, self.count, self.charges, self.charged_at, self.room)
+        current = (self.event, self.curve, self.cost, self.count, self.charges, self.charged_at, self.room)
         return CountedAccount(self.record, self.charged, *current, self.governing, self.governed, self.epsilons)
 
     def matches(self, read: AccountVersion) -> bool:
@@ -153,16 +116,18 @@ class CountedAccount:
                 updated_at=self.updated_at,
                 uncompacted=self.uncompacted,
             )
-            self.charged, self.event, self.curve, self.count, self.charges, self.charged_at = {}, "", None, 0, 0, None
+            self.charged, self.event, self.curve, self.cost = {}, "", None, None
+            self.count, self.charges, self.charged_at = 0, 0, None
             self.room = self.governed = self.epsilons = None
         return self.record
 
-    def fits(self, event: str, curve: RdpCurve, number: int) -> int:
-        """Count the repetitions of an event that would still fit after `number`; negative to ask the rule."""
-        if (self.curve is not curve or self.event != event) and not self._make_current(event, curve):
-            return -1
-        room, after = self.room, self.count + number
-        return -1 if room is None or after > room.unannounced else max(room.most - after, room.endless)
+    def is_current(self, event: str, curve: RdpCurve) -> bool:
+        """Check whether this event is the one that is counted."""
+        return self.curve is curve and self.event == event
+
+    def fits(self, number: int) -> int:
+        """Count the repetitions of the event that would still fit after `number`; negative to ask the rule."""
+        return -1 if self.room is None else self.room.left_after(self.count + number)
 
     def charge(self, number: int, now: datetime) -> None:
         """Charge repetitions that fit."""
@@ -172,14 +137,33 @@ class CountedAccount:
 
     def epsilon(self, governing: Account, number: int) -> float | None:
         """Get the epsilon by the governing filter after a further `number` of repetitions; None to ask the rule."""
-        assert self.curve is not None, "its event is counted"
+        assert self.cost is not None, "its event is counted"
         if self.governed is None or self.governed[0] is not governing:
-            spent = self._spent(self.charged)
-            self.governed = governing, filter_orders(governing.bounds(spent.delta), spent, self.curve)
+            spent, gate = self._spent(self.charged), governing.bounds()
+            if spent.delta > gate.room:
+                return None
+            self.governed = governing, FilterOrders.of(gate, spent, self.cost)
             self.epsilons = None
         if self.epsilons is None:
-            self.epsilons = self.governed[1].epsilons()
+            self.epsilons = self._epsilons(*self.governed)
         return self.epsilons(self.count + number)
+
+    def _epsilons(self, governing: Account, orders: FilterOrders) -> Epsilons:
+        """Prepare to compute epsilon as `Account.epsilon` does."""
+        assert self.cost is not None, "its event is counted"
+        by_orders, plan, each = orders.epsilons(), governing.plan, self.cost.used.get(governing.id)
+        if plan is None or each is None:
+            return by_orders
+        used = self.record.account.spent.used[governing.id]
+        for cost, count in self.charged.values():
+            used = repeated(used, cost.used[governing.id], count)
+        by_plan = plan.epsilons(used, each)
+
+        def epsilon(count: int) -> float | None:
+            found = by_orders(count)
+            return None if found is None else min(found, by_plan(count))
+
+        return epsilon
 
     def _is_plain(self, event: str) -> bool:
         """Check that only the limit and window decide, and that the curves need not be written."""
@@ -189,20 +173,21 @@ class CountedAccount:
         unrestricted = self.record.quarantine is None and account.policy is None and account.organisation_policy is None
         return unrestricted and account.partitions_per_unit is None
 
-    def _make_current(self, event: str, curve: RdpCurve) -> bool:
+    def make_current(self, event: str, curve: RdpCurve, used: Usage) -> bool:
         """Count another event from now on; false if the rule must decide on it."""
         watermark = self.record.watermark
         if watermark is None or curve.delta or not (event in self.charged or self._is_plain(event)):
             self.settled()
             return False
+        cost = self.record.account.counting(curve.using(used))
         if self.room is None:
-            self.room = Room.of(self.settled().account, curve, watermark)
+            self.room = Room.of(self.settled().account, cost, watermark)
         else:
-            self.room = self.room.after(self.count, curve, watermark)
+            self.room = self.room.after(self.count, cost, watermark)
             if self.governed is not None:
                 self.governed = self.governed[0], self.governed[1].after(self.count, curve)
             self.charged = self._counts()
-        self.event, self.curve, self.count, self.epsilons = event, curve, 0, None
+        self.event, self.curve, self.cost, self.count, self.epsilons = event, curve, cost, 0, None
         return True
 
     def _spent(self, charged: Mapping[str, tuple[RdpCurve, int]]) -> RdpCurve:
@@ -216,9 +201,9 @@ class CountedAccount:
         """Collect cost and repetitions of all events, by fingerprint."""
         if not self.count:
             return self.charged
-        assert self.curve is not None, "something was charged"
+        assert self.cost is not None, "something was charged"
         _, earlier = self.charged.get(self.event, (None, 0))
-        return {**self.charged, self.event: (self.curve, earlier + self.count)}
+        return {**self.charged, self.event: (self.cost, earlier + self.count)}
 
 
 def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Admission | None:
@@ -228,9 +213,13 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     somebody needs them.
     """
     key, curve, number = fingerprint(priced.step.event), priced.curve, priced.step.count
-    left = []
+    left, used = [], None
     for counted in path:
-        left.append(counted.fits(key, curve, number))
+        if not counted.is_current(key, curve):
+            used = _usage(path, priced.step.event) if used is None else used
+            if not counted.make_current(key, curve, used):
+                return None
+        left.append(counted.fits(number))
         if left[-1] < 0:
             return None
     remaining = min(left)
@@ -245,3 +234,9 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     assert governing.limit is not None, "it governs"
     reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
     return Admission((), reading, remaining, path[left.index(remaining)].record.account)
+
+
+def _usage(path: Sequence[CountedAccount], event: DpEvent) -> Usage:
+    """Count what an event uses up of the plans of a path."""
+    accounts = [counted.record.account for counted in path]
+    return {each.id: each.plan.workload.cost(event) for each in accounts if each.plan is not None}

@@ -1,15 +1,13 @@
 """Loss at the orders of a filter, before and after repetitions of one event (ADR 0033).
 
-An adaptive filter has at most nine orders. For vectors this short, plain integers take a fifth of numpy's time, and
-they do not overflow. A declared filter has all orders.
+A filter has at most nine orders. For vectors this short, plain integers take a fifth of numpy's time, and they do not
+overflow.
 """
 
 from collections.abc import Callable
 from itertools import repeat
 from operator import add, floordiv, mul, sub
 from typing import Final, NamedTuple, TypeAlias
-
-import numpy as np
 
 from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
 from app.ledger.filters import FilterBounds
@@ -25,8 +23,8 @@ def _no_epsilon(_: int) -> None:
     """Leave epsilon to the rule."""
 
 
-class FewOrders(NamedTuple):
-    """Loss and cost at the orders of an adaptive filter.
+class FilterOrders(NamedTuple):
+    """Loss and cost at the orders of a filter.
 
     Args:
         gate: the filter's bounds; `bounds` and `prices` are lists of its own.
@@ -40,11 +38,19 @@ class FewOrders(NamedTuple):
     spent: list[int]
     cost: list[int]
 
-    def after(self, count: int, curve: RdpCurve) -> "FewOrders":
+    @classmethod
+    def of(cls, gate: FilterBounds, spent: RdpCurve, cost: RdpCurve) -> "FilterOrders":
+        """Take a loss and an event's cost at the orders of a filter, whose delta is enough for the loss's own."""
+        assert spent.delta <= gate.room, "else nothing fits, and epsilon is infinite"
+        places = gate.places
+        own = gate.bounds.tolist(), gate.prices.tolist()
+        return cls(gate, *own, spent.values[places].tolist(), cost.values[places].tolist())
+
+    def after(self, count: int, curve: RdpCurve) -> "FilterOrders":
         """Charge the repetitions, and continue with another event."""
         charged = self.cost if count == 1 else map(mul, self.cost, repeat(count))
         spent, cost = list(map(add, self.spent, charged)), curve.values[self.gate.places].tolist()
-        return FewOrders(self.gate, self.bounds, self.prices, spent, cost)
+        return FilterOrders(self.gate, self.bounds, self.prices, spent, cost)
 
     def repetitions(self) -> tuple[int, int]:
         """Count the repetitions that fit where they have a cost, and where they have none; negative if none fits."""
@@ -60,7 +66,7 @@ class FewOrders(NamedTuple):
         if spent >= EXHAUSTED or cost >= EXHAUSTED:  # an infinite divergence is never the least
             rows = zip(self.bounds, self.prices, self.spent, self.cost, strict=True)
             finite = [row for row in rows if row[2] < EXHAUSTED and row[3] < EXHAUSTED]
-            return FewOrders(self.gate, *map(list, zip(*finite, strict=True))).epsilons() if finite else _no_epsilon
+            return FilterOrders(self.gate, *map(list, zip(*finite, strict=True))).epsilons() if finite else _no_epsilon
         if not spent and not cost:  # the curve may be zero, whose epsilon has no price
             return _no_epsilon
         nats = map(mul, self.spent, repeat(UNIT)), map(mul, self.cost, repeat(UNIT))
@@ -70,52 +76,3 @@ class FewOrders(NamedTuple):
             if spent + cost * count < _EXACT  # then only adding the price rounds
             else None
         )
-
-
-class ManyOrders(NamedTuple):
-    """Loss and cost at the orders of any filter."""
-
-    gate: FilterBounds
-    spent: RdpCurve
-    cost: RdpCurve
-
-    def after(self, count: int, curve: RdpCurve) -> "ManyOrders":
-        """Charge the repetitions, and continue with another event."""
-        return ManyOrders(self.gate, self.spent + self.cost.times(count), curve)
-
-    def repetitions(self) -> tuple[int, int]:
-        """Count the repetitions that fit where they have a cost, and where they have none; negative if none fits."""
-        left, cost = self.gate.left(self.spent), self.cost.values[self.gate.places]
-        moving = cost > 0
-        return int((left[moving] // cost[moving]).max(initial=-1)), int(left[~moving].max(initial=-1))
-
-    def epsilons(self) -> Epsilons:
-        """Prepare to compute epsilon as `FilterBounds.epsilon` does, with the same rounding."""
-        units, each = self.spent.values[self.gate.places], self.cost.values[self.gate.places]
-        finite = (units < EXHAUSTED) & (each < EXHAUSTED)
-        units, each, prices = units[finite], each[finite], self.gate.prices[finite]
-        spent, cost = int(units.max(initial=0)), int(each.max(initial=0))
-        if (not spent and not cost) or self.spent.delta > self.gate.room:
-            return _no_epsilon
-
-        def epsilon(count: int) -> float | None:
-            if spent + cost * count >= _EXACT:
-                return None
-            here = units + each * count
-            if here.min() <= self.gate.covered:
-                return 0.0
-            return max(0.0, float((here * np.float64(UNIT) + prices).min()))
-
-        return epsilon
-
-
-FilterOrders: TypeAlias = FewOrders | ManyOrders
-
-
-def filter_orders(gate: FilterBounds, spent: RdpCurve, cost: RdpCurve) -> FilterOrders:
-    """Take a loss and an event's cost at the orders of a filter."""
-    places = gate.places
-    if isinstance(places, slice) or gate.covered >= 0 or spent.delta > gate.room:
-        return ManyOrders(gate, spent, cost)
-    own = gate.bounds.tolist(), gate.prices.tolist()
-    return FewOrders(gate, *own, spent.values[places].tolist(), cost.values[places].tolist())

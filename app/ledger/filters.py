@@ -4,7 +4,6 @@ ADR 0005 has the proof, and the counterexample to spending the full delta at eve
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from math import floor, inf, nextafter
@@ -15,30 +14,23 @@ from numpy.typing import NDArray
 
 from app.accounting.conversion import (
     conversion_prices,
-    declared_bounds,
     epsilon_at_orders,
-    rdp_covered_by_delta,
-    remaining_delta,
     threshold_units,
 )
-from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, UNIT, RdpCurve, nats_of, orders
+from app.accounting.curves import DELTA_UNIT, EXHAUSTED, GRID_VERSION, HIGHEST, RdpCurve, nats_of, orders
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
-
-PLANNED_SHARE = 0.96
-"""Share of delta for the planned order."""
 
 SET_ASIDE = 0.01
 """Minimum share of delta reserved for mechanisms with a delta of their own."""
 
+PLANNED_SHARE = 0.96
+"""Share of delta for the planned order, without a plan."""
+
+AROUND_SHARE = 1.0 - PLANNED_SHARE - SET_ASIDE
+"""Share of delta for the other orders, without a plan."""
+
 NEIGHBOUR_FACTORS = np.geomspace(0.25, 4.0, 8)
 """The other orders: (order - 1) as a multiple of (planned order - 1)."""
-
-
-class FilterKind(StrEnum):
-    """Limit enforcement: `adaptive` under any choice, `declared` only for plans fixed in advance."""
-
-    ADAPTIVE = "adaptive"
-    DECLARED = "declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +49,43 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanBound:
+    """What a limit allows of an account's planned events (ADR 0038).
+
+    Args:
+        share: of the limit's delta, as it was chosen for the plan.
+        delta: positive part of delta for the plan; less than the share if events have a delta of their own.
+        steps: number of planned steps that fit, from the first.
+        epsilons: at this delta, of growing numbers of these steps, the last one all of them; none without steps.
+    """
+
+    share: float
+    delta: float
+    steps: int
+    epsilons: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        assert self.delta > 0
+        assert self.steps >= 0
+        assert bool(self.epsilons) == bool(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class FilterWeights:
-    """The public weights of an adaptive filter, frozen with the first charge.
+    """The public weights of a filter, frozen before the first charge.
 
     Args:
         indices: increasing indices in the grid of orders.
         deltas: positive part of delta at each of these orders.
         reserve: part of delta for mechanisms with a delta of their own.
+        plan: what the limit allows of the planned events; None: the account has no plan, or left it.
     """
 
     indices: tuple[int, ...]
     deltas: tuple[float, ...]
     reserve: float = 0.0
+    plan: PlanBound | None = None
 
     def __post_init__(self) -> None:
         """Check for distinct increasing orders and positive deltas."""
@@ -79,35 +96,50 @@ class FilterWeights:
 
     def within(self, delta: float) -> bool:
         """Check whether the parts and the reserve sum to at most `delta`, exactly."""
-        return sum(map(Fraction, (*self.deltas, self.reserve))) <= Fraction(delta)
+        return sum(map(Fraction, self.parts)) <= Fraction(delta)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """All parts of delta: of the orders, the reserve and the plan."""
+        return (*self.deltas, self.reserve, *(() if self.plan is None else (self.plan.delta,)))
 
     def set_aside(self) -> int:
         """Get the reserve in units of 2^-62, rounded down."""
         return floor(Fraction(self.reserve) / Fraction(DELTA_UNIT))
 
     @classmethod
-    def of(cls, delta: float, indices: tuple[int, ...], deltas: tuple[float, ...]) -> Self:
+    def of(
+        cls, delta: float, indices: tuple[int, ...], deltas: tuple[float, ...], plan: PlanBound | None = None
+    ) -> Self:
         """Create weights that reserve the rest of `delta`, rounded down."""
-        left = Fraction(delta) - sum(map(Fraction, deltas))
+        left = Fraction(delta) - sum(map(Fraction, (*deltas, *(() if plan is None else (plan.delta,)))))
         assert left >= 0, "the parts of delta are within it"
         reserve = float(left)
-        return cls(indices, deltas, reserve if Fraction(reserve) <= left else nextafter(reserve, 0.0))
+        return cls(indices, deltas, reserve if Fraction(reserve) <= left else nextafter(reserve, 0.0), plan)
 
 
-def adaptive_weights(limit: Limit, workload: RdpCurve, grid_version: int) -> FilterWeights:
-    """Choose the weights that fit the most repetitions of a nonzero workload.
+def spread_delta(limit: Limit, workload: RdpCurve, grid_version: int) -> float:
+    """Compute the delta of a limit of which the orders and the plan have shares; 1 % of it is always reserved.
 
-    All but the reserve and 3 % of delta goes to the order that fits the most repetitions; these 3 % are split evenly
-    among up to 8 orders around it. The reserve is at least 1 % of delta; it grows if the workload has a delta of its
-    own, so that both run out together.
-
-    Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the union over orders
-    is ADR 0005.
+    It is smaller for a workload with a delta of its own, so that the reserve and the orders run out together.
     """
     aside = _balanced_share(limit, workload, grid_version) if workload.delta else SET_ASIDE
-    spread = limit.delta * ((1.0 - aside) / (1.0 - SET_ASIDE))
+    return limit.delta * ((1.0 - aside) / (1.0 - SET_ASIDE))
+
+
+def filter_weights(limit: Limit, workload: RdpCurve, grid_version: int, plan: PlanBound | None = None) -> FilterWeights:
+    """Choose the weights that fit the most repetitions of a nonzero workload.
+
+    Of what the plan and the reserve leave, 97 % goes to the order that fits the most repetitions, and the rest evenly
+    to up to 8 orders around it.
+
+    Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the union over orders
+    is ADR 0005, and with a plan ADR 0038.
+    """
+    spread = spread_delta(limit, workload, grid_version)
+    for_orders = 1.0 if plan is None else 1.0 - plan.delta / ((1.0 - SET_ASIDE) * spread)
     grid = orders(grid_version)
-    planned_delta = PLANNED_SHARE * spread
+    planned_delta = PLANNED_SHARE * spread * for_orders
     planned = int(np.argmax(_repetitions_at_orders(limit.epsilon, planned_delta, workload, grid_version)))
     # The order that represents infinity has no neighbours: the highest computed orders replace them.
     centre = min(float(grid[planned]) - 1.0, HIGHEST - 1.0)
@@ -116,10 +148,10 @@ def adaptive_weights(limit: Limit, workload: RdpCurve, grid_version: int) -> Fil
     wished = 1.0 + centre * NEIGHBOUR_FACTORS
     nearest = {int(np.argmin(np.abs(np.log(grid - 1.0) - np.log(order - 1.0)))) for order in wished}
     around = nearest - {planned}
-    rest = (1.0 - PLANNED_SHARE - SET_ASIDE) * spread * (1.0 - 1e-12) / len(around)
+    rest = AROUND_SHARE * spread * for_orders * (1.0 - 1e-12) / len(around)
     indices = tuple(sorted(around | {planned}))
     deltas = tuple(planned_delta if index == planned else rest for index in indices)
-    return FilterWeights.of(limit.delta, indices, deltas)
+    return FilterWeights.of(limit.delta, indices, deltas, plan)
 
 
 def _repetitions_at_orders(epsilon: float, delta: float, workload: RdpCurve, grid_version: int) -> NDArray[np.float64]:
@@ -141,10 +173,9 @@ def _balanced_share(limit: Limit, workload: RdpCurve, grid_version: int) -> floa
     return high
 
 
-def smallest_useful_epsilon(delta: float, kind: FilterKind, grid: NDArray[np.float64]) -> float:
+def smallest_useful_epsilon(delta: float, grid: NDArray[np.float64]) -> float:
     """Compute the epsilon below which a limit with this delta admits nothing at the orders of a grid."""
-    share = delta if kind is FilterKind.DECLARED else PLANNED_SHARE * delta
-    return max(0.0, float(conversion_prices(grid, share).min()))
+    return max(0.0, float(conversion_prices(grid, PLANNED_SHARE * delta).min()))
 
 
 def check_delta(delta: float, population_size: int) -> None:
@@ -158,11 +189,11 @@ def check_delta(delta: float, population_size: int) -> None:
         )
 
 
-def check_limit(limit: Limit, kind: FilterKind, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
+def check_limit(limit: Limit, population_size: int | None, grid_version: int = GRID_VERSION) -> None:
     """Reject a limit whose delta is 1/size or more, or that admits no mechanism."""
     if population_size is not None:
         check_delta(limit.delta, population_size)
-    smallest = smallest_useful_epsilon(limit.delta, kind, orders(grid_version))
+    smallest = smallest_useful_epsilon(limit.delta, orders(grid_version))
     if limit.epsilon <= smallest:
         raise LimitTooSmallError(
             f"With delta {limit.delta:g} no mechanism can be admitted below epsilon {smallest:.4g}; "
@@ -180,18 +211,16 @@ class FilterBounds:
     """The orders of a filter and the maximum loss at each.
 
     Args:
-        places: increasing indices into the grid; a full slice for all orders.
+        places: (n_places,) increasing indices into the grid.
         bounds: (n_places,) int64, units of 2^-44 nats, rounded down; -1 at an order that admits nothing.
         prices: (n_places,) nats that the conversion to epsilon adds.
         room: maximum sum of mechanisms' own deltas, units of 2^-62.
-        covered: divergence that delta alone covers at epsilon 0, units of 2^-44 nats; -1 if none.
     """
 
-    places: NDArray[np.intp] | slice
+    places: NDArray[np.intp]
     bounds: NDArray[np.int64]
     prices: NDArray[np.float64]
     room: int
-    covered: int = -1
 
     def left(self, *taken: RdpCurve) -> NDArray[np.int64]:
         """Subtract curves from the bounds; (n_places,), negative where an order is exceeded."""
@@ -202,18 +231,19 @@ class FilterBounds:
         return left
 
     def epsilon(self, spent: RdpCurve) -> float:
-        """Compute the smallest epsilon limit that this filter would still have admitted."""
+        """Compute the smallest epsilon limit that the orders of this filter would still have admitted."""
         if spent.delta > self.room:
             return inf
-        here = spent.values[self.places]
-        if self.covered >= 0 and bool((here <= self.covered).any()):
-            return 0.0
-        return max(0.0, float((nats_of(here) + self.prices).min()))
+        return max(0.0, float((nats_of(spent.values[self.places]) + self.prices).min()))
+
+
+UNTUNED: Final = FilterBounds(np.array([0]), np.array([EXHAUSTED - 1]), np.array([0.0]), 0)
+"""Bounds of a filter without weights, under which nothing has been charged that loses anything."""
 
 
 @lru_cache(maxsize=4096)
-def adaptive_filter_bounds(limit: Limit, weights: FilterWeights, grid_version: int) -> FilterBounds:
-    """Get the bounds of an adaptive filter.
+def filter_bounds(limit: Limit, weights: FilterWeights, grid_version: int) -> FilterBounds:
+    """Get the bounds of a filter.
 
     B_j = epsilon - ln(1 - 1/a_j) + ln(delta_j a_j)/(a_j - 1). The weights' reserve is for mechanisms with a delta of
     their own: both were fixed in advance, so their failure probabilities add up (ADR 0005, ADR 0007).
@@ -223,21 +253,3 @@ def adaptive_filter_bounds(limit: Limit, weights: FilterWeights, grid_version: i
     chosen, deltas = orders(grid_version)[places], np.array(weights.deltas)
     bounds = threshold_units(chosen, limit.epsilon, deltas)
     return FilterBounds(places, bounds, epsilon_at_orders(chosen, np.zeros(chosen.shape), deltas), weights.set_aside())
-
-
-@lru_cache(maxsize=1024)
-def declared_filter_bounds(limit: Limit, own_delta: int, grid_version: int) -> FilterBounds:
-    """Get the bounds of a declared filter.
-
-    Every order counts, with the delta that own deltas leave. It is sound because everything, including these deltas,
-    was fixed in advance (ADR 0007).
-    """
-    remaining = remaining_delta(limit.delta, own_delta)
-    room = floor(Fraction(limit.delta) / Fraction(DELTA_UNIT))
-    return FilterBounds(
-        slice(None),
-        declared_bounds(limit.epsilon, remaining, grid_version),
-        conversion_prices(orders(grid_version), remaining),
-        room,
-        floor(rdp_covered_by_delta(remaining) / UNIT) if remaining else -1,
-    )

@@ -13,7 +13,7 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, spend_curve
-from app.ledger.accounts import Account
+from app.ledger.accounts import Account, with_usage
 from app.ledger.step_events import PricedStep, StepEvent
 
 CLOSE: Final = 1e-5
@@ -38,7 +38,9 @@ def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> flo
 
     def fits(event: DpEvent) -> bool:
         quieter = path[0].price(StepEvent(event, asked.count))
-        return all(account.prepared_for([quieter]).fits(quieter.cost) for account in path)
+        accounts = [account.prepared_for([quieter]) for account in path]
+        [priced] = with_usage(accounts, [quieter])
+        return all(account.fits(priced.cost) for account in accounts)
 
     try:
         return smallest_noise_multiplier(asked.event, fits, near=_estimated_noise(path, steps))
@@ -52,7 +54,7 @@ def _estimated_noise(path: Sequence[Account], steps: Sequence[PricedStep]) -> fl
     rooms = []
     for account in path:
         if account.limit is not None:
-            gate = account.prepared_for(steps).bounds(0)
+            gate = account.prepared_for(steps).bounds()
             rooms.append((np.arange(size)[gate.places], account.headroom(gate)))
     places = np.unique(np.concatenate([at for at, _ in rooms]))
     free = [(np.searchsorted(places, at), np.maximum(left, 0)) for at, left in rooms]

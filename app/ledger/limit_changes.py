@@ -14,9 +14,6 @@ from app.ledger.composition import exposed
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.reservations import PlannedItem, Reservation
 
-SLACK = 1.0 - 1e-12
-"""Rounding margin, so that scaled parts and reserve sum to at most the new delta."""
-
 
 def is_raised(before: Limit, after: Limit) -> bool:
     """Check whether the new limit may admit more."""
@@ -28,36 +25,10 @@ def is_lowered(before: Limit, after: Limit) -> bool:
     return after.epsilon < before.epsilon or after.delta < before.delta
 
 
-def with_limit(account: Account, limit: Limit) -> Account:
-    """Copy an account with a new limit and the next limit revision (ADR 0020).
-
-    An account without charges and holds chooses its weights anew; otherwise the orders stay, and their shares of delta.
-    """
-    assert account.limit is not None, "only a limit can be changed"
-    weights = account.weights
-    untouched = account.spent.is_zero and account.held.is_zero
-    if weights is not None:
-        weights = None if untouched else rescale_weights(weights, account.limit, limit)
-    return replace(
-        account, limit=limit, limit_revision=account.limit_revision + 1, weights=weights, version=account.version + 1
-    )
-
-
-def rescale_weights(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights:
-    """Scale weights to another limit: same orders, same shares of delta.
-
-    No share grows. If delta is raised, no part shrinks, so that the filter admits all that it admitted before.
-    """
-    if after.delta == before.delta:
-        return weights
-    factor = after.delta / before.delta
-    kept = (*weights.deltas, weights.reserve)
-    parts = tuple(part * factor * SLACK for part in kept)
-    if after.delta > before.delta:
-        parts = tuple(map(max, parts, kept))
-    changed = FilterWeights(weights.indices, parts[:-1], parts[-1])
-    assert changed.within(after.delta), "the parts of delta are within it"
-    return changed
+def with_limit(account: Account, limit: Limit, weights: FilterWeights | None) -> Account:
+    """Copy an account with a new limit, its weights under it, and the next limit revision (ADR 0020)."""
+    revision, version = account.limit_revision + 1, account.version + 1
+    return replace(account, limit=limit, weights=weights, limit_revision=revision, version=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +55,7 @@ def revoked_plans(
     active plans of its runs, oldest first. The result has the changed reservations.
     """
     tree = _Tree(limited, under)
+    curves = tree.with_usage(curves)
     own = limited.kind is AccountKind.RUN  # a run's balance has spent its used steps; its ancestors hold them
     for plan in plans:
         items = plan.reservation.items
@@ -108,6 +80,14 @@ class _Tree:
         self._accounts = {each.id: replace(each, held=self.zero, exposure=None) for each in (*under, limited)}
         parallel = {each.id for each in self._accounts.values() if each.partitions_per_unit is not None}
         self._parts = [each.id for each in self._accounts.values() if each.parent_id in parallel]
+
+    def with_usage(self, curves: Mapping[DpEvent, RdpCurve]) -> dict[DpEvent, RdpCurve]:
+        """Add to the costs of events what they use up of the accounts' plans."""
+        plans = [(each.id, each.plan.workload) for each in self._accounts.values() if each.plan is not None]
+        return {
+            event: curve.using({owner: workload.cost(event) for owner, workload in plans})
+            for event, curve in curves.items()
+        }
 
     def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
         """Hold a plan's cost."""

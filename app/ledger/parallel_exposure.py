@@ -7,11 +7,12 @@ several of those that count (t > 1). See ADR 0017.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub
 from typing import TypeVar
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve, Usage
 
 Lines = Mapping[int, RdpCurve]
 """Bases by slope."""
@@ -74,7 +75,11 @@ def without(whole: RdpCurve, part: RdpCurve) -> RdpCurve:
     """Subtract one term from a sum; an exhausted order stays exhausted."""
     rest = whole.values - part.values
     rest[whole.values == EXHAUSTED] = EXHAUSTED
-    return RdpCurve(rest, EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta)
+    used = {
+        owner: tuple(map(sub, counts, part.used[owner])) if owner in part.used else counts
+        for owner, counts in whole.used.items()
+    }
+    return RdpCurve(rest, EXHAUSTED if whole.delta == EXHAUSTED else whole.delta - part.delta, used)
 
 
 def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
@@ -93,9 +98,10 @@ def is_exact(held: RdpCurve, left: Iterable[RdpCurve]) -> bool:
 
 def held_of(spent: RdpCurve, total: RdpCurve) -> RdpCurve:
     """Compute the held loss; 0 where the spent loss is exhausted."""
-    held = without(total, spent).values.copy()
-    held[spent.values == EXHAUSTED] = 0
-    return RdpCurve(held, 0 if spent.delta == EXHAUSTED else without(total, spent).delta)
+    held = without(total, spent)
+    values = held.values.copy()
+    values[spent.values == EXHAUSTED] = 0
+    return RdpCurve(values, 0 if spent.delta == EXHAUSTED else held.delta, held.used)
 
 
 def _moved(lines: Lines, cost: RdpCurve) -> Lines:
@@ -122,7 +128,8 @@ def _merge_max(curves: dict[Key, RdpCurve], key: Key, curve: RdpCurve) -> None:
     """Store the maximum of a curve and the one stored, order by order."""
     before = curves.get(key)
     if before is not None:
-        curve = RdpCurve(np.maximum(before.values, curve.values), max(before.delta, curve.delta))
+        used = _ranked_usage([before, curve], 1)[0]
+        curve = RdpCurve(np.maximum(before.values, curve.values), max(before.delta, curve.delta), used)
     curves[key] = curve
 
 
@@ -135,7 +142,20 @@ def _top_sums(curves: Sequence[RdpCurve], most: int) -> list[RdpCurve]:
         pushed = curve.values
         for place in range(many):
             ranked[place], pushed = np.maximum(ranked[place], pushed), np.minimum(ranked[place], pushed)
+    usage = _ranked_usage(curves, many)
     sums = [RdpCurve.zero(curves[0].values.size)]
     for place in range(many):
-        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place]))
+        sums.append(sums[-1] + RdpCurve(ranked[place], deltas[place], usage[place]))
     return sums
+
+
+def _ranked_usage(curves: Sequence[RdpCurve], many: int) -> list[Usage]:
+    """Rank the counts of each mechanism of each plan, largest first; a curve without a plan's counts uses nothing."""
+    owners = {owner: len(counts) for curve in curves for owner, counts in curve.used.items()}
+    ranked: list[dict[str, tuple[int, ...]]] = [{} for _ in range(many)]
+    for owner, size in owners.items():
+        columns = zip(*(curve.used.get(owner, (0,) * size) for curve in curves), strict=True)
+        rows = zip(*(sorted(column, reverse=True)[:many] for column in columns), strict=True)
+        for found, row in zip(ranked, rows, strict=True):
+            found[owner] = row
+    return list(ranked)

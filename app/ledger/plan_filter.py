@@ -10,11 +10,14 @@ at most the number of the plan's mechanisms from there on (Hall's theorem; a cha
 These numbers are the coordinates: integers that only grow, whose sums do not depend on any order.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from math import ceil, inf
+from operator import ge
 from typing import Final
 
 from app.accounting.base_rdp import worst_loss
@@ -23,7 +26,7 @@ from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
-from app.accounting.pld.prefixes import Part, longest_prefix, prefix_epsilon
+from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta, prefix_epsilon
 from app.ledger.step_events import StepEvent
 
 UNITS: Final = 2**80
@@ -113,6 +116,11 @@ def repetitions(capacity: Sequence[int], used: Sequence[int], cost: Sequence[int
     return most
 
 
+def repeated(used: Coordinates, cost: Coordinates, count: int) -> Coordinates:
+    """Add repetitions of a charge to what is used."""
+    return tuple([before + each * count for before, each in zip(used, cost, strict=True)])
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """The mechanisms of a plan in the order of its events, of which a limit allows a beginning.
@@ -149,14 +157,36 @@ class Workload:
                 parts.append((fewer, _part(fewer, step.count, worst)))
         return cls(relation, Chains.of(each for one, _ in parts for each in one), tuple(parts))
 
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[Coordinates]]:
+        """Number of steps up to each part, and what they hold; from the beginning to the end."""
+        steps, held = [0], [(0,) * self.chains.size]
+        for found, part in self.parts:
+            steps.append(steps[-1] + part.count)
+            cost = self.chains.cost(found)
+            held.append(tuple(before + each * part.count for before, each in zip(held[-1], cost, strict=True)))
+        return steps, held
+
     def capacity(self, steps: int) -> Coordinates:
         """Count what the first steps hold."""
-        held = Counter[Mechanism]()
-        for found, part in self.parts:
-            count = min(steps, part.count)
-            held.update({each: number * count for each, number in found.items()})
-            steps -= count
-        return self.chains.cost(held)
+        ends, held = self._ends
+        part = bisect_left(ends, steps)
+        if not part or part == len(ends):
+            return held[min(part, len(ends) - 1)]
+        cost, further = self.chains.cost(self.parts[part - 1][0]), steps - ends[part - 1]
+        return tuple(before + each * further for before, each in zip(held[part - 1], cost, strict=True))
+
+    def steps_for(self, used: Coordinates) -> int | None:
+        """Count the fewest steps, from the first, that hold what is used; None if the whole plan does not."""
+        ends, held = self._ends
+        part = bisect_left(held, True, key=lambda each: all(map(ge, each, used)))  # noqa: FBT003 - a bool is searched
+        if not part:
+            return 0
+        if part == len(held):
+            return None
+        cost = self.chains.cost(self.parts[part - 1][0])
+        columns = zip(used, held[part - 1], cost, strict=True)
+        return ends[part - 1] + max(-((before - taken) // each) for taken, before, each in columns if each)
 
     def cost(self, event: DpEvent) -> Coordinates:
         """Count what an event uses up; one for which no pair is proven is not covered."""
@@ -169,13 +199,28 @@ class Workload:
             self._costs[event] = known
         return known
 
+    @property
+    def steps(self) -> int:
+        """Number of steps; at least MAX_COUNT if it has no end."""
+        return self._ends[0][-1]
+
     def longest(self, epsilon: float, delta: float) -> int:
         """Find how many steps of the plan a limit allows, from the first."""
         return longest_prefix([part for _, part in self.parts], epsilon, delta)
 
+    def delta(self, steps: int, epsilon: float, near: float) -> float:
+        """Compute a delta of the first steps at epsilon, precise where it is near a value."""
+        return prefix_delta([part for _, part in self.parts], steps, epsilon, near)
+
     def epsilon(self, steps: int, delta: float) -> float:
         """Compute an epsilon of the first steps at delta."""
         return prefix_epsilon([part for _, part in self.parts], steps, delta)
+
+
+@lru_cache(maxsize=512)
+def workload_of(items: tuple[StepEvent, ...], relation: NeighboringRelation) -> Workload:
+    """Get the workload of planned events; raises as `Workload.of`."""
+    return Workload.of(items, relation)
 
 
 def _part(found: Mapping[Mechanism, int], count: int, worst: float) -> Part:

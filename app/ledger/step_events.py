@@ -25,6 +25,11 @@ class StepEvent:
             raise InvalidInputError(f"count must be in [1, {MAX_COUNT}], not {self.count}.")
 
 
+def is_endless(steps: Iterable[StepEvent]) -> bool:
+    """Check whether the last of planned events is repeated without end."""
+    return any(step.count == MAX_COUNT for step in steps)
+
+
 def counts_of(steps: Iterable[StepEvent]) -> dict[DpEvent, int]:
     """Add up the counts of equal events, in order of first occurrence."""
     counts: dict[DpEvent, int] = {}
@@ -63,3 +68,14 @@ def total_cost(steps: Sequence[PricedStep]) -> RdpCurve:
     for cost in costs[1:]:
         total = total + cost
     return total
+
+
+def first_steps(steps: Sequence[StepEvent], count: int) -> tuple[StepEvent, ...]:
+    """Take the first `count` of the steps."""
+    kept = []
+    for step in steps:
+        if count <= 0:
+            break
+        kept.append(StepEvent(step.event, min(step.count, count)))
+        count -= step.count
+    return tuple(kept)

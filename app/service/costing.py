@@ -13,6 +13,7 @@ from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_WORK, curve_work
 from app.ledger.accounts import Account
 from app.ledger.batches import distinct, map_once
+from app.ledger.filters import FilterWeights
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories.dp_events import CostCache, CostTable
@@ -35,11 +36,13 @@ class PrecomputedCosts:
     Args:
         prices: curves by relation, grid version and event.
         noises: fitting noise by the accounts' state and the charge.
+        weights: of filters, by what was computed.
         searches: number of searches for fitting noise.
     """
 
     prices: dict[tuple[NeighboringRelation, int, DpEvent], RdpCurve] = field(default_factory=dict)
     noises: dict[Hashable, float | None] = field(default_factory=dict)
+    weights: dict[Job[Any], FilterWeights | None] = field(default_factory=dict)
     searches: int = 0
 
     def curve(self, account: Account, event: DpEvent) -> RdpCurve:
@@ -61,6 +64,20 @@ class PrecomputedCosts:
                 self.prices.update({(*rule, event): curve for event, curve in zip(now, curves, strict=True)})
 
             raise CostNotReadyError(Job(event_curves, (now, *rule)), keep, work)
+
+    def filter_weights(self, calculation: Job[FilterWeights] | Job[FilterWeights | None]) -> FilterWeights | None:
+        """Return the weights of a filter, which takes up to a second to choose for a plan.
+
+        Raises:
+            CostNotReadyError: handled by `RequestContext.run_with_costs`.
+        """
+        if calculation not in self.weights:
+
+            def keep(weights: FilterWeights | None) -> None:
+                self.weights[calculation] = weights
+
+            raise CostNotReadyError(calculation, keep, MAX_WORK)
+        return self.weights[calculation]
 
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
         """Return the noise with which a refused charge fits, or None.
@@ -140,17 +157,6 @@ def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:
         chosen.append(event)
         total += work
     return chosen, total
-
-
-def require_planned(path: Sequence[Account], costs: PrecomputedCosts) -> None:
-    """Require the costs of the workloads that weights are yet to be chosen for.
-
-    Raises:
-        CostNotReadyError: one of them is missing.
-    """
-    for account in path:
-        if account.planned and account.limit is not None and not account.weights_frozen:
-            costs.require(account, [step.event for step in account.planned])
 
 
 def price_steps(

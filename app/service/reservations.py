@@ -39,7 +39,7 @@ from app.service.charging.loading import find_limit_change, load_for
 from app.service.charging.requests import refusal_payload
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import PrecomputedCosts, price_steps, require_planned
+from app.service.costing import PrecomputedCosts, price_steps
 from app.service.idempotency import use_case
 from app.service.ids import new_id
 
@@ -160,7 +160,6 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     run = work.run(request.run_id)
     require_no_sweep(run, work.sweeps)
     require_open(path, context.now)
-    require_planned(path, context.costs)
     items = plan_of(request.steps)
     events = [item.event for item in items]
     require_bounded_on_removal(path, events)

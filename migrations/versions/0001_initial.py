@@ -173,7 +173,6 @@ def _create_accounts() -> None:
         sa.Column("depth", sa.Integer, nullable=False),
         sa.Column("epsilon_limit", sa.Float(53)),
         sa.Column("delta_limit", sa.Float(53)),
-        sa.Column("filter", sa.String(16), nullable=False),
         sa.Column("planned_events", sa.Text, nullable=False),
         sa.Column("filter_weights", sa.Text),
         sa.Column("grid_version", sa.Integer, nullable=False),
@@ -183,6 +182,7 @@ def _create_accounts() -> None:
         sa.Column("organisation_policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
         sa.Column("uncompacted_charges", sa.Text, nullable=False, server_default="{}"),
+        sa.Column("plan_usage", sa.Text, nullable=False, server_default="{}"),
         sa.Column("quarantine_reason", sa.Text),
         sa.Column("alert_thresholds", sa.Text, nullable=False, server_default="[0.5, 0.8, 1.0]"),
         sa.Column("forecast_days", sa.Integer, nullable=False, server_default="30"),
@@ -210,8 +210,9 @@ def _create_accounts() -> None:
             "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
             name="limit_in_range",
         ),
-        sa.CheckConstraint("filter IN ('adaptive', 'declared')", name="filter_known"),
-        sa.CheckConstraint("filter = 'adaptive' OR filter_weights IS NULL", name="filter_weights_only_if_adaptive"),
+        sa.CheckConstraint(
+            "epsilon_limit IS NOT NULL OR filter_weights IS NULL", name="filter_weights_only_with_limit"
+        ),
         sa.CheckConstraint("version >= 0", name="version_nonnegative"),
         sa.CheckConstraint("limit_revision >= 0", name="limit_revision_nonnegative"),
         sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),

@@ -9,7 +9,6 @@ from app.api.schemas.common import (
     AttestationText,
     Body,
     Composition,
-    Filter,
     Input,
     LimitInput,
     Name,
@@ -18,10 +17,10 @@ from app.api.schemas.common import (
     Timestamp,
     example,
 )
-from app.api.schemas.events import EventCounts, step_events_of
+from app.api.schemas.events import PlannedEvents, planned_events_of
 from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
-from app.ledger.filters import FilterKind, check_delta
+from app.ledger.filters import check_delta
 from app.ledger.windows import ALWAYS, Window
 from app.service.accounts.spec import AccountSpec, ParallelSpec
 
@@ -38,9 +37,11 @@ class CreateAccount(Body):
     """Common fields of a new account."""
 
     name: Name
-    filter: Filter = FilterKind.ADAPTIVE
-    planned: EventCounts = Field(
-        default=[], description="Workload for which an adaptive filter is tuned; empty: the first charged event."
+    planned: PlannedEvents = Field(
+        default=[],
+        description="The plan: what will be released, in order, fixed before the first release. Charges that it covers "
+        "are admitted as tightly as privacy loss distributions allow. Empty: the filter is tuned for the first charged "
+        "event.",
     )
 
 
@@ -116,8 +117,7 @@ class CreatePopulation(CreateComposedAccount):
 
     def terms(self) -> AccountSpec:
         """Convert to the account's specification."""
-        planned = step_events_of(self.planned)
-        return AccountSpec(self.name, self.limit.domain(), self.filter, planned, self.parallel())
+        return AccountSpec(self.name, self.limit.domain(), planned_events_of(self.planned), self.parallel())
 
     def population(self) -> Population:
         """Convert to the fields that only populations have."""
@@ -161,5 +161,5 @@ class CreateBudget(CreateComposedAccount):
         """
         block = None if self.block is None else Block(**dict(self.block))
         window = Window(self.opens_at, self.closes_at) if self.opens_at or self.closes_at else ALWAYS
-        planned = step_events_of(self.planned)
-        return AccountSpec(self.name, self.limit.domain(), self.filter, planned, self.parallel(), window, block)
+        planned = planned_events_of(self.planned)
+        return AccountSpec(self.name, self.limit.domain(), planned, self.parallel(), window, block)

@@ -3,13 +3,13 @@
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from app.accounting.events import NeighboringRelation
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_POPULATION_ID,
-    AnsweredEventCount,
+    AnsweredEvent,
     Composition,
     ExtendedNumber,
     Limit,
@@ -20,14 +20,15 @@ from app.api.schemas.common import (
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.admission import Reading, reading_of
-from app.ledger.filters import FilterKind
+from app.ledger.plans import PlanState
+from app.ledger.step_events import MAX_COUNT
 from app.service.accounts.lookup import AccountView
 from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
     "epsilon_including_reserved": 2.3187,
-    "filter": "adaptive",
     "planned": [],
+    "plan": None,
     "weights_frozen": True,
     "epsilon_declared": 1.2539,
     "own_delta": 0.0,
@@ -103,14 +104,54 @@ class LifetimeSpend(Output):
         return cls(population=population.id, population_path=population.path, **reading_of([population])._asdict())
 
 
+class PlanItem(Output):
+    """Planned repetitions of one event."""
+
+    event: AnsweredEvent
+    count: int | None = Field(description="As declared; null: as many as the limit allows.")
+    steps: int = Field(description="Number of repetitions that the limit allows.")
+    steps_used: int
+
+
+class Plan(Output):
+    """What a limit allows of an account's planned events.
+
+    Charges may use them in any order. What is used is the shortest beginning of the plan that holds all charges.
+    """
+
+    state: PlanState = Field(
+        description="`active`: it admits charges that it covers. `exhausted`: it is used up. `ended`: an event that it "
+        "does not cover was charged or is reserved, so that the Rényi orders alone decide."
+    )
+    share: float = Field(description="Share of the limit's delta for the plan.")
+    delta: float = Field(description="Part of the limit's delta for the plan.")
+    steps: int = Field(description="Number of planned steps that the limit allows, from the first.")
+    steps_used: int
+    steps_reserved: int
+    steps_left: int
+    items: list[PlanItem]
+
+
+class AnsweredPlannedEvent(Output):
+    """A planned event, with the number of its repetitions."""
+
+    event: AnsweredEvent
+    count: int | None = Field(description="Null: as many repetitions as the limit allows.")
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _without_end(cls, count: int) -> int | None:
+        return None if count == MAX_COUNT else count
+
+
 class Account(Output):
     """Common fields of accounts."""
 
     id: str
     name: str
     path: str
-    filter: FilterKind
-    planned: list[AnsweredEventCount]
+    planned: list[AnsweredPlannedEvent]
+    plan: Plan | None = Field(description="What the limit allows of the planned events, and how much of it is used.")
     weights_frozen: bool = Field(
         description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
         "its own limit has none."
@@ -190,7 +231,7 @@ class BudgetPage(Page[Budget]):
 def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
     """Convert the common fields of accounts, with the delta and the epsilon of the governing limit."""
     account = record.account
-    about = [] if account.limit is None else about_limit(account.limit, account.filter)
+    about = [] if account.limit is None else about_limit(account.limit)
     return {
         "id": account.id,
         "name": account.name,
@@ -198,8 +239,8 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         "population": account.population_id,
         "privacy_unit": record.population.privacy_unit,
         "neighboring_relation": record.population.relation,
-        "filter": account.filter,
         "planned": account.planned,
+        "plan": account.plan_status,
         "weights_frozen": account.weights_frozen,
         "limit": account.limit,
         **reading._asdict(),

@@ -20,7 +20,6 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.events import MAX_EVENTS, NeighboringRelation, event_to_dict
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind
 from app.ledger.filters import Limit as DomainLimit
 from app.ledger.names import MAX_NAME_LENGTH, check_name
 from app.service.accounts.spec import ID_PREFIXES
@@ -182,14 +181,6 @@ Reference = Annotated[
 Delta = Annotated[float, Field(ge=1e-30, lt=0.5)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Relation = Annotated[NeighboringRelation, Field(strict=False)]
-Filter = Annotated[
-    FilterKind,
-    Field(
-        strict=False,
-        description="`adaptive` is valid for events chosen after looking at earlier outputs; `declared` admits a "
-        "little more and is valid only if every event was fixed in advance.",
-    ),
-]
 Composition = TypeAliasType("Composition", Literal["sequential", "parallel"])
 
 

@@ -32,7 +32,7 @@ from app.api.schemas.mechanisms import (
     ZcdpEvent,
 )
 from app.ledger.batches import distinct, step_events
-from app.ledger.errors import RequestTooLargeError
+from app.ledger.errors import InvalidInputError, RequestTooLargeError
 from app.ledger.step_events import StepEvent
 
 
@@ -234,7 +234,39 @@ def _few(given: object) -> object:
     return given
 
 
+class PlannedEventInput(Input):
+    """An event of a plan, with the number of its repetitions."""
+
+    event: SentEvent
+    count: Count | None = Field(
+        default=None, description="Left out, of the last event only: as many repetitions as the limit allows."
+    )
+
+
 EventCounts = Annotated[list[EventCount], BeforeValidator(_few), Field(json_schema_extra={"maxItems": MAX_EVENTS})]
+
+
+PlannedEvents = Annotated[
+    list[PlannedEventInput], BeforeValidator(_few), Field(json_schema_extra={"maxItems": MAX_EVENTS})
+]
+
+
+def planned_events_of(items: list[PlannedEventInput]) -> tuple[StepEvent, ...]:
+    """Convert a plan to the domain.
+
+    Raises:
+        InvalidInputError: an event before the last one has no count.
+        PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
+    """
+    endless = next((place for place, item in enumerate(items[:-1]) if item.count is None), None)
+    if endless is not None:
+        raise InvalidInputError(
+            f"planned[{endless}] has no count, so that the events after it would never be reached: only the last event "
+            "of a plan may be repeated without end. Give a count, or put it last."
+        )
+    steps = step_events([(item.event.domain, item.count or MAX_COUNT) for item in items])
+    require_affordable_events([step.event for step in distinct(steps).values()])
+    return steps
 
 
 def step_events_of(items: list[EventCount]) -> tuple[StepEvent, ...]:

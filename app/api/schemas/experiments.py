@@ -25,12 +25,11 @@ from app.api.schemas.common import (
     Relation,
     example,
 )
-from app.api.schemas.events import EventCounts, step_events_of
+from app.api.schemas.events import EventCounts, planned_events_of, step_events_of
 from app.api.schemas.reservations import not_made
 from app.api.schemas.steps import refusal_facts
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
-from app.ledger.filters import FilterKind
 from app.ledger.runs import ChargingMode, RunStatus, sweep_event
 from app.ledger.step_events import StepEvent
 from app.service.accounts.spec import AccountSpec
@@ -110,7 +109,7 @@ class CreateExperiment(CreateAccount):
             refused = {"budgets", "trials", "privacy_unit", "neighboring_relation"}
             where = "each run states this when it is registered"
         else:
-            refused = {"limit", "filter", "planned"}
+            refused = {"limit", "planned"}
             where = "a sweep that is charged all at once is one charge: the limits above it decide"
             if self.trials is None:
                 raise ValueError('send `trials` with "charging_mode": "repeat_and_select": what each of them does')
@@ -122,7 +121,7 @@ class CreateExperiment(CreateAccount):
     def terms(self) -> AccountSpec:
         """Convert to the specification of the budget of individually charged runs."""
         limit = None if self.limit is None else self.limit.domain()
-        return AccountSpec(self.name, limit, self.filter, step_events_of(self.planned))
+        return AccountSpec(self.name, limit, planned_events_of(self.planned))
 
     def sweep(self) -> RunRegistration:
         """Convert to a sweep that is charged as a whole.
@@ -134,7 +133,7 @@ class CreateExperiment(CreateAccount):
         event = sweep_event(step_events_of(self.trials.events), self.trials.mean, self.trials.shape)
         return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            AccountSpec(self.name, None, FilterKind.ADAPTIVE, (StepEvent(event, 1),)),
+            AccountSpec(self.name, None, (StepEvent(event, 1),)),
             event,
             privacy_unit=self.privacy_unit,
             relation=self.neighboring_relation,

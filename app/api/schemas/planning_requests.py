@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Filter, Relation, example
+from app.api.schemas.common import EXAMPLE_EVENT, Body, Count, Delta, Relation, example
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
-from app.ledger.filters import FilterKind
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal
@@ -84,7 +83,6 @@ class CalibrationTarget(PlanAssumptionsBody):
     epsilon: float = Field(gt=0, le=10_000)
     delta: Delta
     other_events: EventCounts = Field(default=[], description="Other planned events; at most 1,000.")
-    filter: Filter = FilterKind.DECLARED
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:
         """Convert to the event and the goal.
@@ -93,7 +91,7 @@ class CalibrationTarget(PlanAssumptionsBody):
             PlanTooExpensiveError: pricing the events exceeds the work limit of a request.
         """
         other_events = step_events_of(self.other_events)
-        goal = CalibrationGoal(self.epsilon, self.delta, self.filter, other_events, self.setting())
+        goal = CalibrationGoal(self.epsilon, self.delta, other_events, self.setting())
         return self.event.domain, goal
 
 

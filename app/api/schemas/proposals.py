@@ -17,7 +17,6 @@ from app.api.schemas.common import (
     Reason,
     example,
 )
-from app.ledger.filters import FilterKind
 from app.ledger.proposals import ProposalKind, ProposalStatus
 
 _WHY = "The study goes on for another year, as its board has approved."
@@ -70,7 +69,6 @@ class AccountLimit(Output):
             "path": "mimic/icu-team",
             "limit": {"epsilon": 3.0, "delta": 1e-5},
             "revision": 1,
-            "filter": "adaptive",
             "weights_frozen": True,
         }
     )
@@ -79,7 +77,6 @@ class AccountLimit(Output):
     path: str
     limit: Limit
     revision: int = Field(validation_alias="limit_revision", description="Number of changes of this limit.")
-    filter: FilterKind
     weights_frozen: bool
 
 

@@ -23,7 +23,7 @@ from app.api.schemas.common import (
     Relation,
     example,
 )
-from app.api.schemas.events import EventCounts, SentEvent, step_events_of
+from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.runs import DeviationKind, RunStatus
@@ -56,8 +56,8 @@ RUN_EXAMPLE: dict[str, Any] = {
     "steps_remaining": 2698,
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
-    "filter": "adaptive",
     "planned": [],
+    "plan": None,
     "weights_frozen": True,
     "declared_steps": 400,
     "declared_steps_per_hour": 2000.0,
@@ -108,7 +108,7 @@ class CreateRun(CreateAccount):
         limit = None if self.limit is None else self.limit.domain()
         return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            AccountSpec(self.name, limit, self.filter, step_events_of(self.planned)),
+            AccountSpec(self.name, limit, planned_events_of(self.planned)),
             None if self.event is None else self.event.domain,
             step_events_of(self.plan),
             self.lease_seconds,

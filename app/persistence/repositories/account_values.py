@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.alerts import AlertSettings
 from app.ledger.audit import canonical
-from app.ledger.filters import FilterWeights
+from app.ledger.filters import FilterWeights, PlanBound
 from app.ledger.policies import Policy, facts_of, policy_of
 from app.ledger.step_events import StepEvent
 from app.persistence.tolerant import json_object
@@ -39,7 +41,8 @@ def weights_facts(weights: FilterWeights | None) -> dict[str, Any] | None:
     """Convert frozen weights to JSON values."""
     if weights is None:
         return None
-    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve}
+    plan = None if weights.plan is None else asdict(weights.plan)
+    return {"indices": weights.indices, "deltas": weights.deltas, "reserve": weights.reserve, "plan": plan}
 
 
 @lru_cache(maxsize=4096)
@@ -52,8 +55,14 @@ def read_weights(text: str | None) -> FilterWeights | None:
     """Parse stored frozen weights."""
     if text is None:
         return None
-    stored = json.loads(text)
-    return FilterWeights(tuple(stored["indices"]), tuple(stored["deltas"]), stored["reserve"])
+    return weights_of(json.loads(text))
+
+
+def weights_of(facts: Mapping[str, Any]) -> FilterWeights:
+    """Parse frozen weights that `weights_facts` wrote."""
+    plan = facts["plan"]
+    bound = None if plan is None else PlanBound(**{**plan, "epsilons": tuple(plan["epsilons"])})
+    return FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["reserve"], bound)
 
 
 def policy_text(policy: Policy | None) -> str | None:

@@ -33,12 +33,13 @@ def add(
     tx.execute(
         insert(accounts).values(
             organisation_id=organisation_id,
-            **values_of(account, (*SAME_NAMES, "kind", "filter")),
+            **values_of(account, (*SAME_NAMES, "kind")),
             name_skeleton=None if account.kind is AccountKind.RUN else name_skeleton(account.name),
             epsilon_limit=account.limit and account.limit.epsilon,
             delta_limit=account.limit and account.limit.delta,
             planned_events=planned_text(account.planned),
             filter_weights=weights_text(account.weights),
+            plan_usage=balances.usage_text(account.spent.used, account.held.used),
             max_partitions_per_unit=account.partitions_per_unit,
             opens_at=account.window.opens_at,
             closes_at=account.window.closes_at,

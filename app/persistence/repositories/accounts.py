@@ -13,7 +13,7 @@ from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import balances
@@ -210,7 +210,6 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         kind=AccountKind(row.kind),
         relation=relation,
         limit=_limit(row.epsilon_limit, row.delta_limit),
-        filter=FilterKind(row.filter),
         planned=read_planned(row.planned_events),
         weights=read_weights(row.filter_weights),
         spent=spent,
@@ -238,13 +237,13 @@ def _limit(epsilon: float | None, delta: float | None) -> Limit | None:
 
 _CONTENTS: Final[Contents] = {
     accounts.c.kind: AccountKind,
-    accounts.c.filter: FilterKind,
     accounts.c.planned_events: read_planned,
     accounts.c.filter_weights: read_weights,
     accounts.c.grid_version: orders,
     accounts.c.policy: read_policy,
     accounts.c.organisation_policy: read_policy,
     accounts.c.uncompacted_charges: balances.read_uncompacted,
+    accounts.c.plan_usage: balances.read_usage,
     accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
     kept_balances.c.spent_curve: RdpCurve.from_bytes,
     kept_balances.c.held_curve: RdpCurve.from_bytes,

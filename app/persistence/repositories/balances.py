@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, insert
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, Usage
 from app.accounting.events import NeighboringRelation
 from app.ledger.account_records import MOST_EVENTS, UncompactedCharges
 from app.ledger.accounts import Account, zero_curve
@@ -26,7 +26,7 @@ from app.persistence.tolerant import json_object
 COLUMNS = (balances.c.spent_curve, balances.c.spent_delta, balances.c.held_curve, balances.c.held_delta)
 
 _ACCOUNT: Final = ("organisation_id", "id")
-_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "version", "updated_at"], _ACCOUNT)
+_CHARGED = BulkStatement(accounts, ["uncompacted_charges", "plan_usage", "version", "updated_at"], _ACCOUNT)
 _FROZEN = BulkStatement(accounts, ["filter_weights"], _ACCOUNT)
 _WRITTEN = BulkStatement(balances, [column.name for column in COLUMNS], ["organisation_id", "account_id"])
 
@@ -42,8 +42,9 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
     spent = _curve(row.spent_curve, row.spent_delta, row.grid_version)
     held = _curve(row.held_curve, row.held_delta, row.grid_version)
     uncompacted = read_uncompacted(row.uncompacted_charges)
+    used_by_spent, used_by_held = read_usage(row.plan_usage)
     if not uncompacted:
-        return spent, held, uncompacted
+        return spent.using(used_by_spent), held.using(used_by_held), uncompacted
     curves = book.find(tx, _prices_of(row), uncompacted)
     for key, (times, taken) in uncompacted.items():
         if key not in curves:
@@ -54,7 +55,7 @@ def read(tx: Connection, book: CostCache, row: Row[Any]) -> tuple[RdpCurve, RdpC
         spent = spent + curves[key].times(times)
         if taken:
             held = without(held, curves[key].times(taken))
-    return spent, held, uncompacted
+    return spent.using(used_by_spent), held.using(used_by_held), uncompacted
 
 
 def book_for(tx: Connection, rows: Sequence[Row[Any]]) -> CostCache:
@@ -86,6 +87,7 @@ def save(tx: Connection, changed: Sequence[tuple[str, CountedAccount]]) -> None:
                 owner,
                 counted.record.account.id,
                 _charges_text(counted.uncompacted),
+                usage_text(counted.used, counted.record.account.held.used),
                 counted.version,
                 counted.updated_at,
             )
@@ -109,6 +111,33 @@ def freeze(tx: Connection, frozen: Sequence[tuple[str, Account]]) -> None:
 def _charges_text(charges: UncompactedCharges) -> str:
     # Hot path: the json encoder takes five times as long.
     return "{" + ",".join([f'"{event}":[{times},{taken}]' for event, (times, taken) in charges.items()]) + "}"
+
+
+def usage_text(spent: Usage, held: Usage) -> str:
+    """Serialize usage of plans, which is always up to date."""
+    if not spent:
+        return "{}"
+    rows = [(owner, counts, held.get(owner, (0,) * len(counts))) for owner, counts in spent.items()]
+    return "{" + ",".join([f'"{owner}":[{_list(counts)},{_list(reserved)}]' for owner, counts, reserved in rows]) + "}"
+
+
+def _list(counts: tuple[int, ...]) -> str:
+    return "[" + ",".join(map(str, counts)) + "]"
+
+
+def read_usage(text: str) -> tuple[Usage, Usage]:
+    """Parse usage of plans by spent and by held loss."""
+    if text == "{}":
+        return {}, {}
+    stored = json_object(text)
+    spent = {owner: _counts(both[0]) for owner, both in stored.items()}
+    return spent, {owner: _counts(both[1]) for owner, both in stored.items()}
+
+
+def _counts(stored: list[Any]) -> tuple[int, ...]:
+    if any(type(count) is not int or count < 0 for count in stored):  # JSON allows other types
+        raise ValueError("A plan's usage is a list of whole numbers, none of them negative.")
+    return tuple(stored)
 
 
 def read_uncompacted(text: str) -> UncompactedCharges:

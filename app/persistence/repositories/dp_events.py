@@ -125,6 +125,16 @@ def find_curves(tx: Connection, prices: CostTable, fingerprints: Iterable[str]) 
         return {row.event_fingerprint: RdpCurve.from_bytes(row.curve, row.curve_delta) for row in rows}
 
 
+def find_events(tx: Connection, organisation_id: str, fingerprints: Iterable[str]) -> dict[str, DpEvent]:
+    """Read events by fingerprint; one that was changed raises LedgerUnavailableError."""
+    wanted = {key for key in fingerprints if _FINGERPRINT.fullmatch(key)}
+    found = select(dp_events.c.fingerprint, dp_events.c.canonical_json).where(
+        dp_events.c.organisation_id == organisation_id, dp_events.c.fingerprint.in_(wanted)
+    )
+    with tx.execute(found) as rows:
+        return {row.fingerprint: read_event(row.canonical_json, row.fingerprint) for row in rows}
+
+
 def without_curve(tx: Connection, prices: CostTable, events: Iterable[DpEvent]) -> list[DpEvent]:
     """List the events without a price."""
     by_key = {fingerprint(event): event for event in events}

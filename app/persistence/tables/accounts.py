@@ -16,7 +16,6 @@ from sqlalchemy import (
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import AccountKind
-from app.ledger.filters import FilterKind
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
 from app.ledger.permissions import Role
 from app.ledger.runs import ChargingMode
@@ -74,7 +73,6 @@ accounts = owned_table(
     Column("depth", Integer, nullable=False),
     Column("epsilon_limit", Float(53)),
     Column("delta_limit", Float(53)),
-    *enum_column("filter", 16, FilterKind),
     Column("planned_events", Text, nullable=False),
     Column("filter_weights", Text),
     Column("grid_version", Integer, nullable=False),
@@ -84,6 +82,7 @@ accounts = owned_table(
     Column("organisation_policy", Text),
     *number_column("policy_revision", Integer, server_default="0"),
     Column("uncompacted_charges", Text, nullable=False, server_default="{}"),
+    Column("plan_usage", Text, nullable=False, server_default="{}"),
     *text_column("quarantine_reason", Text(), nullable=True),
     *text_column("alert_thresholds", Text(), server_default="[0.5, 0.8, 1.0]"),
     *number_column("forecast_days", Integer, server_default="30"),
@@ -106,7 +105,7 @@ accounts = owned_table(
     limit_required_unless_run="kind = 'run' OR epsilon_limit IS NOT NULL",
     limit_complete="(epsilon_limit IS NULL) = (delta_limit IS NULL)",
     limit_in_range="epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
-    filter_weights_only_if_adaptive="filter = 'adaptive' OR filter_weights IS NULL",
+    filter_weights_only_with_limit="epsilon_limit IS NOT NULL OR filter_weights IS NULL",
     policy_not_on_runs="kind <> 'run' OR policy IS NULL",
     organisation_policy_only_on_populations="kind = 'population' OR organisation_policy IS NULL",
     partitions_not_on_runs="kind <> 'run' OR max_partitions_per_unit IS NULL",

@@ -12,7 +12,7 @@ from app.ledger.account_records import AccountFilter, AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import Limit
 from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
@@ -26,11 +26,12 @@ from app.service.accounts.spec import (
     ParallelSpec,
     account_audit_payload,
     build_attestation,
+    check_account_limit,
     check_part,
     new_account,
     partition_payload,
     require_dates,
-    validate_spec,
+    with_plan,
 )
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals, propose
@@ -79,7 +80,6 @@ def population_payload(terms: AccountSpec, population: Population) -> dict[str, 
     facts: dict[str, Any] = {
         "name": terms.name,
         "limit": asdict(terms.limit),
-        "filter": str(terms.filter),
         "planned": json.loads(planned_text(terms.planned)),
         "privacy_unit": population.privacy_unit,
         "neighboring_relation": str(population.relation),
@@ -100,7 +100,6 @@ def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Pop
     terms = AccountSpec(
         name=facts["name"],
         limit=Limit(**facts["limit"]),
-        filter=FilterKind(facts["filter"]),
         planned=read_planned(json.dumps(facts["planned"])),
         parallel=parallel,
     )
@@ -116,13 +115,12 @@ def check_population(tx: Connection, context: RequestContext, terms: AccountSpec
     Raises:
         NameTakenError: a population has this name or a lookalike.
         InvalidInputError: the attestation of its partitions is missing or incomplete.
-        DeltaTooLargeError: delta is 1/size or more.
-        LimitTooSmallError: no step could ever be admitted.
-        UnsupportedEventError: a planned event has no sound bound under the relation.
         PolicyViolationError: a policy forbids it.
+        Also those of `check_account_limit` and `with_plan`.
     """
     proposed = new_account(tx, context, AccountKind.POPULATION, None, terms, population.relation)
-    account = validate_spec(proposed, population, context.costs)
+    check_account_limit(proposed, population)
+    account = with_plan(proposed, [], context.costs)
     require_dates([account], population)
     if terms.parallel is not None:
         build_attestation(context, terms.parallel, population.relation)
@@ -138,7 +136,7 @@ def create_budget(tx: Connection, context: RequestContext, parent: str, terms: A
         InvalidInputError: the tree would be too deep, the parent has too many partitions, the attestation is missing
             or incomplete, or the block is not allowed here or overlaps another one.
         NameTakenError: the parent has a budget of this name or a lookalike.
-        Also those of `validate_spec` and `require_dates`.
+        Also those of `check_account_limit`, `with_plan` and `require_dates`.
     """
     return open_budget(tx, context, find_parent(tx, context, parent), terms)
 
@@ -150,8 +148,9 @@ def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, t
     check_part(tx, context, above.account, terms.block)
     ancestors = accounts.path_of(tx, context.organisation_id, above.account.id)
     proposed = new_account(tx, context, AccountKind.BUDGET, above.account, terms, above.account.relation)
-    account = validate_spec(proposed, above.population, context.costs)
+    check_account_limit(proposed, above.population)
     path = [record.account for record in ancestors]
+    account = with_plan(proposed, path, context.costs)
     require_dates([*path, account], above.population)
     require_name_free(tx, context, above.account.id, terms.name)
     return _open(tx, context, account, path, None, terms)

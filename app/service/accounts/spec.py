@@ -1,17 +1,19 @@
 """Specification of a new account, its validation, and its audit payload."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection
 
 from app.accounting.curves import GRID_VERSION
-from app.accounting.events import NeighboringRelation
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import Attestation, Block, Population
 from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED
+from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind, Limit, check_limit
+from app.ledger.filters import Limit, check_limit
+from app.ledger.plan_filter import workload_of
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_limit_allowed,
@@ -19,13 +21,15 @@ from app.ledger.policy_checks import (
     require_steps,
     sources_of,
 )
-from app.ledger.step_events import StepEvent
+from app.ledger.step_events import MAX_COUNT, StepEvent
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_sha256
 from app.service.auth.request_context import RequestContext
 from app.service.costing import PrecomputedCosts
 from app.service.ids import new_id
+from app.service.worker_pool import Job
 
 ID_PREFIXES = {AccountKind.POPULATION: "pop", AccountKind.BUDGET: "bud", AccountKind.RUN: "run"}
 
@@ -49,13 +53,12 @@ class ParallelSpec:
 class AccountSpec:
     """The specification of a new account; only a run may lack a limit.
 
-    Adaptive weights are tuned for `planned`. `parallel` is set if its children are disjoint partitions, `block` if it
-    represents a data block.
+    `planned` is the plan of an account with a limit; the last event may have no end. `parallel` is set if its children
+    are disjoint partitions, `block` if it represents a data block.
     """
 
     name: str
     limit: Limit | None
-    filter: FilterKind
     planned: tuple[StepEvent, ...]
     parallel: ParallelSpec | None = None
     window: Window = ALWAYS
@@ -89,7 +92,6 @@ def new_account(
         depth=max(parent.depth, depth) + 1 if parent else 0,
         relation=relation,
         limit=terms.limit,
-        filter=terms.filter,
         planned=terms.planned,
         weights=None,
         spent=zero_curve(grid_version),
@@ -102,27 +104,58 @@ def new_account(
     )
 
 
-def validate_spec(account: Account, population: Population, costs: PrecomputedCosts) -> Account:
-    """Validate limit and planned workload, and tune the filter's weights to the plan.
+def check_account_limit(account: Account, population: Population) -> None:
+    """Check the limit of an account, if it has one, for one of its populations.
 
     Raises:
-        CostNotReadyError: a planned event has no cost yet; `RequestContext.run_with_costs` catches it.
         DeltaTooLargeError: delta is 1/size or more.
         LimitTooSmallError: no step could ever be admitted.
-        InvalidInputError: no filter can be tuned to the planned workload.
     """
     if account.limit is not None:
-        check_limit(account.limit, account.filter, population.size, account.grid_version)
-    costs.require(account, [step.event for step in account.planned])
-    workload = zero_curve(account.grid_version)
-    for step in account.planned:
-        workload = workload + costs.curve(account, step.event).times(step.count)
-    if account.planned and workload.is_exhausted:
+        check_limit(account.limit, population.size, account.grid_version)
+
+
+def with_plan(
+    account: Account, ancestors: Sequence[Account], costs: PrecomputedCosts, default: DpEvent | None = None
+) -> Account:
+    """Freeze the plan of a new account, and let it count what it uses up of plans.
+
+    Args:
+        account: new, with its planned events.
+        ancestors: by depth and id.
+        costs: precomputed.
+        default: the default event of a run, which is its plan if it has a limit and declares no other.
+
+    Raises:
+        CostNotReadyError: the plan must be computed first; `RequestContext.run_with_costs` catches it.
+        UnsupportedEventError: a planned event has no sound bound under the relation, or cannot be planned.
+        PlanTooExpensiveError: to freeze the plan would take more work than a request may take.
+        InvalidInputError: no filter can be tuned to the planned workload.
+    """
+    share = DECLARED_SHARE
+    if default is not None and not account.planned and account.limit is not None and _is_plannable(account, default):
+        account, share = replace(account, planned=(StepEvent(default, MAX_COUNT),)), DEFAULT_SHARE
+    events = [step.event for step in account.planned]
+    costs.require(account, events)
+    curves = [costs.curve(account, event) for event in events]
+    if curves and all(curve.is_exhausted for curve in curves):
         raise InvalidInputError(
             "The planned workload loses everything at every order: no filter can be tuned for it. Plan more noise or "
             "fewer repetitions, or leave `planned` out."
         )
-    return account if workload.is_zero else account.with_workload(workload)
+    if account.limit is not None and any(not curve.is_zero for curve in curves):
+        rule = (account.relation, account.grid_version)
+        choice = Job(planned_weights, (account.limit, account.planned, *rule, share))
+        account = replace(account, weights=costs.filter_weights(choice))
+    return counting_plans(account, ancestors)
+
+
+def _is_plannable(account: Account, event: DpEvent) -> bool:
+    try:
+        workload_of((StepEvent(event, MAX_COUNT),), account.relation)
+    except UnsupportedEventError:
+        return False
+    return True
 
 
 def require_dates(path: Sequence[Account], population: Population) -> None:
@@ -213,7 +246,6 @@ def account_audit_payload(account: Account, population: Population | None) -> di
         "population": account.population_id,
         "depth": account.depth,
         "limit": account.limit and asdict(account.limit),
-        "filter": str(account.filter),
         "planned_sha256": planned_sha256(account.planned),
         "grid_version": account.grid_version,
     }

@@ -17,7 +17,7 @@ from app.ledger.decisions import canonical_entry
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, audit, dp_events, organisations, raw_rows
-from app.persistence.repositories.account_values import weights_facts
+from app.persistence.repositories.account_values import planned_text, weights_facts
 from app.persistence.repositories.accounts import StoredAccount
 from app.persistence.repositories.raw_rows import StoredReservation, StoredRun
 from app.persistence.tolerant import DamagedCell, refuse
@@ -224,10 +224,11 @@ def _account(
         "neighboring_relation": str(account.relation),
         "grid_version": account.grid_version,
         "limits": limits,
-        "filter": str(account.filter),
+        "planned": json.loads(planned_text(account.planned)),
         "weights": weights_facts(account.weights),
         "spent": _base64(account.spent.to_bytes()),
         "spent_delta": account.spent.delta,
+        "plan_usage": {owner: [counts, account.held.used.get(owner)] for owner, counts in account.spent.used.items()},
         "held": _base64(account.held.to_bytes()),
         "held_delta": account.held.delta,
     }

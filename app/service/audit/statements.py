@@ -12,7 +12,6 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
-from app.ledger.filters import FilterKind
 from app.ledger.runs import TERMINAL, ChargingMode
 from app.persistence.repositories import accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
@@ -31,23 +30,16 @@ ADAPTIVE: Final = (
     "Whatever the trainer chose while it looked at earlier outputs, all that was released under this account is "
     "(epsilon, delta)-differentially private at its limit: the limit was fixed beforehand, and no step went past it."
 )
-DECLARED: Final = (
-    "All that was released under this account is (epsilon, delta)-differentially private at its limit, provided that "
-    "noise, sampling and number of steps were fixed in advance, as the account's creator has declared."
-)
 CHANGED: Final = (
     "The limit was changed after the account was opened. All that was released under this account is (epsilon, "
     "delta)-differentially private at any limit that was named beforehand and is at least as large as each that was in "
-    "force"
+    "force."
 )
 EXCEEDED: Final = (
     "More was released under this account than its limit allows: it was reported after it had happened, or the limit "
     "was lowered. At the limit nothing is proven. All that was released under this account is (epsilon, "
     "delta)-differentially private at any limit of this delta that was named beforehand and is at least "
-    "epsilon_by_filter"
-)
-IN_ADVANCE: Final = (
-    ", provided that noise, sampling and number of steps were fixed in advance, as the account's creator has declared"
+    "epsilon_by_filter."
 )
 NOT_CHARGED: Final = (
     "The sweep was not charged as it was declared: neither its trials nor the choice among them are covered."
@@ -177,7 +169,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         "limit": asdict(governing.limit),
         "limit_of": governing.id,
         "limit_revision": governing.limit_revision,
-        "filter": str(governing.filter),
+        "plan": _plan(governing),
         "guarantee": _guarantee(governing),
         "delta": governing.limit.delta,
         **json_finite(
@@ -188,14 +180,22 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
     }
 
 
+def _plan(account: Account) -> dict[str, Any] | None:
+    """Describe the plan by which an account admits charges."""
+    status = account.plan_status
+    if status is None:
+        return None
+    counts = {"steps": status.steps, "steps_used": status.steps_used, "steps_left": status.steps_left}
+    return {"state": str(status.state), "delta": status.delta, **counts}
+
+
 def _guarantee(governing: Account) -> str:
     """Choose the guarantee: at the limit only if fixed beforehand and never exceeded (ADR 0020)."""
-    adaptive = governing.filter is FilterKind.ADAPTIVE
     released = replace(governing, held=zero_curve(governing.grid_version))
     exceeded = not released.spent.is_zero and not released.fits()
     if exceeded or governing.limit_revision:
-        return (EXCEEDED if exceeded else CHANGED) + ("." if adaptive else f"{IN_ADVANCE}.")
-    return ADAPTIVE if adaptive else DECLARED
+        return EXCEEDED if exceeded else CHANGED
+    return ADAPTIVE
 
 
 def _account(account: Account) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _account(account: Account) -> dict[str, Any]:
         "kind": str(account.kind),
         "path": account.path,
         "limit": asdict(account.limit),
-        "filter": str(account.filter),
+        "plan": _plan(account),
         **json_finite(epsilon=account.epsilon()),
     }
 

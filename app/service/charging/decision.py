@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from app.ledger.accounts import Account
-from app.ledger.admission import Admission, Refusal, admit, first_steps, first_that_fit, record
+from app.ledger.admission import Admission, Refusal, admit, first_that_fit, record
 from app.ledger.batches import map_once, step_events
 from app.ledger.counting import admit_by_counting
 from app.ledger.decisions import Decision, item_of
@@ -31,7 +31,7 @@ from app.ledger.runs import (
     require_no_gap,
     require_no_sweep,
 )
-from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.step_events import PricedStep, StepEvent, first_steps
 from app.ledger.windows import ALWAYS
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
 from app.service.charging.requests import (
@@ -46,7 +46,7 @@ from app.service.charging.requests import (
 )
 from app.service.charging.reserved_steps import charge_reserved, take_reserved
 from app.service.charging.unit_of_work import UnitOfWork
-from app.service.costing import price_steps, require_planned
+from app.service.costing import price_steps
 
 
 def decide(work: UnitOfWork, command: StepCommand) -> StepResult:
@@ -167,7 +167,6 @@ def _by_the_accounts(
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, now)
     costs = work.costs_of(path[0])
-    require_planned(path, computed)
     priced = price_steps(path[0], steps, costs, computed)
     outcome: Admission | Refusal
     if request.mode is Mode.REPORT:

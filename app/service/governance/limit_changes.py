@@ -26,16 +26,18 @@ from app.ledger.policy_checks import Size, require_limit_allowed, require_run, s
 from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.reservations import Reservation, has_lapsed
 from app.ledger.step_events import StepEvent
+from app.ledger.tuning import Tuning, weights_under
 from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
-from app.service.accounts.spec import validate_spec
+from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import propose, require_if_match, require_none_open
 from app.service.costing import PrecomputedCosts, cost_steps
 from app.service.governance.run_approvals import find_excess, needs_approval
 from app.service.idempotency import use_case
+from app.service.worker_pool import Job
 
 
 def read_limit(context: RequestContext, account: str) -> AccountRecord:
@@ -62,7 +64,8 @@ def change_limit(
         PreconditionFailedError: the limit has changed.
         InvalidInputError: the account has this limit already, or an open proposal.
         PolicyViolationError: a policy forbids the limit.
-        Also those of `validate_spec`.
+        PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
+        Also those of `check_account_limit`.
     """
     path = find_path_of(tx, context, account)
     record = _with_limit(path[-1])
@@ -146,9 +149,10 @@ def _propose(tx: Connection, context: RequestContext, record: AccountRecord, lim
 
 def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
     """Build the account with another limit, valid for every population above it."""
-    after = with_limit(path[-1].account, limit)
+    account = path[-1].account
+    after = with_limit(account, limit, costs.filter_weights(Job(weights_under, (Tuning.of(account), limit))))
     for population in _populations(path):
-        after = validate_spec(after, population, costs)
+        check_account_limit(after, population)
     return after
 
 

@@ -21,7 +21,7 @@ from app.ledger.policies import Policy, effective
 from app.ledger.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
 from app.ledger.proposals import Proposal, ProposalKind, Unapproved
 from app.ledger.runs import RunStatus
-from app.ledger.step_events import PricedStep, StepEvent, total_cost
+from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved
 from app.service.accounts.spec import require_dates
@@ -134,7 +134,7 @@ def size_of(path: Sequence[Account], planned: Sequence[StepEvent], costs: Precom
     if own.limit is not None:
         return Size(own.limit.epsilon, own.limit.delta)
     governing = next(account.limit for account in reversed(path) if account.limit is not None)
-    if not planned:
+    if not planned or is_endless(planned):
         return Size(governing.epsilon, governing.delta)
     costs.require(own, [step.event for step in planned])
     curve = total_cost([PricedStep(step, costs.curve(own, step.event)) for step in planned])

@@ -10,7 +10,7 @@ from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import zero_curve
-from app.ledger.filters import FilterKind, Limit, smallest_useful_epsilon
+from app.ledger.filters import Limit, smallest_useful_epsilon
 from app.ledger.step_events import StepEvent, counts_of
 
 VACUOUS_EPSILON = 20.0
@@ -93,9 +93,9 @@ def about_loss(epsilon: float, limit: float) -> list[str]:
     return [f"It has lost epsilon {epsilon:.4g}, more than its limit of {limit:g}: {cause}."]
 
 
-def about_limit(limit: Limit, kind: FilterKind) -> list[str]:
-    """List warnings about the limit of an account with a filter."""
-    smallest = smallest_useful_epsilon(limit.delta, kind, finite_orders(GRID_VERSION))
+def about_limit(limit: Limit) -> list[str]:
+    """List warnings about the limit of an account."""
+    smallest = smallest_useful_epsilon(limit.delta, finite_orders(GRID_VERSION))
     if limit.epsilon > smallest:
         return about_size(limit.epsilon)
     warning = (

@@ -24,7 +24,7 @@ from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, with_noise_multiplier, with_sampling_probability
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
-from app.ledger.filters import FilterKind, Limit, adaptive_filter_bounds, adaptive_weights
+from app.ledger.filters import Limit, filter_bounds, filter_weights
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions, about_epsilon
 
@@ -55,8 +55,8 @@ class AdaptiveRule(Rule):
         """
         spend(WEIGHING)
         limit = Limit(self.epsilon, self.delta)
-        weights = adaptive_weights(limit, total, self.grid_version)
-        gate = adaptive_filter_bounds(limit, weights, self.grid_version)
+        weights = filter_weights(limit, total, self.grid_version)
+        gate = filter_bounds(limit, weights, self.grid_version)
         bounds = np.full(total.values.shape, CLOSED, dtype=np.int64)
         if total.delta <= gate.room:
             bounds[gate.places] = gate.bounds
@@ -70,19 +70,16 @@ class CalibrationGoal:
     Args:
         epsilon: in (0, 10000].
         delta: in [1e-30, 0.5).
-        filter: declared: the plan is fixed in advance; adaptive: an account with an adaptive filter must admit it.
     """
 
     epsilon: float
     delta: float
-    filter: FilterKind
     other_events: tuple[StepEvent, ...]
     setting: PlanAssumptions
 
     def rule(self) -> Rule:
         """Return the rule that decides whether a plan meets the goal."""
-        kind = AdaptiveRule if self.filter is FilterKind.ADAPTIVE else Rule
-        return kind(self.epsilon, self.delta)
+        return AdaptiveRule(self.epsilon, self.delta)
 
     def target(self, count: int) -> Target:
         """Build the calibration target of an event repeated `count` times."""
@@ -221,5 +218,4 @@ def _why(goal: CalibrationGoal, extreme: str) -> str:
     """Explain that not even an extreme value of the parameter meets a goal."""
     fits = _fits(goal, goal.setting.curve(goal.other_events))
     reason = f"Not even {extreme} meets" if fits else "The other planned events alone exceed"
-    held = " with an adaptive filter" if goal.filter is FilterKind.ADAPTIVE else ""
-    return f"{reason} epsilon {goal.epsilon:g} at delta {goal.delta:g}{held}: nothing fits."
+    return f"{reason} epsilon {goal.epsilon:g} at delta {goal.delta:g}: nothing fits."

@@ -15,7 +15,6 @@ from app.accounting.events import (
     PoissonSampled,
     SampledWithoutReplacement,
 )
-from app.ledger.filters import FilterKind
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
@@ -113,7 +112,7 @@ def estimate(sketch: PlanDraft) -> Estimate:
     costs = {relation: _cost(replace(sketch, relation=relation)) for relation in NeighboringRelation}
     if event is None:
         return Estimate(sketch, None, costs)
-    goal = CalibrationGoal(sketch.epsilon, sketch.delta, FilterKind.ADAPTIVE, (), sketch.setting)
+    goal = CalibrationGoal(sketch.epsilon, sketch.delta, (), sketch.setting)
     noise = smallest_noise(event, sketch.steps, goal)
     return Estimate(sketch, event, costs, noise, most_steps(event, goal), tuple(_curves(sketch)))
 

@@ -15,7 +15,6 @@ from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
-from app.ledger.filters import FilterKind
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.ledger.step_events import PricedStep, StepEvent
@@ -236,7 +235,6 @@ def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -
         kind=AccountKind.RUN,
         parent_id=path[-1].id,
         limit=None,
-        filter=FilterKind.ADAPTIVE,
         planned=(),
         weights=None,
         spent=nothing,

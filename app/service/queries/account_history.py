@@ -162,7 +162,7 @@ def _shares(
     tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
 ) -> tuple[float | None, tuple[ChildShare, ...]]:
     """Get each child's share of the threshold, at the order that admits the most."""
-    gate = account.bounds(account.spent.delta)
+    gate = account.bounds()
     spent = account.spent.values[gate.places]
     usable = (gate.bounds > 0) & (spent < EXHAUSTED)
     if not usable.any():

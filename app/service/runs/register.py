@@ -16,16 +16,17 @@ from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, Relat
 from app.ledger.permissions import Permission
 from app.ledger.policy_checks import Size, require_open, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
-from app.ledger.step_events import StepEvent
+from app.ledger.step_events import StepEvent, is_endless
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.spec import (
     AccountSpec,
     account_audit_payload,
     budget_payload,
+    check_account_limit,
     new_account,
     run_audit_payload,
-    validate_spec,
+    with_plan,
 )
 from app.service.auth.request_context import RequestContext
 from app.service.charging.requests import refusal_payload
@@ -79,7 +80,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
         BudgetClosedError: a budget or one of its ancestors is not open.
         PrivacyUnitMismatchError: declaration and populations name different privacy units.
         RelationMismatchError: declaration and populations name different relations.
-        Also those of `validate_spec` and `require_policy_compliance`.
+        Also those of `check_account_limit`, `with_plan` and `require_policy_compliance`.
     """
     before = tx.begin_nested()
     opened = insert_run(tx, context, registration)
@@ -105,9 +106,10 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
-        account = validate_spec(account, budget.record.population, context.costs)
+        check_account_limit(account, budget.record.population)
     if registration.event is not None:
         context.costs.require(account, [registration.event])
+    account = with_plan(account, ancestors, context.costs, registration.event)
     path = [*ancestors, account]
     for budget in charged:
         require_policy_compliance(path, budget.record.population, registration.event, registration.plan)
@@ -130,7 +132,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         next_step=0,
         decisions=0,
         chain_head=genesis(context.organisation_id, account.id),
-        declared_steps=sum(step.count for step in planned) or None,
+        declared_steps=None if is_endless(planned) else sum(step.count for step in planned) or None,
         declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)

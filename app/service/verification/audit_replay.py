@@ -15,6 +15,7 @@ from app.ledger.filters import FilterWeights, Limit
 from app.ledger.names import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
+from app.persistence.repositories.account_values import weights_of
 from app.persistence.tolerant import DAMAGED
 from app.service.verification import record_replay
 from app.service.verification.record_replay import Records
@@ -238,4 +239,4 @@ def _limit(facts: Mapping[str, float] | None) -> Limit | None:
 
 
 def _weights(facts: Mapping[str, Any] | None) -> FilterWeights | None:
-    return None if facts is None else FilterWeights(tuple(facts["indices"]), tuple(facts["deltas"]), facts["reserve"])
+    return None if facts is None else weights_of(facts)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +13,11 @@ from app.accounting.events import event_from_canonical
 from app.accounting.rdp import FORMULA_VERSION, event_curve
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.audit import Discrepancy
-from app.ledger.filters import FilterKind, adaptive_weights
-from app.ledger.limit_changes import rescale_weights
+from app.ledger.composition import counting_plans
+from app.ledger.filters import FilterWeights, filter_weights
 from app.ledger.parallel_exposure import held_of, largest
-from app.ledger.step_events import total_cost
+from app.ledger.plans import is_allowed
+from app.ledger.tuning import planned_weights, rescale_weights
 from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostTable, StoredCost
 from app.persistence.repositories.raw_rows import Key
@@ -85,11 +86,22 @@ class _Value:
         spent, held, admitted = self.spent + other.spent, self.held + other.held, self.admitted + other.admitted
         return _Value(spent, held, admitted, self.composed or other.composed)
 
+    def counted_by(self, account: Account) -> "_Value":
+        """Leave only the usage of plans that an account counts."""
+        curves = [_counted(account, curve) for curve in (self.spent, self.held, self.admitted)]
+        return _Value(curves[0], curves[1], curves[2], self.composed)
+
     def is_kept(self, account: Account) -> tuple[bool, bool]:
         """Whether the account's row has these spent and held curves."""
         if self.composed:  # the reserved share of the largest depends on the partition
             return account.spent == self.spent, account.spent + account.held == self.spent + self.held
         return account.spent == self.spent, account.held == self.held
+
+
+def _counted(account: Account, curve: RdpCurve) -> RdpCurve:
+    return curve.using(
+        {owner: curve.used.get(owner, (0,) * len(stored)) for owner, stored in account.spent.used.items()}
+    )
 
 
 def check_balance(audit: VerificationContext, key: Key) -> None:
@@ -128,8 +140,10 @@ def _disagreements(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield f"its spent curve is not the sum of {summed}."
     if not held_agrees:
         yield "the reserved curve differs from its active reservations."
-    if account.filter is FilterKind.DECLARED and account.weights is not None:
-        yield "it has a declared filter, and yet it has the weights of an adaptive one."
+    above = [balance.account for balance in audit.above(key)]
+    lacking = counting_plans(account, above).spent.used.keys() - account.spent.used.keys()
+    if lacking:
+        yield f"it does not count what it uses up of the plan of {min(lacking)}."
     if account.limit is None and account.weights is not None:
         yield "it has no limit of its own, and yet it has the weights of a filter."
     known = [stage.limit for stage in audit.stages(key) if stage.limit is not None]
@@ -148,7 +162,8 @@ def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
     balance = audit.balances[key]
     account = balance.account
     if account.parts_that_count is not None:
-        return _of_parts(audit, key, account.parts_that_count)
+        composed = _of_parts(audit, key, account.parts_that_count)
+        return None if composed is None else composed.counted_by(account)
     spent = audit.cost(key[0], account, balance.spent)
     held = audit.cost(key[0], account, balance.held)
     admitted = audit.cost(key[0], account, balance.spent - balance.reported)
@@ -158,7 +173,7 @@ def _value_of(audit: VerificationContext, key: Key) -> _Value | None:
     for part in _topmost(audit, key):
         inner = _value_of(audit, part)
         total = None if total is None or inner is None else total + inner
-    return total
+    return None if total is None else total.counted_by(account)
 
 
 def _current_of(audit: VerificationContext, key: Key) -> tuple[RdpCurve, bool] | None:
@@ -220,12 +235,13 @@ def _limit_problems(audit: VerificationContext, key: Key, balance: Balance, admi
     if not is_readable(account):
         yield "its filter weights sum to more than its delta, or name orders that there are not."
         return
-    if account.weights is not None:
-        try:
-            if not _chosen_by_the_rule(audit, key):
-                yield "its filter weights are not those of its planned workload, or of an event charged to it."
-        except AccountingError as error:
-            yield f"what it planned cannot be priced: {error}"
+    try:
+        if not _chosen_by_the_rule(audit, key):
+            yield "its filter weights are not those of its planned workload, or of an event charged to it."
+        for stage in audit.stages(key):
+            yield from _bound_problems(stage)
+    except AccountingError as error:
+        yield f"what it planned cannot be priced: {error}"
     # Reports were not admitted; everything else was, and fits without them.
     # If nothing was admitted, nothing has to fit: a report may have chosen weights that admit nothing.
     if admitted.is_zero:
@@ -245,9 +261,18 @@ def _plan_problems(audit: VerificationContext, key: Key, balance: Balance) -> It
         yield "active plans may take more than its limit allows since that was lowered."
 
 
+def _bound_problems(account: Account) -> Iterator[str]:
+    """Check that a limit allows what is stored of a plan: its delta, not that no further step would fit."""
+    if account.plan is None or account.limit is None:
+        return
+    bound = account.plan.bound
+    if not is_allowed(account.planned, account.relation, account.limit.epsilon, bound):
+        yield f"its limit does not allow {bound.steps} steps of its plan, or they have another epsilon."
+
+
 def _fits(account: Account, admitted: RdpCurve) -> bool:
-    bounds = account.bounds(admitted.delta)
-    return admitted.delta <= bounds.room and bool(np.any(bounds.left(admitted) >= 0))
+    nothing = zero_curve(account.grid_version)
+    return replace(account, spent=_counted(account, admitted), held=nothing, exposure=None).fits()
 
 
 def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
@@ -257,29 +282,34 @@ def _chosen_by_the_rule(audit: VerificationContext, key: Key) -> bool:
 
 
 def _are_due(audit: VerificationContext, key: Key, account: Account, before: Account | None) -> bool:
-    """Whether the weights under one limit follow from a workload or from the weights before."""
-    if account.weights is None:
+    """Whether the weights under one limit follow from the planned events, an event, or the weights before."""
+    weights = account.weights
+    if weights is None:
         return True
     assert account.limit is not None, "only a limit has weights"
     if before is not None and before.weights is not None:
         assert before.limit is not None, "only a limit has weights"
-        if rescale_weights(before.weights, before.limit, account.limit) == account.weights:
+        if _same_parts(rescale_weights(before.weights, before.limit, account.limit), weights):
             return True
+    if weights.plan is not None:
+        rule = (account.relation, account.grid_version)
+        return planned_weights(account.limit, account.planned, *rule, weights.plan.share, weights.plan) == weights
     return any(
-        adaptive_weights(account.limit, workload, account.grid_version) == account.weights
-        for workload in _workloads(audit, key, audit.balances[key])
+        filter_weights(account.limit, price, account.grid_version) == weights
+        for price in _workloads(audit, key, audit.balances[key])
     )
 
 
+def _same_parts(one: FilterWeights, other: FilterWeights) -> bool:
+    """Whether weights divide delta alike; what a limit allows of a plan is checked by itself."""
+    if one.plan is None or other.plan is None:
+        return one == other
+    return one == replace(other, plan=replace(one.plan, delta=other.plan.delta, share=other.plan.share))
+
+
 def _workloads(audit: VerificationContext, key: Key, balance: Balance) -> Iterator[RdpCurve]:
-    """Iterate over the curves that may have set the weights: plan, or events."""
-    account = balance.account
-    if account.planned:
-        planned = total_cost([account.price(step) for step in account.planned])
-        if not planned.is_zero:
-            yield planned
-            return
-    prices = CostTable.of(key[0], account)
+    """Iterate over the costs of events for which the weights may have been chosen."""
+    prices = CostTable.of(key[0], balance.account)
     for _, price in audit.prices(prices, balance.workloads):
         if not price.is_zero:
             yield price

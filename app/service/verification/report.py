@@ -8,10 +8,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import RdpCurve, Usage
 from app.ledger.account_records import Attestation, Block
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.audit import Discrepancy
+from app.ledger.plan_filter import repeated
+from app.persistence.repositories import dp_events
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.repositories.raw_rows import Ancestor, Key, StoredReservation
 from app.persistence.tolerant import DAMAGED, DamagedCell
@@ -257,7 +259,19 @@ class VerificationContext:
         total = zero_curve(account.grid_version)
         for event, price in self.prices(prices, counts):
             total = total + price.times(counts[event])
-        return total
+        return total.using(self._used(organisation_id, account, counts))
+
+    def _used(self, organisation_id: str, account: Account, counts: Mapping[str, int]) -> Usage:
+        """Count what repeated events use up of the plans that an account counts."""
+        found = {owner: (0,) * len(stored) for owner, stored in account.spent.used.items()}
+        above = {owner: self.balances.get((organisation_id, owner)) for owner in found}
+        plans = {owner: each.account.plan for owner, each in above.items() if each is not None}
+        live = {owner: plan.workload for owner, plan in plans.items() if plan is not None}
+        events = dp_events.find_events(self.tx, organisation_id, counts) if live else {}
+        for owner, workload in live.items():
+            for key, event in events.items():
+                found[owner] = repeated(found[owner], workload.cost(event), counts[key])
+        return found
 
     def prices(self, prices: CostTable, events: Iterable[str]) -> Iterator[tuple[str, RdpCurve]]:
         """Iterate over the sound costs of events, per repetition."""

@@ -1,0 +1,128 @@
+"""Choose the weights of a filter for planned events, and again when its limit changes (ADR 0020, ADR 0038)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from app.accounting.curves import RdpCurve
+from app.accounting.events import NeighboringRelation
+from app.accounting.rdp import event_curve
+from app.ledger.accounts import Account, zero_curve
+from app.ledger.filters import FilterWeights, Limit, PlanBound, filter_weights, spread_delta
+from app.ledger.plan_filter import workload_of
+from app.ledger.plans import bound_plan
+from app.ledger.step_events import MAX_COUNT, StepEvent, first_steps
+
+DECLARED_SHARE: Final = 0.96
+"""Share of delta of a plan that was declared: the orders keep 3 %, mechanisms' own deltas 1 %."""
+
+DEFAULT_SHARE: Final = 0.5
+"""Share of delta of the plan that a run's default event is: half of the runs stay with it, the others leave it."""
+
+SAMPLE: Final = 1000
+"""Repetitions of an event without end, where only the ratio of its costs matters."""
+
+SLACK: Final = 1.0 - 1e-12
+"""Rounding margin, so that scaled parts and reserve sum to at most the new delta."""
+
+
+def planned_weights(
+    limit: Limit,
+    items: tuple[StepEvent, ...],
+    relation: NeighboringRelation,
+    grid_version: int,
+    share: float,
+    bound: PlanBound | None = None,
+) -> FilterWeights:
+    """Choose the weights of a filter for planned events that lose something.
+
+    Args:
+        limit: of the account.
+        items: the planned events; the last one may have no end.
+        relation: of the account.
+        grid_version: of the account.
+        share: of the limit's delta, for the plan.
+        bound: what was found before of the same; None: it is searched for.
+
+    Raises:
+        UnsupportedEventError: a plan cannot hold one of the events.
+        PlanTooExpensiveError: it would take more work than a request may take.
+    """
+    delta = share * spread_delta(limit, _total(_sample(items), relation, grid_version), grid_version)
+    if bound is None:
+        bound = bound_plan(workload_of(items, relation), limit.epsilon, share, delta)
+    held = _total(first_steps(items, max(bound.steps, 1)), relation, grid_version)
+    return filter_weights(limit, held, grid_version, replace(bound, delta=delta))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What an account's weights under another limit depend on.
+
+    Args:
+        untouched: whether nothing was charged or is reserved.
+    """
+
+    weights: FilterWeights | None
+    limit: Limit
+    items: tuple[StepEvent, ...]
+    relation: NeighboringRelation
+    grid_version: int
+    untouched: bool
+
+    @classmethod
+    def of(cls, account: Account) -> Self:
+        """Take them from an account with a limit."""
+        assert account.limit is not None, "only a limit can be changed"
+        rule = (account.relation, account.grid_version)
+        return cls(account.weights, account.limit, account.planned, *rule, account.is_untouched)
+
+
+def weights_under(before: Tuning, limit: Limit) -> FilterWeights | None:
+    """Choose an account's weights under another limit: anew if it is untouched, else with the same orders and shares.
+
+    Raises:
+        PlanTooExpensiveError: it would take more work than a request may take.
+    """
+    weights = before.weights
+    if weights is None or (weights.plan is None and before.untouched):
+        return None
+    if weights.plan is not None and before.untouched:
+        return planned_weights(limit, before.items, before.relation, before.grid_version, weights.plan.share)
+    scaled = rescale_weights(weights, before.limit, limit)
+    if scaled.plan is None:
+        return scaled
+    is_raised = limit.epsilon >= before.limit.epsilon and limit.delta >= before.limit.delta
+    known = scaled.plan.steps if is_raised else 0
+    workload = workload_of(before.items, before.relation)
+    bound = bound_plan(workload, limit.epsilon, scaled.plan.share, scaled.plan.delta, at_least=known)
+    return replace(scaled, plan=bound)
+
+
+def rescale_weights(weights: FilterWeights, before: Limit, after: Limit) -> FilterWeights:
+    """Scale weights to another limit: same orders, same shares of delta; what it allows of a plan is left as it was.
+
+    No share grows. If delta is raised, no part shrinks, so that the filter admits all that it admitted before.
+    """
+    if after.delta == before.delta:
+        return weights
+    factor = after.delta / before.delta
+    parts = tuple(part * factor * SLACK for part in weights.parts)
+    if after.delta > before.delta:
+        parts = tuple(map(max, parts, weights.parts))
+    orders = len(weights.deltas)
+    plan = None if weights.plan is None else replace(weights.plan, delta=parts[orders + 1])
+    changed = FilterWeights(weights.indices, parts[:orders], parts[orders], plan)
+    assert changed.within(after.delta), "the parts of delta are within it"
+    return changed
+
+
+def _sample(items: Sequence[StepEvent]) -> list[StepEvent]:
+    return [StepEvent(each.event, SAMPLE) if each.count == MAX_COUNT else each for each in items]
+
+
+def _total(items: Sequence[StepEvent], relation: NeighboringRelation, grid_version: int) -> RdpCurve:
+    total = zero_curve(grid_version)
+    for each in items:
+        total = total + event_curve(each.event, relation, grid_version).times(each.count)
+    return total
