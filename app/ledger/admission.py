@@ -34,6 +34,7 @@ class Admission(NamedTuple):
         steps_remaining: further repetitions of the last event that would fit now.
         binding: the account with the fewest remaining.
         overdrawn: whether an account exceeds its limit; only reported steps do that.
+        ended_plans: the plans that covered all charges before this one.
     """
 
     accounts: tuple[Account, ...]
@@ -41,6 +42,20 @@ class Admission(NamedTuple):
     steps_remaining: int
     binding: Account
     overdrawn: bool = False
+    ended_plans: tuple["EndedPlan", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPlan:
+    """A plan that a charge ended because it did not cover it, and its steps that are given up."""
+
+    account: Account
+    steps_given_up: int
+
+    def facts(self) -> dict[str, object]:
+        """Get the fields recorded with the decision."""
+        name = {"account": self.account.id, "account_path": self.account.path}
+        return name | {"steps_given_up": self.steps_given_up}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +154,18 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
-    return Admission(
-        afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn=remaining < 0
-    )
+    overdrawn, ended = remaining < 0, ended_plans(path, afterwards)
+    return Admission(afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn, ended)
+
+
+def ended_plans(before: Sequence[Account], after: Sequence[Account]) -> tuple[EndedPlan, ...]:
+    """Find the plans that a charge or a hold ended."""
+    ended = []
+    for account, charged in zip(before, after, strict=True):
+        status = account.plan_status
+        if status is not None and account.is_planned() and not charged.is_planned():
+            ended.append(EndedPlan(account, status.steps_left))
+    return tuple(ended)
 
 
 def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:

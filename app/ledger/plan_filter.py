@@ -29,7 +29,7 @@ from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta, prefix_epsilon
 from app.ledger.step_events import StepEvent
 
-UNITS: Final = 2**80
+UNITS: Final = 2**44
 """Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,
 Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts."""
 

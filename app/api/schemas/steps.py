@@ -41,6 +41,7 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
     "binding_account_path": "mimic/icu-team",
     "overdrawn": False,
     "reservation": EXAMPLE_RESERVATION_ID,
+    "ended_plans": [],
     "dry_run": False,
 }
 REFUSED_EXAMPLE: dict[str, Any] = {
@@ -129,6 +130,14 @@ class AuthorizeSteps(Body):
         )
 
 
+class EndedPlan(Output):
+    """A plan that steps have ended."""
+
+    account: str
+    account_path: str
+    steps_given_up: int = Field(description="Steps of the plan that were neither used nor reserved.")
+
+
 class StepAuthorization(Output):
     """Charged steps, admitted or reported."""
 
@@ -149,6 +158,10 @@ class StepAuthorization(Output):
     binding_account_path: str
     overdrawn: bool = Field(description="Whether reported steps exceeded a limit, which freezes the run.")
     reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    ended_plans: list[EndedPlan] = Field(
+        description="Plans that these steps end, because the plans do not cover them. From then on the Rényi orders "
+        "alone decide. Ask with `dry_run` to know it before."
+    )
     dry_run: bool
 
 
@@ -170,6 +183,7 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "binding_account_path": decision.binding_account_path,
         "overdrawn": decision.steps_remaining is None,
         "reservation": decision.reservation_id,
+        "ended_plans": json.loads(decision.ended_plans) if decision.ended_plans else [],
         "dry_run": dry_run,
     }
 

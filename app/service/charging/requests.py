@@ -114,6 +114,7 @@ def new_decision(
         kind, details = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
     elif not outcome.overdrawn:
         remaining = outcome.steps_remaining
+    ended = () if isinstance(outcome, Refusal) else outcome.ended_plans
     return Decision(  # by position: names take ten times as long
         run.account_id,
         run.decisions,
@@ -128,6 +129,7 @@ def new_decision(
         outcome.binding.id,
         outcome.binding.path,
         details,
+        json.dumps([each.facts() for each in ended]) if ended else None,
         fingerprint,
         request.idempotency_key,
         reservation_id,
