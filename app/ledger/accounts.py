@@ -124,13 +124,14 @@ class Account:
         """Price a step event now, under this account's relation and grid."""
         return PricedStep(step, event_curve(step.event, self.relation, self.grid_version))
 
-    def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
+    def prepared_for(self, steps: Sequence[PricedStep], *, held: bool = False) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
         They fit the first step with a nonzero cost: without weights nothing is charged. A plan that does not cover
-        these steps ends before anything was released, so that the orders get its share of delta.
+        these steps ends before anything was released, so that the orders get its share of delta; not if the steps are
+        only `held`, since they may never be released.
         """
-        if self.limit is None or (self.weights is not None and not self._leaves_plan(steps)):
+        if self.limit is None or (self.weights is not None and (held or not self._leaves_plan(steps))):
             return self
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
