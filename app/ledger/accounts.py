@@ -179,12 +179,13 @@ class Account:
         if plan is None:
             return -1
         nothing = (0,) * len(plan.capacity)
-        cost = nothing if curve is None else curve.used.get(owner, nothing)
+        uncovered = (1, *nothing[1:])  # a cost whose usage is not known
+        cost = nothing if curve is None else curve.used.get(owner, uncovered)
         lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
         most = inf
         for slope, base in lines.items():
-            charges = [base.used.get(owner, nothing), *(each.times(slope).used.get(owner, nothing) for each in pending)]
-            used = tuple(map(sum, zip(*charges, strict=True)))
+            charges = [each.times(slope).used.get(owner, uncovered) for each in pending if slope]
+            used = tuple(map(sum, zip(base.used.get(owner, uncovered), *charges, strict=True)))
             fitting = plan.repetitions(used, tuple(slope * each for each in cost))
             if fitting < 0:
                 return -1
