@@ -136,8 +136,11 @@ class Account:
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
             return self
-        spent = self.spent.using({owner: each for owner, each in self.spent.used.items() if owner != self.id})
-        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent)
+        spent, held = (
+            curve.using({owner: each for owner, each in curve.used.items() if owner != self.id})
+            for curve in (self.spent, self.held)
+        )
+        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent, held=held)
 
     def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
         """Check whether first steps are of another kind than those planned."""
