@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
+from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
 from app.ledger.filter_orders import FilterOrders
 from app.ledger.filters import FilterBounds
 
@@ -60,8 +60,8 @@ def test_orders_count_as_the_bounds(
             found = epsilons(repeated)
             if found is None:
                 here, cost = spent.values[gate.places], curve.values[gate.places]
-                highest = int(here.max()) + int(cost.max()) * repeated
-                assert not highest or highest >= EXACT
+                least = gate.epsilon(after) - gate.prices.min()
+                assert not (here.any() or cost.any()) or least >= EXACT * UNIT - 1
             else:
                 assert found == gate.epsilon(after)
         spent = spent + curve.times(count)
@@ -87,8 +87,16 @@ def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
 
 
 def test_units_that_floats_do_not_hold_are_for_the_rule(gate: FilterBounds) -> None:
-    spent, cost = curve(EXACT - 5, EXACT - 5, EXACT - 5), curve(1, 1, 1)
+    nat = round(1 / UNIT)
+    spent, cost = curve(*3 * [EXACT - 2 * nat]), curve(*3 * [nat // 4])
     epsilons = FilterOrders.of(gate, spent, cost).epsilons()
-    assert epsilons(4) == gate.epsilon(spent + cost.times(4))
+    assert epsilons(3) == gate.epsilon(spent + cost.times(3)) > 510
+    assert epsilons(4) is None
     assert epsilons(5) is None
-    assert epsilons(6) is None
+
+
+def test_an_order_that_floats_do_not_hold_is_not_the_least(gate: FilterBounds) -> None:
+    spent, cost = curve(EXACT + 3, 5, 7), curve(EXACT, 1, 1)
+    epsilons = FilterOrders.of(gate, spent, cost).epsilons()
+    for count in (0, 1, 1000):
+        assert epsilons(count) == gate.epsilon(spent + cost.times(count)) < 1
