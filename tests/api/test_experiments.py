@@ -185,7 +185,7 @@ def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(seeded: SeededLedger)
 
 
 def test_a_sweep_is_a_run_with_a_limit_to_policies(seeded: SeededLedger) -> None:
-    policy = {"policy": {"require_limit": True, "require_plan": True}, "reason": "Runs are bounded."}
+    policy = {"policy": {"require_limit": True, "require_plan": "declare"}, "reason": "Runs are bounded."}
     sent = seeded.ledger.headers("admin") | {"If-Match": "*"}
     assert seeded.ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
     assert declared(seeded.ledger, AT_ONCE)["trials"] > 0
