@@ -101,14 +101,15 @@ def delta_of_gaussian(mu: float, epsilon: float) -> float:
 @given(planned_accounts, charges)
 def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(account: Account, asked: Taken) -> None:
     assert account.epsilon() == share_used(account) == 0.0
-    assert account.limit is not None
+    limit = account.limit
+    assert limit is not None
     readings, taken = [(0.0, 0.0)], Taken()
     for event, count in asked:
         outcome = admit([account], [priced(account, event, count)])
         if not isinstance(outcome, Admission):
             continue
         [account], taken = outcome.accounts, [*taken, (event, count)]
-        assert outcome.reading.epsilon == account.epsilon() <= account.limit.epsilon
+        assert outcome.reading.epsilon == account.epsilon() <= limit.epsilon
         assert share_used(account) <= 1.0
         readings.append((account.epsilon(), share_used(account)))
         plan = account.plan
@@ -269,15 +270,15 @@ def test_without_a_plan_nothing_has_changed(
 def test_no_limit_takes_back_what_a_lower_one_admitted(
     account: Account, asked: Taken, changes: list[tuple[float, float]]
 ) -> None:
-    first = account.weights
-    assert account.limit is not None
+    first, limited = account.weights, account.limit
+    assert limited is not None
     assert first is not None
     assert first.plan is not None
     account = account.charged(cost_of(account, [(account.planned[0].event, 1)]))
     for event, count in asked:
         outcome = admit([account], [priced(account, event, count)])
         account = outcome.accounts[0] if isinstance(outcome, Admission) else account
-    shared = [Fraction(part) / Fraction(account.limit.delta) for part in first.parts]
+    shared = [Fraction(part) / Fraction(limited.delta) for part in first.parts]
     for limit in changes:
         before, account = account, limited_to(account, Limit(*limit))
         assert before.limit is not None
