@@ -104,6 +104,7 @@ def test_a_run_counts_what_it_uses_of_the_plan_of_its_budget(path: tuple[Account
         accounts = ruled.accounts
         for each in counted:
             each.charge(1, NOW)
+    assert outcome is not None
     settled = [each.settled().account for each in counted]
     assert settled == list(accounts)
     assert settled[2].spent.used == {budget.id: settled[1].spent.used[budget.id]}
