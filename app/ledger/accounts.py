@@ -147,7 +147,7 @@ class Account:
         plan = self.plan
         if plan is None or not self.is_untouched:
             return False
-        return any(plan.workload.cost(step.step.event)[0] for step in steps)
+        return not all(plan.workload.covers(step.step.event) for step in steps)
 
     def bounds(self) -> FilterBounds:
         """Get the orders of its filter."""

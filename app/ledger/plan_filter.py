@@ -219,6 +219,10 @@ class Workload:
             self._costs[event] = known
         return known
 
+    def covers(self, event: DpEvent) -> bool:
+        """Check whether the whole plan covers an event once."""
+        return all(map(ge, self.capacity(self.steps), self.cost(event)))
+
     @property
     def steps(self) -> int:
         """Number of steps; at least MAX_COUNT if it has no end."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -37,20 +38,23 @@ def thresholds(limit: Limit, weights: FilterWeights | None) -> NDArray[np.int64]
     return found
 
 
+_weights = cache(planned_weights)
+
+
 def planning(account: Account, *items: StepEvent, share: float = DECLARED_SHARE) -> Account:
     """Give an account a plan, as it is created with."""
     assert account.limit is not None, "a plan is of a limit"
-    weights = planned_weights(account.limit, items, account.relation, account.grid_version, share)
+    weights = _weights(account.limit, items, account.relation, account.grid_version, share)
     return counting_plans(replace(account, planned=items, weights=weights), [])
 
 
 def chained(*accounts: Account) -> tuple[Account, ...]:
     """Accounts as a path: each under the one before it."""
-    parents = [None, *(above.id for above in accounts)]
-    return tuple(
-        replace(account, parent_id=parent, depth=depth)
-        for depth, (account, parent) in enumerate(zip(accounts, parents, strict=False))
-    )
+    found: list[Account] = []
+    for depth, account in enumerate(accounts):
+        under = replace(account, parent_id=found[-1].id if found else None, depth=depth)
+        found.append(counting_plans(under, found))
+    return tuple(found)
 
 
 def make_account(

@@ -137,6 +137,8 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
             assert (by_count.reading, by_count.steps_remaining) == (ruled.reading, ruled.steps_remaining)
             assert by_count.binding.id == ruled.binding.id
             assert not by_count.overdrawn
+            kept = [after.is_planned() for after in ruled.accounts]
+            assert kept == [record.account.is_planned() for record in records]  # leaving a plan is for the rule
         if not isinstance(ruled, Admission):
             continue
         records = [
@@ -149,6 +151,7 @@ def compare_with_the_rule(records: list[AccountRecord], steps: Sequence[PricedSt
         for each, record in zip(counted, records, strict=True):
             each.charge(number, NOW)
             assert (each.version, each.uncompacted) == (record.account.version, record.uncompacted)
+            assert each.used == record.account.spent.used
             assert record.watermark is not None
             assert record.watermark.holds(record.account.spent)
             assert each.copy().settled() == record
