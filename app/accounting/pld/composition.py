@@ -156,20 +156,25 @@ class TiltedSum:
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
-        expected = float(terms.sum() + self.errors @ sizes[:-1]) + 2 * exp(NEGLIGIBLE) * sizes[-1]
+        expected = float((terms + self.errors * sizes[:-1]).sum()) + 2 * exp(NEGLIGIBLE) * sizes[-1]
         assert expected > 0, "it bounds a positive number"
         slack = self.rounding + 4 * ROUNDING * self.tilt * epsilon
         return float(np.logaddexp(self.log_moment - self.tilt * epsilon + log(expected) + slack, self.log_infinite))
 
 
-def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum:
-    """Compute the frequencies of the tilted composition of (n,) repetitions of each distribution, all positive."""
+def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
+    """Compute the frequencies of the tilted composition of (n,) repetitions of each distribution, all positive.
+
+    None if there are too many; then a larger spacing is needed.
+    """
     found = tilted(dots, counts, tilt)
     weights, _ = _tilted_masses(dots, tilt)
     size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)
     reach = tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
     weights /= weights.sum(axis=1, keepdims=True)
     parts = frequencies(weights, counts, dots.places, size, ROUNDING * (64 + reach))
+    if parts is None:
+        return None
     shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
     powers = shares * np.exp(parts.logs)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e

@@ -26,6 +26,7 @@ LARGEST_EXPONENT: Final = 700.0
 ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 500), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 500)])
 """Losses at which a pair is looked at, to find where its mass is."""
 
+
 @dataclass(frozen=True, slots=True)
 class Lattice:
     """Multiples of a spacing, dense around 0 and sparser with the distance from it.
@@ -33,7 +34,8 @@ class Lattice:
     Args:
         spacing: nats.
         lowest, highest: the first and last multiple are at or beyond them; at most and at least 0.
-        widest: largest difference between two multiples next to each other.
+        widest: largest difference between two positive multiples next to each other. A tilt makes the masses of the
+            negative ones small.
         width: largest width of a cell over the distance from 0, where that is more than the spacing.
     """
 
@@ -54,13 +56,18 @@ class Lattice:
         ends = min(floor(lowest / narrow), 0), max(ceil(highest / narrow), 1)
         return cls(narrow, *ends, 2 ** floor(log2(cells)), width)
 
+    def coarser(self) -> "Lattice":
+        """Double the spacing."""
+        ends = self.lowest // 2, -(-self.highest // 2)
+        return Lattice(2 * self.spacing, *ends, max(self.widest // 2, 1), self.width)
+
     def places(self) -> NDArray[np.int64]:
         """Compute the multiples; (m,) increasing integers."""
         sides = []
-        for reach in (-self.lowest, self.highest):
+        for reach, most in ((-self.lowest, -self.lowest), (self.highest, self.widest)):
             places = [0]
             while places[-1] < max(reach, 1):
-                places.append(places[-1] + min(self.widest, max(1, int(places[-1] * self.width))))
+                places.append(places[-1] + min(max(most, 1), max(1, int(places[-1] * self.width))))
             sides.append(places)
         return np.array([-place for place in sides[0][:0:-1]] + sides[1], dtype=np.int64)
 
@@ -71,6 +78,7 @@ class Spread:
 
     Args:
         deviation: approximate standard deviation, in nats.
+        middle: approximate median.
         lowest: the probability of a smaller loss is negligible.
         highest: the probability of a larger loss is negligible, or it counts as infinite.
         beyond: probability of a loss above `highest`, rounded up.
@@ -79,6 +87,7 @@ class Spread:
     """
 
     deviation: float
+    middle: float
     lowest: float
     highest: float
     beyond: float
@@ -124,7 +133,8 @@ def spread(pair: Pair, negligible: float) -> Spread:
     last = int(np.argmax(tails.p_above <= negligible)) or ROUGH.size - 1
     first = max(int(np.argmax(tails.p_below > negligible)) - 1, 0)
     beyond, infinite = (float(tails.p_above[place]) * (1 + TAIL_ERROR) for place in (last, -1))
-    return Spread(deviation, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
+    middle = float(ROUGH[int(np.argmin(np.abs(tails.p_below - tails.p_above)))])
+    return Spread(deviation, middle, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
 
 
 @lru_cache(maxsize=512)

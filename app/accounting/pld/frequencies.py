@@ -3,8 +3,9 @@
 The sum of many losses is smooth: of a million frequencies, some thirty count, and they are computed one by one. That no
 other counts follows from pairs of masses. Masses a and b at a distance of g places have at the angle x per place
 the absolute value sqrt((a + b)^2 - 2 a b (1 - cos g x)), which is at most a + b - a b / (a + b) (1 - cos g x). So a
-distribution of sum 1 has at most 1 - (sum over disjoint pairs of a b / (a + b) (1 - cos g x)), and n repetitions have at
-most exp of minus n times that sum.
+distribution of sum 1 has at most 1 - s, where s is the sum of a b / (a + b) (1 - cos g x) over disjoint pairs, and n
+repetitions have at most exp(-n s). Where pairs do not suffice, a coarse grid of angles does: between two of its points,
+a frequency changes little.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,8 +28,8 @@ NEGLIGIBLE: Final = -46.0
 SLACK: Final = -0.1
 """Sum of the errors that may follow a frequency that is negligible already."""
 
-MAX_SIZE: Final = 2**20
-"""Maximum places in a period of which all frequencies are computed; a shorter period gives a looser bound."""
+MAX_SIZE, MAX_SIZES = 2**20, 2**24
+"""Maximum places in a period of which all frequencies are computed, for one distribution and for all together."""
 
 STRIDES: Final = (1, 4, 16, 64, 256)
 """Places of the lattice from a mass to the one that it is paired with."""
@@ -39,11 +40,20 @@ RATIO: Final = sqrt(2)
 STEEPNESS: Final = (1 - cos(pi / RATIO)) / (pi / RATIO) ** 2
 """The least of (1 - cos y) / y^2 for y up to pi / RATIO: it decreases."""
 
-TERMS_PER_PLACE: Final = 2
-"""Products of frequencies and masses that take the time of a fast transform, for each of its places."""
+ANGLE, TRANSFORM = 6, 40
+"""Time for an angle, and for each place of a fast transform, in products of a mass and a frequency."""
+
+GRID: Final = 1024
+"""Fewest points of a grid of angles."""
+
+LARGEST_GRID: Final = 4
+"""A period over the most points of a grid."""
+
+CHANGE: Final = 0.05
+"""Most that a frequency may change between points of a grid."""
 
 MAX_DIRECT: Final = 4096
-"""Maximum number of frequencies that are computed one by one, where a period would have to be shorter."""
+"""Maximum number of frequencies that are computed one by one, where there are too many to compute all."""
 
 BLOCK: Final = 16
 """Frequencies whose angles are computed; others are their products."""
@@ -70,21 +80,25 @@ class Frequencies:
     growth: Floats
 
 
-def frequencies(masses: Floats, counts: Floats, places: NDArray[np.int64], size: int, error: float) -> Frequencies:
-    """Compute the frequencies of a composition.
+def frequencies(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], size: int, error: float
+) -> Frequencies | None:
+    """Compute the frequencies of a composition; None if there are too many.
 
     Args:
         masses: (n, m) of sum 1 each.
         counts: (n,) positive repetitions of each.
         places: (m,) increasing multiples of a spacing.
-        size: wanted number of places in a period.
+        size: least number of places in a period.
         error: of the sum of the masses.
     """
     first = _first_negligible(masses, counts, places, size)
-    if first * places.size <= TERMS_PER_PLACE * size or (size > MAX_SIZE and first <= MAX_DIRECT):
+    if _is_cheap(first, masses, size) or (size > MAX_SIZE and first <= MAX_DIRECT):
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
     else:
-        size = scipy.fft.next_fast_len(min(size, MAX_SIZE), real=True)
+        if size > min(MAX_SIZE, MAX_SIZES // counts.size):
+            return None
+        size = scipy.fft.next_fast_len(size, real=True)
         first, rows = size // 2 + 1, _fast(masses, places, size)
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
@@ -101,31 +115,80 @@ def frequencies(masses: Floats, counts: Floats, places: NDArray[np.int64], size:
     return Frequencies(size, used, logs, largest, growth)
 
 
+def _is_cheap(first: int, masses: Floats, size: int) -> bool:
+    """Check whether to compute the frequencies below `first` one by one takes less time than fast transforms."""
+    rows, places = map(int, masses.shape)
+    return first * places * (ANGLE + rows) <= TRANSFORM * size * rows
+
+
 def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64], size: int) -> int:
     """Find a number from which on, up to half the size, each frequency of the composition is proven negligible.
 
-    Interval i of angles goes from pi RATIO^-(i + 1) to pi RATIO^-i. In it, 1 - cos g x is at least that of its lower
-    end where g is at most RATIO^i, and for these it is at least STEEPNESS (g x)^2.
+    Interval i of angles goes from pi RATIO^-(i + 1) to pi RATIO^-i.
     """
     if float(counts.sum()) < -2 * NEGLIGIBLE:  # pairs take half of a frequency at most
         return size // 2 + 1
-    intervals = ceil(log2(size / 2) / log2(RATIO))
-    squares = np.zeros((masses.shape[0], intervals))
+    angles = pi * RATIO ** -np.arange(ceil(log2(size / 2) / log2(RATIO)) + 1.0)
+    proven = _by_pairs(masses, counts, places, angles)
+    first = _first_of_proven(proven, angles, size)
+    if not _is_cheap(first, masses, size):
+        proven |= _by_a_grid(masses, counts, places, angles, size)
+        first = _first_of_proven(proven, angles, size)
+    return first
+
+
+def _first_of_proven(proven: NDArray[np.bool_], angles: Floats, size: int) -> int:
+    if not proven[0]:
+        return size // 2 + 1
+    end = proven.size if proven.all() else int(np.argmin(proven))
+    return ceil(float(angles[end]) / (2 * pi) * size)
+
+
+def _by_pairs(masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats) -> NDArray[np.bool_]:
+    """Prove intervals of (i + 1,) falling angles negligible by pairs of masses.
+
+    In each, 1 - cos g x is at least that of its lower end where g is at most pi over its upper end, and for these it is
+    at least STEEPNESS (g x)^2.
+    """
+    rows, intervals = masses.shape[0], angles.size - 1
+    squares = np.zeros((rows, intervals))
     for stride in STRIDES:
         left = np.flatnonzero(np.arange(places.size - stride) // stride % 2 == 0)  # so that pairs are disjoint
         gaps = places[left + stride] - places[left]
         a, b = masses[:, left], masses[:, left + stride]
         weights = a * b / np.maximum(a + b, TINY) * gaps.astype(np.float64) ** 2
         first = np.minimum(np.ceil(np.log2(gaps) / log2(RATIO)).astype(np.int64), intervals)
-        at = first + (intervals + 1) * np.arange(masses.shape[0])[:, np.newaxis]
-        each = np.bincount(at.ravel(), weights.ravel(), (intervals + 1) * masses.shape[0]).reshape(-1, intervals + 1)
+        at = first + (intervals + 1) * np.arange(rows)[:, np.newaxis]
+        each = np.bincount(at.ravel(), weights.ravel(), (intervals + 1) * rows).reshape(rows, intervals + 1)
         squares = np.maximum(squares, each[:, :-1].cumsum(axis=1))
-    lower = pi * RATIO ** -np.arange(1.0, intervals + 1)
-    proven = counts @ squares * STEEPNESS * lower**2 >= -NEGLIGIBLE
-    if not proven[0]:
-        return size // 2 + 1
-    last = int(np.argmin(proven)) - 1 if not proven.all() else intervals - 1
-    return ceil(float(lower[last]) / (2 * pi) * size)
+    proven: NDArray[np.bool_] = counts @ squares * STEEPNESS * angles[1:] ** 2 >= -NEGLIGIBLE
+    return proven
+
+
+def _by_a_grid(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats, size: int
+) -> NDArray[np.bool_]:
+    """Prove intervals negligible by the frequencies at few angles, pi / g from each other's middles.
+
+    A mass w at place p turns by at most 2 w, and by |p - c| w for each unit of the angle, where c may be any place.
+    """
+    middles = places[np.argmax(masses, axis=1)]
+    away = np.abs(places - middles[:, np.newaxis])
+    points = GRID
+    while True:
+        change = (masses * np.minimum(2, pi / points * away)).sum(axis=1)
+        if float(change.max()) <= CHANGE:
+            break
+        points *= 4
+        if points * LARGEST_GRID > size:
+            return np.zeros(angles.size - 1, dtype=bool)
+    folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
+    largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])
+    others = np.concatenate([[0], np.cumsum(largest > NEGLIGIBLE)])
+    at = angles * points / (2 * pi)
+    begin, end = np.floor(at[1:]).astype(np.int64), np.minimum(np.ceil(at[:-1]).astype(np.int64), points // 2)
+    proven: NDArray[np.bool_] = others[end + 1] == others[begin]
+    return proven
 
 
 def _directly(masses: Floats, places: NDArray[np.int64], size: int, most: int) -> Iterator[tuple[Complexes, float]]:
@@ -157,4 +220,5 @@ def _fast(masses: Floats, places: NDArray[np.int64], size: int) -> Iterator[tupl
     """
     for row in masses:
         folded = np.bincount(places % size, row, minlength=size)
-        yield scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * float(np.linalg.norm(folded))
+        norm = sqrt(float(np.square(folded).sum()))
+        yield scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * norm

@@ -1,13 +1,13 @@
 """Delta and epsilon of plans that were fixed in advance."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, exp, inf, log, log2, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.accounting.calibration.monotone_search import root
+from app.accounting.calibration.monotone_search import USUAL_SLOPE, root
 from app.accounting.curves import Floats
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld.composition import (
@@ -21,8 +21,14 @@ from app.accounting.pld.composition import (
 from app.accounting.pld.dots import Distributions, Lattice, Spread, connect_the_dots, rough_distributions, spread
 from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
 
-PLACES_BELOW: Final = 32.0
+PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""
+
+SPACINGS: Final = 8.0
+"""Maximum width of cells in spacings, where half of the losses are smaller."""
+
+NARROWEST: Final = 1 / 1024
+"""Minimum width of cells over the distance from 0, for the sake of `SPACINGS`."""
 
 MAX_PLACES: Final = 4096.0
 """Places of a lattice whose widest cells would have to be narrower."""
@@ -44,8 +50,11 @@ GUESS: Final = 1e-9
 """Delta for which a lattice is made first, where only epsilon is known."""
 
 
-USUAL_SLOPE: Final = 1.5
-"""Slope that `root` tries first."""
+SMALLEST_SLOPE: Final = 0.1
+"""Smaller slopes are not trusted."""
+
+SMALLEST_EPSILON: Final = 1e-9
+"""Nats below which epsilons do not differ."""
 
 
 class Fineness(NamedTuple):
@@ -63,7 +72,7 @@ class Fineness(NamedTuple):
 
 
 FINE: Final = Fineness(2e-5, 1 / 64, 0.05)
-COARSE: Final = Fineness(4e-4, 1 / 24, 0.1)
+COARSE: Final = Fineness(1e-4, 1 / 32, 0.1)
 
 
 def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
@@ -90,6 +99,13 @@ def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> fl
         exact = gaussian_delta(mu, epsilon)
         return log(exact) if exact else -inf
     return Composition.of(plan, delta).log_delta(epsilon)
+
+
+def approximate_plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
+    """Guess ln delta at epsilon of a plan, from what is known without a lattice."""
+    if gaussian_distance(plan) is not None:
+        return plan_log_delta(plan, epsilon, delta)
+    return Composition.of(plan, delta).approximate_log_delta(epsilon)
 
 
 def gaussian_distance(plan: Mapping[Pair, int]) -> float | None:
@@ -160,21 +176,19 @@ class Composition:
         """
         if log(self.infinite or exp(-LARGEST_LOG)) > goal:
             return inf
-        tilt, found = saddle_of_delta(self.rough, self.counts, goal)
+        tilt, near = saddle_of_delta(self.rough, self.counts, goal)
+        best = inf
         for _ in range(MAX_TILTS):
-            found = max(found, 0.0)
-            total = self.total(lattice or self.lattice(tilt, found), tilt.tilt)
-            if found * tilt.tilt <= 1 and total.log_delta(0.0) <= goal:
+            near = max(near, 0.0)
+            total = self.total(lattice or self.lattice(tilt, near), tilt.tilt)
+            if near * tilt.tilt <= 1 and total.log_delta(0.0) <= goal:
                 return 0.0
-            found, before = _root_in_epsilon(total, goal, found), found
-            if abs(found - before) <= SETTLED * found:
+            found = _proven_root(total, goal, near)
+            if found >= best * (1 - SETTLED) or abs(found - near) <= SETTLED * found:
                 break
+            best, near = found, found
             tilt = saddle(self.rough, self.counts, found, tilt.tilt)
-        step = found * CLOSE
-        while found < inf and total.log_delta(found) > goal:
-            found += step
-            step *= 2
-        return found
+        return min(found, best)
 
     def lattice(self, found: Tilted, epsilon: float, fineness: Fineness = FINE) -> Lattice:
         """Choose a lattice that suits delta at epsilon.
@@ -186,19 +200,40 @@ class Composition:
         wide = max(fineness.widest / t, (highest - lowest) / MAX_PLACES)
         fine = sqrt(12 * fineness.precision * max(1.0, t * epsilon) / (repetitions * t * (t + 1)))
         fine = min(fine, epsilon / PLACES_BELOW) if epsilon > 0 else fine
-        return Lattice.over(lowest, highest, min(fine, wide), wide, fineness.width)
+        middle = max(abs(each.middle) for each in self.spreads)  # there, cells may be little wider than the spacing
+        width = min(fineness.width, max(SPACINGS * fine / middle, NARROWEST)) if middle else fineness.width
+        return Lattice.over(lowest, highest, min(fine, wide), wide, width)
 
     def total(self, lattice: Lattice, tilt: float) -> TiltedSum:
-        """Connect the dots of all pairs on a lattice, and tilt their composition."""
-        return tilted_sum(connect_the_dots(self.pairs, lattice), self.counts, tilt)
+        """Connect the dots of all pairs on a lattice, or a coarser one, and tilt their composition."""
+        total = tilted_sum(connect_the_dots(self.pairs, lattice), self.counts, tilt)
+        return total or self.total(lattice.coarser(), tilt)
+
+
+def _proven_root(total: TiltedSum, goal: float, start: float) -> float:
+    """Find about the smallest epsilon at which ln delta is at most `goal`; infinite if none is."""
+    found = _root_in_epsilon(total, goal, start)
+    step = max(found, SMALLEST_EPSILON) * CLOSE
+    while found < inf and total.log_delta(found) > goal:
+        found += step
+        step *= 2
+    return found
 
 
 def _root_in_epsilon(total: TiltedSum, goal: float, start: float) -> float:
     """Find about where ln delta, which falls by about the tilt per nat, is `goal`."""
-    scale = USUAL_SLOPE / total.tilt
 
-    def excess(at: float) -> float:
-        return max(total.log_delta(at * scale), -LARGEST_LOG) - goal
+    def excess(epsilon: float) -> float:
+        return max(total.log_delta(epsilon), -LARGEST_LOG) - goal
 
-    most = (total.most + 2 * total.loss_error) / scale
-    return max(root(excess, min(start / scale, most), (0.0, most), CLOSE) * scale, 0.0)
+    most = total.most + 2 * total.loss_error
+    return max(root_with_slope(excess, min(start, most), (0.0, most), total.tilt, CLOSE), 0.0)
+
+
+def root_with_slope(
+    falling: Callable[[float], float], start: float, bounds: tuple[float, float], slope: float, close: float
+) -> float:
+    """Find the zero of a decreasing function, as `root`, whose slope is known about."""
+    scale = USUAL_SLOPE / max(slope, SMALLEST_SLOPE)
+    low, high = bounds
+    return root(lambda at: falling(at * scale), start / scale, (low / scale, high / scale), close) * scale

@@ -19,10 +19,10 @@ from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import (
     LARGEST_LOG,
     OVERFLOWING,
-    Composition,
-    gaussian_distance,
+    approximate_plan_log_delta,
     plan_epsilon,
     plan_log_delta,
+    root_with_slope,
 )
 
 MAX_COUNT: Final = 10**9
@@ -36,6 +36,9 @@ SMALLEST_EPSILON: Final = 1e-3
 
 ROUGHLY, CLOSELY = 1e-3, 1e-9
 """Relative tolerances for guesses of the number that fits, without and with a lattice."""
+
+SLOPE_WIDTH: Final = 0.1
+"""Change of the logarithm of a number over which ln delta is taken for a line."""
 
 ROUNDING: Final = 2.0**-50
 """Relative error allowed for a sum, a quotient or a logarithm."""
@@ -165,7 +168,10 @@ class Prefixes:
 
 
 def both_directions(parts: Sequence[Part]) -> list[Prefixes]:
-    """Take a sequence apart by direction; one if both are equal. Many noises on samples become fewer with less noise."""
+    """Take a sequence apart by direction; one if both are equal.
+
+    Many noises on samples become fewer with less noise.
+    """
     removals = [part.directions.removal for part in parts]
     additions = [part.directions.addition for part in parts]
     found = []
@@ -232,18 +238,20 @@ class _Search:
 
         bounds = (0.0, log(last))
         start = min(max(log(self._by_variance(last)), 0.0), bounds[1])
-        return int(exp(root(computed, root(guessed, start, bounds, ROUGHLY), bounds, CLOSELY)))
+        about = root(guessed, start, bounds, ROUGHLY)
+        slope = (guessed(about - SLOPE_WIDTH) - guessed(about)) / SLOPE_WIDTH
+        return int(exp(root_with_slope(computed, about, bounds, slope, CLOSELY)))
 
     def _by_variance(self, last: int) -> int:
         """Find the largest number whose losses vary by no more than a quarter of epsilon."""
         negligible = OVERFLOWING * exp(self.goal)
         variances = np.array([spread(pair, negligible).deviation ** 2 for pair in self.prefixes.pairs])
         room = (max(self.epsilon, SMALLEST_EPSILON) / 4) ** 2
-        return bisect_left(range(last), True, lo=1, key=lambda count: self.prefixes.counts(count) @ variances > room)
+        return bisect_left(range(last), room, lo=1, key=lambda count: self.prefixes.counts(count) @ variances)
 
     def _approximate(self, count: int) -> float:
         """Guess ln delta of the first repetitions."""
         pairs = self.prefixes.composition(count)
-        if not pairs or gaussian_distance(pairs) is not None or self.prefixes.worst_loss(count) < inf:
+        if not pairs or self.prefixes.worst_loss(count) < inf:
             return self.log_delta(count)
-        return Composition.of(pairs, exp(self.goal)).approximate_log_delta(self.epsilon)
+        return approximate_plan_log_delta(pairs, self.epsilon, exp(self.goal))

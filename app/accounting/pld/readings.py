@@ -6,7 +6,7 @@ from math import log
 from typing import Final
 
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
-from app.accounting.pld.composition import saddle_of_delta
+from app.accounting.pld.composition import saddle
 from app.accounting.pld.dots import Lattice
 from app.accounting.pld.plans import COARSE, Composition, gaussian_distance
 from app.accounting.pld.prefixes import Part, Prefixes, both_directions, prefix_epsilon, pure_epsilon
@@ -60,4 +60,5 @@ class PlanReadings:
     def _new_lattice(self, place: int, level: int) -> Lattice:
         prefixes: Prefixes = self._directions[place]
         whole = Composition.of(prefixes.composition(level), self._delta)
-        return whole.lattice(*saddle_of_delta(whole.rough, whole.counts, log(self._delta)), COARSE)
+        epsilon = whole.epsilon(log(self._delta))
+        return whole.lattice(saddle(whole.rough, whole.counts, epsilon), epsilon, COARSE)
