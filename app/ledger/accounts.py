@@ -136,11 +136,12 @@ class Account:
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
             return self
-        spent, held = (
+        others = [
             curve.using({owner: each for owner, each in curve.used.items() if owner != self.id})
             for curve in (self.spent, self.held)
-        )
-        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent, held=held)
+        ]
+        weights = filter_weights(self.limit, first, self.grid_version)
+        return replace(self, weights=weights, spent=others[0], held=others[1])
 
     def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
         """Check whether first steps are of another kind than those planned."""
@@ -181,14 +182,12 @@ class Account:
         plan, owner = self.plan, self.id
         if plan is None:
             return -1
-        nothing = (0,) * len(plan.capacity)
-        uncovered = (1, *nothing[1:])  # a cost whose usage is not known
-        cost = nothing if curve is None else curve.used.get(owner, uncovered)
+        cost = (0,) * len(plan.capacity) if curve is None else plan.used_by(curve, owner)
         lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
         most = inf
         for slope, base in lines.items():
-            charges = [each.times(slope).used.get(owner, uncovered) for each in pending if slope]
-            used = tuple(map(sum, zip(base.used.get(owner, uncovered), *charges, strict=True)))
+            charges = [plan.used_by(each.times(slope), owner) for each in pending if slope]
+            used = tuple(map(sum, zip(plan.used_by(base, owner), *charges, strict=True)))
             fitting = plan.repetitions(used, tuple(slope * each for each in cost))
             if fitting < 0:
                 return -1

@@ -26,7 +26,8 @@ from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
-from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta, prefix_epsilon
+from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
+from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
 
 UNITS: Final = 2**52
@@ -236,9 +237,9 @@ class Workload:
         """Compute a delta of the first steps at epsilon, precise where it is near a value."""
         return prefix_delta([part for _, part in self.parts], steps, epsilon, near)
 
-    def epsilon(self, steps: int, delta: float) -> float:
-        """Compute an epsilon of the first steps at delta."""
-        return prefix_epsilon([part for _, part in self.parts], steps, delta)
+    def readings(self, delta: float, most: int) -> PlanReadings:
+        """Prepare to compute epsilons at delta of up to so many steps, from the first."""
+        return PlanReadings([part for _, part in self.parts], delta, most)
 
 
 @lru_cache(maxsize=512)
