@@ -27,6 +27,7 @@ PLANS: list[Plan] = [
     (StepEvent(EpsilonDelta(0.3), 4), StepEvent(Gaussian(30.0), 100)),
     (StepEvent(EpsilonDelta(0.1, 1e-9), MAX_COUNT),),
     (StepEvent(Composed((Laplace(10.0), Gaussian(20.0))), MAX_COUNT),),
+    (StepEvent(Laplace(0.5), 3),),  # the smaller limit allows none of it
 ]
 LIMITS = [(1.0, 1e-5), (3.0, 1e-6)]
 COVERED_SOMEWHERE: list[DpEvent] = [

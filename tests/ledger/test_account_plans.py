@@ -91,6 +91,9 @@ def test_the_rule_counts_tokens_or_units(
         assert max(repeated, -1) == most_that(lambda n: fits(account, [*taken, *before, (event, n)]))  # noqa: B023
         covered = account.planned_repetitions(curves, one)
         assert covered == most_that(lambda n: is_planned([*before, (event, n)] if n else before))  # noqa: B023
+        for count in (repeated, repeated + 1, covered, covered + 1):  # where one coordinate alone admits
+            if count > 0:
+                assert account.fits(*curves, one.times(count)) == fits(account, [*taken, *before, (event, count)])
 
 
 def delta_of_gaussian(mu: float, epsilon: float) -> float:
