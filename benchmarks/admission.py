@@ -1,7 +1,7 @@
 """Time of deciding a charge, without SQL: `python -m benchmarks.admission` (about five seconds).
 
 Four accounts on the path, one step of DP-SGD, curves over the service's whole grid and over every eleventh order (127);
-with plans of such steps, and without.
+with plans of such steps, and without. The full rule decides, or counting, as on repeated steps (ADR 0033).
 The floor is the minimum that any rule must do with numpy: add the charge to four curves, and compare with the
 thresholds.
 """
@@ -9,6 +9,7 @@ thresholds.
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from statistics import median
 from time import perf_counter
 from unittest.mock import patch
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import cached_event_curve
+from app.ledger.account_records import AccountRecord, Population, watermark_of
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Admission, admit
 from app.ledger.composition import counting_plans
+from app.ledger.counting import CountedAccount, admit_by_counting
 from app.ledger.filters import Limit, filter_bounds
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.ledger.tuning import DECLARED_SHARE, planned_weights
@@ -30,6 +33,7 @@ DEPTH = 4
 STEP = StepEvent(PoissonSampled(0.01, Gaussian(1.1)), 1)
 ROUNDS = 200
 CALLS = 50
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def path(planned: tuple[StepEvent, ...] = ()) -> tuple[Account, ...]:
@@ -90,8 +94,30 @@ def decisions() -> dict[str, Callable[[], object]]:
     return {
         "without plans": lambda: admit(tuned, steps),
         "with plans": lambda: admit(planned, steps),
+        "counted": counting(tuned),
+        "counted, plans": counting(planned),
         "numpy's floor": floor,
     }
+
+
+def counting(accounts: tuple[Account, ...]) -> Callable[[], object]:
+    """Return the decision on a repeated step, which counts it on every account."""
+    population, step = Population("patient", accounts[0].relation, None), price(accounts)
+    records = [
+        AccountRecord(account, population, NOW, NOW, watermark=watermark_of(account, (1.0,))) for account in accounts
+    ]
+    counted: list[CountedAccount] = []
+
+    def decide() -> object:
+        admitted = admit_by_counting(counted, step) if counted else None
+        if admitted is None:  # a threshold may be reached: begin anew
+            counted[:] = map(CountedAccount, records)
+            admitted = admit_by_counting(counted, step)
+        for account in counted:
+            account.charge(1, NOW)
+        return admitted
+
+    return decide
 
 
 def thinned(grid_version: int) -> NDArray[np.float64]:
