@@ -183,12 +183,16 @@ class Account:
         if plan is None:
             return -1
         cost = (0,) * len(plan.capacity) if curve is None else plan.used_by(curve, owner)
-        lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
+        further = [plan.used_by(each, owner) for each in pending]
+        if self.exposure is None:
+            lines = [(1, [plan.used_by(self.spent, owner), plan.used_by(self.held, owner)])]
+        else:
+            lines = [(slope, [plan.used_by(base, owner)]) for slope, base in self.exposure.total.items()]
         most = inf
-        for slope, base in lines.items():
-            charges = [plan.used_by(each.times(slope), owner) for each in pending if slope]
-            used = tuple(map(sum, zip(plan.used_by(base, owner), *charges, strict=True)))
-            fitting = plan.repetitions(used, tuple(slope * each for each in cost))
+        for slope, taken in lines:
+            charges = further if slope == 1 else [tuple([slope * count for count in each]) for each in further]
+            used = tuple(map(sum, zip(*taken, *charges, strict=True)))
+            fitting = plan.repetitions(used, cost if slope == 1 else tuple([slope * count for count in cost]))
             if fitting < 0:
                 return -1
             most = min(most, fitting)

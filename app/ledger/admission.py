@@ -162,9 +162,11 @@ def ended_plans(before: Sequence[Account], after: Sequence[Account]) -> tuple[En
     """Find the plans that a charge or a hold ended."""
     ended = []
     for account, charged in zip(before, after, strict=True):
+        if account.plan is None or charged.is_planned() or not account.is_planned():
+            continue
         status = account.plan_status
-        if status is not None and account.is_planned() and not charged.is_planned():
-            ended.append(EndedPlan(account, status.steps_left))
+        assert status is not None, "it has a plan"
+        ended.append(EndedPlan(account, status.steps_left))
     return tuple(ended)
 
 
