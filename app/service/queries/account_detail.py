@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission import Refusal, admit
 from app.ledger.composition import exposed
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
@@ -249,5 +249,6 @@ def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -
 
 def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:
     ready = account.prepared_for(steps)
-    growth = ready.grown_by(steps[0].cost)
+    [priced] = with_usage([ready], steps)
+    growth = ready.grown_by(priced.cost)
     return ProjectedAccount(account, account.epsilon(), ready.epsilon(ready.spent + ready.held + growth))

@@ -138,6 +138,12 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
         grown = grown.scaled(account.spent, most)
     curves, deltas = grown.total(most)
     spent = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
+    if account.plan is not None:
+        workload, end = account.plan.workload, account.spent.used[account.id]
+        known = dp_events.find_events(tx, organisation_id, keys)
+        costs = {key: workload.cost(event) for key, event in known.items()}
+        used = grown.usage(costs, end, most)
+        spent = [curve.using({account.id: each}) for curve, each in zip(spent, used, strict=False)]
     order, children = _shares(tx, organisation_id, account, grown)
     return AccountHistory(
         account=account,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from math import ceil
 from operator import attrgetter
 from typing import Final
 
@@ -51,6 +52,27 @@ class SpendSeries:
             curves = np.stack([self._at(child, places) for child in self.counts])
             blocks.append(np.sort(curves, axis=0)[-most:].sum(axis=0))
         return np.concatenate(blocks, axis=1), np.sort(deltas, axis=0)[-most:].sum(axis=0)
+
+    def usage(self, costs: Mapping[str, Sequence[int]], end: Sequence[int], most: int | None) -> list[tuple[int, ...]]:
+        """Sum what the largest children use of a plan at each moment.
+
+        Args:
+            costs: by event: what one charge uses.
+            end: what is used at the last moment.
+            most: number of children that count for one privacy unit; None: all of them.
+        """
+        parts = np.stack(
+            [
+                np.stack(list(mine.values()), axis=1) @ np.array([costs[key] for key in mine], dtype=np.float64)
+                for mine in self.counts.values()
+            ]
+        )
+        total = np.sort(parts, axis=0)[-most:].sum(axis=0) if most is not None else parts.sum(axis=0)
+        factors = [last / found if found else 0.0 for last, found in zip(end, total[-1].tolist(), strict=True)]
+        return [
+            tuple(min(ceil(each * factor), last) for each, factor, last in zip(row, factors, end, strict=True))
+            for row in total.tolist()
+        ]
 
     def through(self, child: str, place: int) -> Counts:
         """Get the spending of a child, (n_moments,), at one order."""
