@@ -122,5 +122,5 @@ def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:
     declared = account(epsilon=3.0, delta=1e-5, kind=FilterKind.DECLARED)
     without, half = charge(declared, priced(0.0)), charge(declared, priced(5e-6))
     assert half.epsilon() > without.epsilon()
-    assert half.epsilon_declared(1e-5) > without.epsilon_declared(1e-5)
-    assert half.epsilon_declared(4e-6) == np.inf
+    assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
+    assert half.epsilon_rdp(4e-6) == np.inf
