@@ -283,8 +283,8 @@ class Account:
             return gate.epsilon(curve)
         return min(gate.epsilon(curve), plan.epsilon(curve.used[self.id]))
 
-    def epsilon_declared(self, delta: float) -> float:
-        """Compute epsilon like an in-process accountant, valid only for plans fixed in advance."""
+    def epsilon_rdp(self, delta: float) -> float:
+        """Compute what an in-process RDP accountant would print: a bound only if all events were fixed in advance."""
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
 
 

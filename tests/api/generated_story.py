@@ -14,7 +14,6 @@ from ledger_api.models import (
     Decision,
     DecisionOutcome,
     DecisionPage,
-    FilterKind,
     GaussianEvent,
     LimitInput,
     NeighboringRelation,

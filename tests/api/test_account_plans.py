@@ -35,9 +35,9 @@ def allowed(*items: tuple[dict[str, Any], int], limit: dict[str, float] = LIMIT,
     return weights.plan.steps
 
 
-def planned(ledger: Ledger, *items: dict[str, Any], **terms: object) -> dict[str, Any]:
+def planned(ledger: Ledger, *items: dict[str, Any]) -> dict[str, Any]:
     ledger.population(limit=WIDE)
-    found: dict[str, Any] = ledger.budget(planned=list(items), limit=LIMIT, **terms)
+    found: dict[str, Any] = ledger.budget(planned=list(items), limit=LIMIT)
     return found
 
 

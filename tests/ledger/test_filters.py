@@ -93,9 +93,9 @@ def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, 
 def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite(account: AccountMaker) -> None:
     lost = RdpCurve.from_nats(np.full(GRID.shape, np.inf))
     opened = account()
-    assert (opened.epsilon(), opened.epsilon_declared(1e-5)) == (0, 0)
+    assert (opened.epsilon(), opened.epsilon_rdp(1e-5)) == (0, 0)
     bankrupt = replace(opened, spent=lost)
-    assert (bankrupt.epsilon(), bankrupt.epsilon_declared(1e-5)) == (np.inf, np.inf)
+    assert (bankrupt.epsilon(), bankrupt.epsilon_rdp(1e-5)) == (np.inf, np.inf)
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-12])

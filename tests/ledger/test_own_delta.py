@@ -116,5 +116,5 @@ def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:
     opened = account(epsilon=3.0, delta=1e-5)
     without, half = charge(opened, priced(0.0)), charge(opened, priced(5e-6))
     assert replace(half, weights=without.weights).epsilon() == np.inf > without.epsilon()  # the reserve is smaller
-    assert half.epsilon_declared(1e-5) > without.epsilon_declared(1e-5)
-    assert half.epsilon_declared(4e-6) == np.inf
+    assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
+    assert half.epsilon_rdp(4e-6) == np.inf

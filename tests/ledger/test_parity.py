@@ -157,7 +157,7 @@ def test_the_epsilon_read_is_dp_accountings(setting: Setting, account: AccountMa
     """Where it is right: at integer orders."""
     _, order = their_count(setting)
     count = max(declared(setting), 1)
-    epsilon = account().charged(setting.curve.times(count)).epsilon_declared(setting.delta)
+    epsilon = account().charged(setting.curve.times(count)).epsilon_rdp(setting.delta)
     theirs, _ = their_epsilon(setting, count)
     assert epsilon <= theirs * (1 + 1e-6)
     if order.is_integer():

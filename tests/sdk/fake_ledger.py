@@ -24,7 +24,7 @@ RUN = {
     "next_step": 0,
     "event": {"type": "gaussian", "noise_multiplier": 2.0},
     "epsilon": 0,
-    "epsilon_declared": 0.0,
+    "epsilon_rdp": 0.0,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
     "filter": "adaptive",

@@ -32,7 +32,7 @@ ACCOUNT = {
     "filter": "adaptive",
     "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5, "new": 1}],
     "epsilon": 0.0,
-    "epsilon_declared": 0.0,
+    "epsilon_rdp": 0.0,
     "weights_frozen": False,
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00+00:00",

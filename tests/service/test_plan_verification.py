@@ -32,10 +32,8 @@ def _plan(ledger: Ledger) -> None:
     """A population and a budget with plans, three runs, one with a plan of its own, and an active reservation."""
     ledger.population(planned=[{"event": QUIET, "count": 20}, {"event": STEP}])
     ledger.budget(planned=[{"event": STEP}], limit=LIMIT)
-    first, second, own = (
-        Trainer(ledger, ledger.run(name=name, event=STEP, **terms))
-        for name, terms in (("first", {}), ("second", {}), ("own", {"limit": LIMIT}))
-    )
+    first, second = (Trainer(ledger, ledger.run(name=name, event=STEP)) for name in ("first", "second"))
+    own = Trainer(ledger, ledger.run(name="own", event=STEP, limit=LIMIT))
     assert first.steps(count=5).status_code == 200
     assert second.steps(count=7).status_code == 200
     first.reserved((STEP, 10))

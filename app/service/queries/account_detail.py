@@ -206,7 +206,7 @@ def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], pl
     return WhatIfResult(
         fits=not refused,
         binding=outcome.binding,
-        accounts=tuple(_afterwards(touched, place, steps) for place in _places(touched, within)),
+        accounts=tuple(_afterwards(account, steps) for account in touched[:-1] if account.id in within),
         most_steps=outcome.max_count_that_fits
         if isinstance(outcome, Refusal)
         else plan.steps + outcome.steps_remaining,
@@ -247,13 +247,8 @@ def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -
     return exposed([*path, counting_plans(run, path)], partitions_of(tx, context, path))
 
 
-def _places(touched: Sequence[Account], within: set[str]) -> list[int]:
-    return [place for place, account in enumerate(touched[:-1]) if account.id in within]
-
-
-def _afterwards(touched: Sequence[Account], place: int, steps: list[PricedStep]) -> ProjectedAccount:
-    ready = [account.prepared_for(steps) for account in touched]
-    [one] = with_usage(ready, steps)
-    account, after = touched[place], ready[place]
-    growth = after.counting(after.grown_by(one.cost))
-    return ProjectedAccount(account, account.epsilon(), after.epsilon(after.spent + after.held + growth))
+def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:
+    ready = account.prepared_for(steps)
+    [priced] = with_usage([ready], steps)
+    growth = ready.grown_by(priced.cost)
+    return ProjectedAccount(account, account.epsilon(), ready.epsilon(ready.spent + ready.held + growth))

@@ -105,7 +105,7 @@ def test_a_real_training_spends_what_opacus_says_for_the_same_plan(
     state = trainer.get_run(run.id).state
     assert (steps, state.next_step) == (80, 80)
     # The best order is 3, which both have.
-    assert state.epsilon_declared == pytest.approx(engine.get_epsilon(1e-5), rel=5e-9)
+    assert state.epsilon_rdp == pytest.approx(engine.get_epsilon(1e-5), rel=5e-9)
 
 
 @HOOKS_WARN
