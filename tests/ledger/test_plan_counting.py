@@ -203,6 +203,36 @@ def test_a_plan_watches_its_thresholds_and_no_charge_goes_past_one_uncounted(pat
     assert account.epsilon() < 0.5 * account.limit.epsilon <= after.epsilon()
 
 
+def test_what_is_held_of_a_plan_is_not_counted_again(path: tuple[Account, ...]) -> None:
+    step = priced(path[0], Gaussian(40.0))
+    held = admission.hold([each.record.account for each in begun(path, step)], [priced(path[0], Gaussian(40.0), 30)])
+    assert isinstance(held, tuple)
+    assert held[1].plan is not None
+    left = held[1].plan.bound.steps - 31
+    for number, remaining in ((1, left - 1), (left, 0), (left + 1, None)):
+        outcome = admit_by_counting(
+            [CountedAccount(recorded(each)) for each in held], step._replace(step=StepEvent(step.step.event, number))
+        )
+        assert (None if outcome is None else outcome.steps_remaining) == remaining
+
+
+def test_a_plan_watches_its_thresholds_over_events_in_turn(path: tuple[Account, ...]) -> None:
+    steps = [priced(path[0], Gaussian(40.0)), priced(path[0], Gaussian(60.0))]
+    counted = begun(path, steps[0], (0.5, 1.0))
+    number = 0
+    while admit_by_counting(counted, steps[number % 2]) is not None:
+        for each in counted:
+            each.charge(1, NOW)
+        number += 1
+    record = counted[1].settled()
+    assert number > 10
+    assert record.watermark is not None
+    assert record.watermark.planned is not None
+    assert record.watermark.holds(record.account.spent)
+    after = record.account.charged(cost_of(record.account, [(steps[number % 2].step.event, 1)]))
+    assert not record.watermark.holds(after.spent)
+
+
 def charged(before: Account, event: DpEvent, count: int) -> Account:
     return admission.record([before], [priced(before, event, count)]).accounts[0]
 

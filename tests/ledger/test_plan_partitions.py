@@ -109,6 +109,16 @@ charges = st.lists(
 )
 
 
+def require_defined(tree: Tree) -> None:
+    """Require that each account counts what the definition says."""
+    made = tree.charges + tree.holds
+    for name, account in tree.accounts.items():
+        for owner in account.spent.used:
+            spent, total = (tree.usage(name, owner, history) for history in (tree.charges, made))
+            assert account.spent.used[owner] == spent
+            assert account.held.used.get(owner, (0,) * len(spent)) == tuple(map(sub, total, spent))
+
+
 @given(
     trees,
     charges,
@@ -128,11 +138,7 @@ def test_usage_is_composed_as_the_definition_says(
         tree.charge(*each[:3], held=each[3])
     made = tree.charges + tree.holds
     assert all(account.plan is not None for account in tree.accounts.values() if account.planned)
-    for name, account in tree.accounts.items():
-        for owner in account.spent.used:
-            spent, total = (tree.usage(name, owner, history) for history in (tree.charges, made))
-            assert account.spent.used[owner] == spent
-            assert account.held.used.get(owner, (0,) * len(spent)) == tuple(map(sub, total, spent))
+    require_defined(tree)
     assert {"a", "p"} <= tree.accounts["p"].spent.used.keys()
     assert all({"a", "p"} <= tree.accounts[name].spent.used.keys() for name in ("c0", "c1", "c2", "c3"))
     parts = [tree.accounts[name] for name in ("c0", "c1", "c2", "c3")]
@@ -203,3 +209,19 @@ def test_a_plan_that_was_not_begun_is_counted_by_its_parts_alone() -> None:
     assert not any(sum(used) for used in tree.accounts["c0"].spent.used.values())
     assert tree.accounts["p"].spent.using({}) == tree.accounts["c0"].spent.using({})
     assert recompose(tree.accounts["p"], [tree.accounts["c0"]]).spent == tree.accounts["p"].spent
+
+
+@pytest.mark.parametrize("relation", [NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE])
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_run_in_two_partitions_that_used_different_mechanisms(
+    relation: NeighboringRelation,
+    partitions: int,
+    held: bool,  # noqa: FBT001
+) -> None:
+    tree = Tree(relation, partitions)
+    tree.charge("r1", Laplace(45.0), 3, held=False)
+    tree.charge("r2", EpsilonDelta(0.05), 2, held=False)
+    for event in (Gaussian(90.0), Laplace(45.0), EpsilonDelta(0.05)):
+        tree.charge("both", event, 1, held=held)
+        require_defined(tree)
