@@ -73,9 +73,9 @@ def test_a_run_without_an_event_says_nothing_about_what_remains(seeded: SeededLe
 
 
 def test_a_run_with_a_limit_of_its_own_is_read_by_it(seeded: SeededLedger) -> None:
-    limit = {"epsilon": 0.95, "delta": 1e-6}
+    limit = {"epsilon": 0.3, "delta": 1e-6}
     run = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(limit=limit)}").json()
-    assert (run["limit"], run["epsilon_limit"], run["delta"]) == (limit, 0.95, 1e-6)
+    assert (run["limit"], run["epsilon_limit"], run["delta"]) == (limit, 0.3, 1e-6)
     assert (run["binding_account"], run["binding_account_path"]) == (run["id"], "mimic/icu-team/model")
 
 

@@ -89,7 +89,7 @@ def test_a_paused_run_keeps_what_it_holds(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("planned", [[], [{"event": QUIET}]], ids=["orders", "plan"])
 def test_a_reservation_freezes_the_filters(ledger: Ledger, planned: list[dict[str, Any]]) -> None:
-    """Nothing was charged before; what is reserved, and not what comes first, chooses the weights, unless a plan did."""
+    """What is reserved, and not the first step, chooses the weights, unless a plan did."""
     ledger.population(planned=planned)
     ledger.budget(planned=planned)
     trainer = Trainer(ledger, ledger.run(event=None, limit={"epsilon": 0.5, "delta": 1e-6}, planned=planned))

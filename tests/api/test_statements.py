@@ -120,7 +120,7 @@ def test_the_page_says_the_same_and_lets_nothing_through(seeded: SeededLedger, w
 
 
 def test_the_plan_is_stated_with_what_is_used_of_it(ledger: Ledger) -> None:
-    planned = ledger.population(planned=[{"event": SAMPLED}])
+    planned: dict[str, Any] = ledger.population(planned=[{"event": SAMPLED}])
     ledger.budget()
     run = ledger.run()
     ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer")

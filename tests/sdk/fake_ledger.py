@@ -27,7 +27,6 @@ RUN = {
     "epsilon_rdp": 0.0,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
-    "filter": "adaptive",
     "steps_remaining": 10,
     "binding_account": "bud_1",
     "binding_account_path": "mimic/icu-team",

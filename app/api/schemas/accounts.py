@@ -151,7 +151,9 @@ class Account(Output):
     name: str
     path: str
     planned: list[AnsweredPlannedEvent]
-    plan: Plan | None = Field(description="What the limit allows of the planned events, and how much of it is used.")
+    plan: Plan | None = Field(
+        default=None, description="What the limit allows of the planned events, and how much of it is used."
+    )
     weights_frozen: bool = Field(
         description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
         "its own limit has none."
