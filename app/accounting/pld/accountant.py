@@ -1,20 +1,30 @@
 """Epsilon and delta of events that were fixed in advance, by their privacy loss distributions."""
 
 from collections.abc import Callable, Mapping
-from math import fsum
-from typing import Final
+from math import fsum, inf, log
+from typing import Final, NamedTuple
 
 from app.accounting.base_rdp import worst_loss
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.events import composed
 from app.accounting.pld.pairs import Pair
-from app.accounting.pld.plans import plan_delta, plan_epsilon
+from app.accounting.pld.plans import plan_delta, plan_epsilon, plan_log_delta
 from app.accounting.pld.prefixes import ROUNDING, pure_delta, pure_epsilon
 from app.accounting.work import spend
 
-WORK: Final = 120_000
-WORK_OF_PAIR: Final = 2_500
-"""Upper bounds in microseconds, as in `app.accounting.work`, for one direction of neighbours."""
+
+class Work(NamedTuple):
+    """Microseconds, as in `app.accounting.work`, for one direction of neighbours: of a plan, and for each pair."""
+
+    plan: int
+    pair: int
+
+
+WORK: Final = Work(120_000, 2_500)
+"""An upper bound for an epsilon, or a delta of unknown size."""
+
+TRIAL: Final = Work(12_000, 300)
+"""An upper bound for a delta at one epsilon, but for few steps of tiny samples."""
 
 
 def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, delta: float) -> float:
@@ -43,15 +53,28 @@ def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsi
     return min(found, pure_delta(pure, epsilon))
 
 
+def pld_log_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsilon: float, delta: float) -> float:
+    """Compute ln delta of events with counts at epsilon, precise near `delta`; raises as `pld_epsilon` does."""
+    pure = _pure(events, relation)
+    if pure <= epsilon:
+        return -inf
+    found = _worst(events, relation, lambda pairs: plan_log_delta(pairs, epsilon, delta), -inf, TRIAL)
+    return min(found, log(pure_delta(pure, epsilon)))
+
+
 def _pure(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> float:
     """Sum the largest privacy losses, rounded up; infinite where one is."""
     return fsum(count * worst_loss(event, relation) for event, count in events.items()) * (1 + ROUNDING)
 
 
 def _worst(
-    events: Mapping[DpEvent, int], relation: NeighboringRelation, found: Callable[[Mapping[Pair, int]], float]
+    events: Mapping[DpEvent, int],
+    relation: NeighboringRelation,
+    found: Callable[[Mapping[Pair, int]], float],
+    nothing: float = 0.0,
+    work: Work = WORK,
 ) -> float:
-    """Take the larger of what is found in both directions; 0 where nothing is lost."""
+    """Take the larger of what is found in both directions; `nothing` where nothing is lost."""
     directions = [pairs for pairs in composed(events, relation) if pairs]
-    spend(sum(WORK + WORK_OF_PAIR * len(pairs) for pairs in directions))
-    return max(map(found, directions), default=0.0)
+    spend(sum(work.plan + work.pair * len(pairs) for pairs in directions))
+    return max(map(found, directions), default=nothing)

@@ -10,31 +10,30 @@ Tilting: Esscher 1932; for privacy losses Alghamdi et al. 2023 (arXiv 2208.09595
 """
 
 from dataclasses import dataclass
-from math import ceil, exp, expm1, inf, log, log2, pi, sqrt
-from typing import Final, TypeAlias
+from math import ceil, exp, expm1, inf, log, pi, sqrt
+from typing import Final
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
-from app.accounting.pld.dots import Dots
-
-Complexes: TypeAlias = NDArray[np.complex128]
+from app.accounting.pld.dots import Distributions, Dots
+from app.accounting.pld.frequencies import NEGLIGIBLE, ROUNDING, Complexes, frequencies
 
 DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""
 
-NEGLIGIBLE: Final = -46.0
-"""Logarithm of the largest absolute value of a frequency of the sum that is bounded, not computed."""
+LARGEST_PERIOD: Final = 2.0**40
+"""Maximum places in a period; products of it with numbers of frequencies are exact."""
 
-MAX_SIZE: Final = 2**20
-"""Maximum places in a period; a shorter period gives a looser bound."""
+SMALLEST_TILT: Final = 1e-9
+CLOSE_TILT: Final = 1e-3
+"""Relative error from which on another tilt would change little."""
 
-STEEPEST: Final = 100.0
-"""Maximum tilt times spacing: no weight next to epsilon underflows."""
+LARGEST_TILT: Final = 1e5
+"""Maximum tilt times the largest loss, where a lattice is not known yet."""
 
-ROUNDING: Final = 2.0**-52
+MAX_TRIALS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +46,71 @@ class Tilted:
     variance: float
 
 
-def tilted(dots: Dots, tilt: float) -> Tilted:
-    """Compute K, K' and K'' of the sum of all repetitions."""
-    weights, tops = _tilted_masses(dots, tilt)
+def tilted(distributions: Distributions, counts: Floats, tilt: float) -> Tilted:
+    """Compute K, K' and K'' of the sum of (n,) repetitions of each loss."""
+    losses = distributions.losses
+    weights, tops = _tilted_masses(distributions, tilt)
     totals = weights.sum(axis=1)
-    first = weights @ dots.losses / totals
-    second = weights @ dots.losses**2 / totals - first**2
+    first = weights @ losses / totals
+    second = weights @ losses**2 / totals - first**2
     moments = tops + np.log(totals), first, np.maximum(second, 0)
-    return Tilted(tilt, *(float(dots.counts @ each) for each in moments))
+    return Tilted(tilt, *(float(counts @ each) for each in moments))
 
 
-def _tilted_masses(dots: Dots, tilt: float) -> tuple[Floats, Floats]:
+def _tilted_masses(distributions: Distributions, tilt: float) -> tuple[Floats, Floats]:
     """Compute masses times exp(tilt loss), each distribution's divided by its largest factor, and these logarithms."""
-    exponents = tilt * dots.losses
-    tops = exponents[dots.last]
-    return dots.masses * np.exp(np.minimum(exponents - tops[:, np.newaxis], 0)), tops
+    exponents = tilt * distributions.losses
+    tops = exponents[distributions.last]
+    return distributions.masses * np.exp(np.minimum(exponents - tops[:, np.newaxis], 0)), tops
 
 
-def saddle(dots: Dots, epsilon: float, start: float = 1.0) -> Tilted:
+def saddle(distributions: Distributions, counts: Floats, epsilon: float, start: float = 1.0) -> Tilted:
     """Find the tilt that minimises K(t) - t epsilon - ln t (t + 1), the exponent of the saddle-point approximation.
 
     Any tilt gives an upper bound; this one gives the fewest rounding errors.
     """
-    low, high = 1e-9, STEEPEST / dots.spacing
+    low, high = SMALLEST_TILT, LARGEST_TILT / float(distributions.losses[-1])
     at = min(start, high)
-    for _ in range(100):
-        found = tilted(dots, at)
+    for _ in range(MAX_TRIALS):
+        found = tilted(distributions, counts, at)
         slope = found.mean - epsilon - 1 / at - 1 / (at + 1)
-        if slope > 0:
-            high = at
-        else:
-            low = at
-        curvature = found.variance + 1 / at**2 + 1 / (at + 1) ** 2
-        following = at - slope / curvature
+        low, high = (low, at) if slope > 0 else (at, high)
+        following = at - slope / _curvature(found)
         if not low < following < high:
             following = sqrt(low * high)
-        if abs(following - at) <= 1e-3 * at:
+        if abs(following - at) <= CLOSE_TILT * at:
             break
         at = following
     return found
+
+
+def saddle_of_delta(distributions: Distributions, counts: Floats, goal: float) -> tuple[Tilted, float]:
+    """Find the tilt, and its epsilon, for which the saddle-point approximation of ln delta is `goal`."""
+    low, high = SMALLEST_TILT, LARGEST_TILT / float(distributions.losses[-1])
+    at = min(1.0, high)
+    for _ in range(MAX_TRIALS):
+        found = tilted(distributions, counts, at)
+        epsilon = found.mean - 1 / at - 1 / (at + 1)
+        excess = approximate_log_delta(found, epsilon) - goal
+        low, high = (at, high) if excess > 0 else (low, at)
+        # Epsilon grows with the tilt by the curvature, and ln delta falls by the tilt times as much.
+        following = at * exp(min(max(excess / (at**2 * _curvature(found)), -2.0), 2.0))
+        if not low < following < high:
+            following = sqrt(low * high)
+        if abs(following - at) <= CLOSE_TILT * at:
+            break
+        at = following
+    return found, epsilon
+
+
+def approximate_log_delta(found: Tilted, epsilon: float) -> float:
+    """Compute the saddle-point approximation of ln delta at the epsilon that a tilt suits: a guess, not a bound."""
+    t = found.tilt
+    return found.log_moment - t * epsilon - log(t * (t + 1)) - log(2 * pi * _curvature(found)) / 2
+
+
+def _curvature(found: Tilted) -> float:
+    return found.variance + 1 / found.tilt**2 + 1 / (found.tilt + 1) ** 2
 
 
 def period(found: Tilted) -> float:
@@ -131,56 +156,44 @@ class TiltedSum:
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
-        expected = float(terms.sum() + self.errors @ sizes[:-1]) + 2 * exp(NEGLIGIBLE) * sizes[-1]
+        expected = float((terms + self.errors * sizes[:-1]).sum()) + 2 * exp(NEGLIGIBLE) * sizes[-1]
         assert expected > 0, "it bounds a positive number"
         slack = self.rounding + 4 * ROUNDING * self.tilt * epsilon
         return float(np.logaddexp(self.log_moment - self.tilt * epsilon + log(expected) + slack, self.log_infinite))
 
 
-def tilted_sum(dots: Dots, found: Tilted) -> TiltedSum:
-    """Compute the frequencies of a tilted composition. The work grows with `period` over the spacing."""
-    size = scipy.fft.next_fast_len(max(ceil(min(period(found) / dots.spacing, MAX_SIZE)), 64), real=True)
-    logs, largest, growth = np.zeros(size // 2 + 1, dtype=complex), np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
-    weights, _ = _tilted_masses(dots, found.tilt)
-    reach = found.tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
-    for row, count in zip(weights, dots.counts, strict=True):
-        frequencies, error = _frequencies(row, dots.places, size)
-        error += ROUNDING * (64 + reach)
-        absolute = np.abs(frequencies)
-        with np.errstate(divide="ignore"):
-            logs += count * np.log(frequencies)
-            largest += count * np.log(absolute + error)
-            growth += count * np.log1p(error / absolute)
-    used = np.flatnonzero(largest > NEGLIGIBLE)
-    shares = np.where((used == 0) | (2 * used == size), 1 / size, 2 / size)
-    powers = shares * np.exp(logs[used])
+def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
+    """Compute the frequencies of the tilted composition of (n,) repetitions of each distribution, all positive.
+
+    None if there are too many; then a larger spacing is needed.
+    """
+    found = tilted(dots, counts, tilt)
+    weights, _ = _tilted_masses(dots, tilt)
+    size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)
+    reach = tilt * max(abs(float(dots.losses[0])), abs(float(dots.losses[-1])))
+    weights /= weights.sum(axis=1, keepdims=True)
+    parts = frequencies(weights, counts, dots.places, size, ROUNDING * (64 + reach))
+    if parts is None:
+        return None
+    shares = np.where((parts.numbers == 0) | (2 * parts.numbers == parts.size), 1 / parts.size, 2 / parts.size)
+    powers = shares * np.exp(parts.logs)
     # |x^n - y^n| <= (|x| + e)^n - |x|^n for |x - y| <= e
-    errors = shares * np.exp(largest[used]) * -np.expm1(-growth[used])
-    errors += ROUNDING * (64 + 4 * np.abs(logs[used])) * (np.abs(powers) + errors)
-    repetitions = float(dots.counts.sum())
+    errors = shares * np.exp(parts.largest) * -np.expm1(-parts.growth)
+    errors += ROUNDING * (64 + 4 * np.abs(parts.logs)) * (np.abs(powers) + errors)
+    infinite = float(counts @ dots.infinite)
     return TiltedSum(
-        tilt=found.tilt,
+        tilt=tilt,
         log_moment=found.log_moment,
-        log_infinite=log(dots.infinite) if dots.infinite else -inf,
-        loss_error=dots.loss_error,
-        most=dots.largest_loss,
-        rounding=ROUNDING * (repetitions * (reach + 64) + 64),
+        log_infinite=log(infinite) if infinite else -inf,
+        loss_error=float(counts @ dots.loss_errors),
+        most=float(counts @ dots.losses[dots.last]),
+        rounding=ROUNDING * (float(counts.sum()) * (reach + 64) + 64),
         spacing=dots.spacing,
-        size=size,
-        numbers=np.append(used, 0),
+        size=parts.size,
+        numbers=np.append(parts.numbers, 0),
         powers=powers,
         errors=errors,
     )
-
-
-def _frequencies(masses: Floats, places: NDArray[np.int64], size: int) -> tuple[Complexes, float]:
-    """Compute the discrete Fourier transform of masses of sum 1, folded to a period, and a bound on its errors.
-
-    The bound is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition), Theorem 24.2, on
-    the 2-norm, with a margin for other radices.
-    """
-    folded = np.bincount(places % size, masses / masses.sum(), minlength=size)
-    return scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * float(np.linalg.norm(folded))
 
 
 def _weight_frequencies(

@@ -5,10 +5,10 @@ polygon is the divergence of a discrete distribution: the mass of every cell bet
 that both P and Q keep theirs. Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (arXiv 2207.04380), section 3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import ceil, floor, log2, sqrt
 from typing import Final
 
 import numpy as np
@@ -23,11 +23,53 @@ LARGEST_LOSS: Final = 1e4
 LARGEST_EXPONENT: Final = 700.0
 """The largest whose exponential is finite."""
 
-ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 2000), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 2000)])
+ROUGH: Final = np.concatenate([-np.geomspace(LARGEST_LOSS, 1e-9, 500), [0.0], np.geomspace(1e-9, LARGEST_LOSS, 500)])
 """Losses at which a pair is looked at, to find where its mass is."""
 
-WIDTH: Final = 1 / 24
-"""Largest width of a cell over the distance from 0, where that is more than the spacing."""
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Multiples of a spacing, dense around 0 and sparser with the distance from it.
+
+    Args:
+        spacing: nats.
+        lowest, highest: the first and last multiple are at or beyond them; at most and at least 0.
+        widest: largest difference between two positive multiples next to each other. A tilt makes the masses of the
+            negative ones small.
+        width: largest width of a cell over the distance from 0, where that is more than the spacing.
+    """
+
+    spacing: float
+    lowest: int
+    highest: int
+    widest: int
+    width: float
+
+    @classmethod
+    def over(cls, lowest: float, highest: float, spacing: float, widest: float, width: float) -> "Lattice":
+        """Choose the lattice from `lowest` to `highest` nats with cells of at most `widest` nats.
+
+        Spacing and widest cell are rounded down to powers of two, so that plans of about equal size share a lattice.
+        """
+        narrow = 2.0 ** floor(log2(spacing))
+        cells = max(widest / narrow, 1.0)
+        ends = min(floor(lowest / narrow), 0), max(ceil(highest / narrow), 1)
+        return cls(narrow, *ends, 2 ** floor(log2(cells)), width)
+
+    def coarser(self) -> "Lattice":
+        """Double the spacing."""
+        ends = self.lowest // 2, -(-self.highest // 2)
+        return Lattice(2 * self.spacing, *ends, max(self.widest // 2, 1), self.width)
+
+    def places(self) -> NDArray[np.int64]:
+        """Compute the multiples; (m,) increasing integers."""
+        sides = []
+        for reach, most in ((-self.lowest, -self.lowest), (self.highest, self.widest)):
+            places = [0]
+            while places[-1] < max(reach, 1):
+                places.append(places[-1] + min(max(most, 1), max(1, int(places[-1] * self.width))))
+            sides.append(places)
+        return np.array([-place for place in sides[0][:0:-1]] + sides[1], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,92 +78,108 @@ class Spread:
 
     Args:
         deviation: approximate standard deviation, in nats.
-        size: approximate root of the mean square, in nats.
+        middle: approximate median.
         lowest: the probability of a smaller loss is negligible.
         highest: the probability of a larger loss is negligible, or it counts as infinite.
-        infinite: the probability of a loss that counts as infinite.
+        beyond: probability of a loss above `highest`, rounded up.
+        infinite: probability of a loss that counts as infinite.
+        loss_error: nats by which `highest` may be wrong.
     """
 
     deviation: float
-    size: float
+    middle: float
     lowest: float
     highest: float
+    beyond: float
     infinite: float
+    loss_error: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dots:
-    """A composition of n discrete distributions of the privacy loss on m multiples of a spacing.
+class Distributions:
+    """Discrete distributions of n privacy losses.
 
     Args:
-        counts: (n,) repetitions of each.
-        places: (m,) increasing multiples.
-        losses: (m,) the same in nats.
+        losses: (m,) increasing, in nats.
         masses: (n, m) probabilities, rounded up: they may sum to more than 1.
         last: (n,) indices of the last positive masses.
-        infinite: probability of an infinite loss, of all repetitions.
-        spacing: nats.
-        loss_error: nats by which the sum of all losses may be larger.
     """
 
-    counts: Floats
-    places: NDArray[np.int64]
     losses: Floats
     masses: Floats
     last: NDArray[np.intp]
-    infinite: float
-    spacing: float
-    loss_error: float
 
-    @property
-    def largest_loss(self) -> float:
-        """The sum of the largest finite losses of all repetitions, in nats."""
-        return float(self.counts @ self.losses[self.last])
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dots(Distributions):
+    """Distributions on a lattice that bound those of pairs from above.
+
+    Args:
+        places: (m,) multiples of the spacing.
+        spacing: nats.
+        infinite: (n,) probabilities of an infinite loss.
+        loss_errors: (n,) nats by which the losses may be larger.
+    """
+
+    places: NDArray[np.int64]
+    spacing: float
+    infinite: Floats
+    loss_errors: Floats
 
 
 def spread(pair: Pair, negligible: float) -> Spread:
     """Find where the privacy loss of a pair lies, but for a negligible probability on either side."""
-    deviation, size, below, above = _rough(pair)
-    last = int(np.argmax(above <= negligible)) or ROUGH.size - 1
-    first = max(int(np.argmax(below > negligible)) - 1, 0)
-    return Spread(deviation, size, float(ROUGH[first]), float(ROUGH[last]), float(above[-1]))
+    deviation, tails, _ = _rough(pair)
+    last = int(np.argmax(tails.p_above <= negligible)) or ROUGH.size - 1
+    first = max(int(np.argmax(tails.p_below > negligible)) - 1, 0)
+    beyond, infinite = (float(tails.p_above[place]) * (1 + TAIL_ERROR) for place in (last, -1))
+    middle = float(ROUGH[int(np.argmin(np.abs(tails.p_below - tails.p_above)))])
+    return Spread(deviation, middle, float(ROUGH[first]), float(ROUGH[last]), beyond, infinite, tails.loss_error)
 
 
-@lru_cache(maxsize=256)
-def _rough(pair: Pair) -> tuple[float, float, Floats, Floats]:
-    """Compute deviation, size and tails under P of a privacy loss at the losses ROUGH."""
+@lru_cache(maxsize=512)
+def _rough(pair: Pair) -> tuple[float, Tails, Floats]:
+    """Compute deviation, tails and masses of a privacy loss at the losses ROUGH."""
     tails = pair.tails(ROUGH)
-    mass = np.where(tails.p_below[1:] < tails.p_above[:-1], np.diff(tails.p_below), -np.diff(tails.p_above))
+    mass, _ = _cells(tails.p_below, tails.p_above)
     middle = (ROUGH[1:] + ROUGH[:-1]) / 2
     deviation = sqrt(float(mass @ (middle - float(mass @ middle)) ** 2))
-    return deviation, sqrt(float(mass @ middle**2)), tails.p_below, tails.p_above
+    return deviation, tails, _ends(tails, ROUGH)
 
 
-def lattice(spacing: float, lowest: float, highest: float, widest: float) -> NDArray[np.int64]:
-    """Choose multiples of a spacing, dense around 0 and sparser with the distance from it, up to `widest` nats."""
-    most = max(1, int(min(widest, LARGEST_LOSS) / spacing))
-    sides = []
-    for end in (-lowest, highest):
-        places, reach = [0], max(1.0, end / spacing)
-        while places[-1] < reach:
-            places.append(places[-1] + min(most, max(1, int(places[-1] * WIDTH))))
-        sides.append(places)
-    return np.array([-place for place in sides[0][:0:-1]] + sides[1], dtype=np.int64)
+def rough_distributions(pairs: Sequence[Pair], lowest: float, highest: float) -> Distributions:
+    """Approximate the privacy losses of pairs between two losses, to guess where a finer lattice has to be."""
+    first, last = np.searchsorted(ROUGH, [lowest, highest])
+    masses = np.stack([_rough(pair)[2][first : last + 1] for pair in pairs])
+    return Distributions(ROUGH[first : last + 1], masses, _last_positive(masses))
 
 
-def connect_the_dots(plan: Mapping[Pair, int], places: NDArray[np.int64], spacing: float) -> Dots:
+def connect_the_dots(pairs: Sequence[Pair], lattice: Lattice) -> Dots:
     """Move the mass of each cell to its ends; that below the first place to it, that above the last to infinity."""
-    losses: Floats = np.multiply(places, spacing, dtype=np.float64)
-    masses = np.zeros((len(plan), places.size))
-    infinite = loss_error = 0.0
-    for row, (pair, count) in zip(masses, plan.items(), strict=True):
-        tails = pair.tails(losses)
-        row[:] = _ends(tails, losses)
-        infinite += count * float(tails.p_above[-1]) * (1 + TAIL_ERROR)
-        loss_error += count * tails.loss_error
-    last = places.size - 1 - np.argmax(masses[:, ::-1] > 0, axis=1)
-    counts = np.array(list(plan.values()), dtype=np.float64)
-    return Dots(counts, places, losses, masses, last, infinite, spacing, loss_error)
+    places = _places(lattice)
+    rows = [_row(pair, lattice) for pair in pairs]
+    masses = np.stack([row for row, _, _ in rows])
+    infinite, errors = (np.array([row[which] for row in rows]) for which in (1, 2))
+    losses = np.multiply(places, lattice.spacing, dtype=np.float64)
+    return Dots(losses, masses, _last_positive(masses), places, lattice.spacing, infinite, errors)
+
+
+@lru_cache(maxsize=32)
+def _places(lattice: Lattice) -> NDArray[np.int64]:
+    return lattice.places()
+
+
+@lru_cache(maxsize=512)
+def _row(pair: Pair, lattice: Lattice) -> tuple[Floats, float, float]:
+    """Compute the masses of one pair, its probability of an infinite loss, and the error of its losses."""
+    losses = np.multiply(_places(lattice), lattice.spacing, dtype=np.float64)
+    tails = pair.tails(losses)
+    return _ends(tails, losses), float(tails.p_above[-1]) * (1 + TAIL_ERROR), tails.loss_error
+
+
+def _last_positive(masses: Floats) -> NDArray[np.intp]:
+    last: NDArray[np.intp] = masses.shape[1] - 1 - np.argmax(masses[:, ::-1] > 0, axis=1)
+    return last
 
 
 def _ends(tails: Tails, losses: Floats) -> Floats:

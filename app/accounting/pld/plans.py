@@ -1,23 +1,34 @@
 """Delta and epsilon of plans that were fixed in advance."""
 
-from collections.abc import Mapping
-from math import exp, inf, log, sqrt
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, exp, inf, log, log2, sqrt
+from typing import Final, NamedTuple
 
-from app.accounting.calibration.monotone_search import root
+import numpy as np
+
+from app.accounting.calibration.monotone_search import USUAL_SLOPE, root
+from app.accounting.curves import Floats
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
-from app.accounting.pld.composition import MAX_SIZE, TiltedSum, period, saddle, tilted_sum
-from app.accounting.pld.dots import Spread, connect_the_dots, lattice, spread
+from app.accounting.pld.composition import (
+    Tilted,
+    TiltedSum,
+    approximate_log_delta,
+    saddle,
+    saddle_of_delta,
+    tilted_sum,
+)
+from app.accounting.pld.dots import Distributions, Lattice, Spread, connect_the_dots, rough_distributions, spread
 from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
 
-PRECISION: Final = 2e-4
-"""Share of ln delta by which the spacing of the lattice may change it, about."""
-
-PLACES_BELOW: Final = 32.0
+PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""
 
-WIDEST: Final = 0.1
-"""Widest cell times tilt."""
+SPACINGS: Final = 8.0
+"""Maximum width of cells in spacings, where half of the losses are smaller."""
+
+NARROWEST: Final = 1 / 1024
+"""Minimum width of cells over the distance from 0, for the sake of `SPACINGS`."""
 
 MAX_PLACES: Final = 4096.0
 """Places of a lattice whose widest cells would have to be narrower."""
@@ -26,7 +37,7 @@ CLOSE: Final = 1e-5
 """Tolerance of the logarithm of delta, from where numbers are tried one after the other."""
 
 MAX_TILTS: Final = 12
-SETTLED: Final = 1e-3
+SETTLED: Final = 0.03
 """Relative change of epsilon from which on a new tilt would change little."""
 
 LARGEST_LOG: Final = 700.0
@@ -37,6 +48,31 @@ OVERFLOWING: Final = 1e-9
 
 GUESS: Final = 1e-9
 """Delta for which a lattice is made first, where only epsilon is known."""
+
+
+SMALLEST_SLOPE: Final = 0.1
+"""Smaller slopes are not trusted."""
+
+SMALLEST_EPSILON: Final = 1e-9
+"""Nats below which epsilons do not differ."""
+
+
+class Fineness(NamedTuple):
+    """How fine a lattice is.
+
+    Args:
+        precision: share of ln delta by which the spacing may change it, about.
+        width: largest width of a cell over the distance from 0, where that is more than the spacing.
+        widest: largest width of a cell times tilt.
+    """
+
+    precision: float
+    width: float
+    widest: float
+
+
+FINE: Final = Fineness(2e-5, 1 / 64, 0.05)
+COARSE: Final = Fineness(1e-4, 1 / 32, 0.1)
 
 
 def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
@@ -52,44 +88,27 @@ def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
 
     It is infinite if none is found up to the largest loss that is looked at.
     """
-    mu = _gaussian_distance(plan)
-    if mu is not None:
-        return gaussian_epsilon(mu, delta)
-    around = _spreads(plan, delta)
-    variance = sum(count * around[pair].deviation ** 2 for pair, count in plan.items())
-    most = sum(count * max(around[pair].highest, 0.0) for pair, count in plan.items())
-    goal = log(delta)
-    if _infinite(plan, around) > delta:
-        return inf
-    if plan_log_delta(plan, 0.0, delta) <= goal:
-        return 0.0
-    # From below: a tilt that is too small costs less than one that is too large.
-    found = min(variance / 2 + sqrt(-2 * variance * log(delta)), most / 2)
-    for _ in range(MAX_TILTS):  # each lattice and tilt suit the epsilon found before
-        total = _tilted_sum(plan, around, found)
-        found, before = _root_in_epsilon(total, goal, found), found
-        if abs(found - before) <= SETTLED * found:
-            break
-    step = found * CLOSE
-    while found < inf and total.log_delta(found) > goal:
-        found += step
-        step *= 2
-    return found
+    mu = gaussian_distance(plan)
+    return Composition.of(plan, delta).epsilon(log(delta)) if mu is None else gaussian_epsilon(mu, delta)
 
 
 def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
     """Compute an upper bound on ln delta at epsilon of a plan of pairs with counts, precise near `delta`."""
-    mu = _gaussian_distance(plan)
+    mu = gaussian_distance(plan)
     if mu is not None:
         exact = gaussian_delta(mu, epsilon)
         return log(exact) if exact else -inf
-    around = _spreads(plan, delta)
-    if _infinite(plan, around) >= 1:
-        return 0.0
-    return _tilted_sum(plan, around, epsilon).log_delta(epsilon)
+    return Composition.of(plan, delta).log_delta(epsilon)
 
 
-def _gaussian_distance(plan: Mapping[Pair, int]) -> float | None:
+def approximate_plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
+    """Guess ln delta at epsilon of a plan, from what is known without a lattice."""
+    if gaussian_distance(plan) is not None:
+        return plan_log_delta(plan, epsilon, delta)
+    return Composition.of(plan, delta).approximate_log_delta(epsilon)
+
+
+def gaussian_distance(plan: Mapping[Pair, int]) -> float | None:
     """Compute the distance in standard deviations of a plan of Gaussians, which has a closed form; None for others."""
     if not all(isinstance(pair, GaussianPair) for pair in plan):
         return None
@@ -97,45 +116,124 @@ def _gaussian_distance(plan: Mapping[Pair, int]) -> float | None:
     return sqrt(squares) * (1 + LOSS_ERROR)
 
 
-def _spreads(plan: Mapping[Pair, int], delta: float) -> dict[Pair, Spread]:
-    negligible = OVERFLOWING * delta / sum(plan.values())
-    return {pair: spread(pair, negligible) for pair in plan}
+@dataclass(frozen=True, slots=True, eq=False)
+class Composition:
+    """A plan, with what is known of its losses without a lattice.
 
-
-def _infinite(plan: Mapping[Pair, int], around: Mapping[Pair, Spread]) -> float:
-    return sum(count * around[pair].infinite for pair, count in plan.items())
-
-
-def _tilted_sum(plan: Mapping[Pair, int], around: Mapping[Pair, Spread], epsilon: float) -> TiltedSum:
-    """Connect the dots of all pairs on a lattice that suits delta at epsilon, and tilt their composition for it.
-
-    Moving the mass of a cell of width h to its ends adds about t (t + 1) h^2 / 12 to ln E exp(t L).
+    Args:
+        pairs: n different ones.
+        counts: (n,) positive repetitions.
+        spreads: (n,) ranges of the losses.
+        rough: the losses, for guesses.
     """
-    total = sum(plan.values())
-    lowest, highest = min(each.lowest for each in around.values()), max(each.highest for each in around.values())
-    spacing = sqrt(sum(plan[pair] * each.size**2 for pair, each in around.items()) / total) or 1.0
-    narrowest = (highest - lowest) / MAX_PLACES
-    widest, t = inf, 1.0
-    while True:
-        dots = connect_the_dots(plan, lattice(spacing, lowest, highest, widest), spacing)
-        found = saddle(dots, min(epsilon, dots.largest_loss), t)
-        t = found.tilt
-        wide = max(WIDEST / t, narrowest)
-        fine = sqrt(12 * PRECISION * max(1.0, t * epsilon) / (total * t * (t + 1)))
-        fine = min(fine, epsilon / PLACES_BELOW) if epsilon else fine
-        least = period(found) / MAX_SIZE
-        wished = max(min(fine, wide), least)
-        if least <= spacing <= 1.5 * wished and widest <= 1.5 * wide:
-            return tilted_sum(dots, found)
-        spacing, widest = max(min(spacing, wished), 1.1 * least), min(widest, wide)
+
+    pairs: tuple[Pair, ...]
+    counts: Floats
+    spreads: tuple[Spread, ...]
+    rough: Distributions
+
+    @classmethod
+    def of(cls, plan: Mapping[Pair, int], delta: float) -> "Composition":
+        """Look at a plan, for a delta."""
+        pairs, counts = tuple(plan), np.array(list(plan.values()), dtype=np.float64)
+        # Rounded to a power of two, so that plans of about equal size share a lattice.
+        negligible = OVERFLOWING * delta / 2.0 ** ceil(log2(float(counts.sum())))
+        spreads = tuple(spread(pair, negligible) for pair in pairs)
+        rough = rough_distributions(pairs, min(s.lowest for s in spreads), max(s.highest for s in spreads))
+        return cls(pairs, counts, spreads, rough)
+
+    @property
+    def infinite(self) -> float:
+        """Probability of a loss that counts as infinite."""
+        return float(self.counts @ [each.infinite for each in self.spreads])
+
+    def log_delta(self, epsilon: float) -> float:
+        """Compute an upper bound on ln delta at epsilon."""
+        if self.infinite >= 1:
+            return 0.0
+        if self._most() <= epsilon:  # the tilt would have no end
+            beyond = float(self.counts @ [each.beyond for each in self.spreads])
+            return log(beyond) if beyond else -inf
+        found = saddle(self.rough, self.counts, epsilon)
+        return self.total(self.lattice(found, epsilon), found.tilt).log_delta(epsilon)
+
+    def approximate_log_delta(self, epsilon: float) -> float:
+        """Guess ln delta at epsilon."""
+        if self._most() <= epsilon:
+            return -inf
+        return approximate_log_delta(saddle(self.rough, self.counts, epsilon), epsilon)
+
+    def _most(self) -> float:
+        """Sum the largest losses that are not beyond the spreads, rounded up."""
+        return float(self.counts @ [each.highest + each.loss_error for each in self.spreads])
+
+    def epsilon(self, goal: float, lattice: Lattice | None = None) -> float:
+        """Find the smallest epsilon at which ln delta is proven to be at most `goal`.
+
+        Args:
+            goal: ln delta.
+            lattice: of the losses; None: one that suits the result.
+        """
+        if log(self.infinite or exp(-LARGEST_LOG)) > goal:
+            return inf
+        tilt, near = saddle_of_delta(self.rough, self.counts, goal)
+        best = inf
+        for _ in range(MAX_TILTS):
+            near = max(near, 0.0)
+            total = self.total(lattice or self.lattice(tilt, near), tilt.tilt)
+            if near * tilt.tilt <= 1 and total.log_delta(0.0) <= goal:
+                return 0.0
+            found = _proven_root(total, goal, near)
+            if found >= best * (1 - SETTLED) or abs(found - near) <= SETTLED * found:
+                break
+            best, near = found, found
+            tilt = saddle(self.rough, self.counts, found, tilt.tilt)
+        return min(found, best)
+
+    def lattice(self, found: Tilted, epsilon: float, fineness: Fineness = FINE) -> Lattice:
+        """Choose a lattice that suits delta at epsilon.
+
+        Moving the mass of a cell of width h to its ends adds about t (t + 1) h^2 / 12 to ln E exp(t L).
+        """
+        lowest, highest = float(self.rough.losses[0]), float(self.rough.losses[-1])
+        t, repetitions = found.tilt, float(self.counts.sum())
+        wide = max(fineness.widest / t, (highest - lowest) / MAX_PLACES)
+        fine = sqrt(12 * fineness.precision * max(1.0, t * epsilon) / (repetitions * t * (t + 1)))
+        fine = min(fine, epsilon / PLACES_BELOW) if epsilon > 0 else fine
+        middle = max(abs(each.middle) for each in self.spreads)  # there, cells may be little wider than the spacing
+        width = min(fineness.width, max(SPACINGS * fine / middle, NARROWEST)) if middle else fineness.width
+        return Lattice.over(lowest, highest, min(fine, wide), wide, width)
+
+    def total(self, lattice: Lattice, tilt: float) -> TiltedSum:
+        """Connect the dots of all pairs on a lattice, or a coarser one, and tilt their composition."""
+        total = tilted_sum(connect_the_dots(self.pairs, lattice), self.counts, tilt)
+        return total or self.total(lattice.coarser(), tilt)
+
+
+def _proven_root(total: TiltedSum, goal: float, start: float) -> float:
+    """Find about the smallest epsilon at which ln delta is at most `goal`; infinite if none is."""
+    found = _root_in_epsilon(total, goal, start)
+    step = max(found, SMALLEST_EPSILON) * CLOSE
+    while found < inf and total.log_delta(found) > goal:
+        found += step
+        step *= 2
+    return found
 
 
 def _root_in_epsilon(total: TiltedSum, goal: float, start: float) -> float:
-    """Find about where ln delta is `goal`."""
+    """Find about where ln delta, which falls by about the tilt per nat, is `goal`."""
+
+    def excess(epsilon: float) -> float:
+        return max(total.log_delta(epsilon), -LARGEST_LOG) - goal
+
     most = total.most + 2 * total.loss_error
-    lowest = log(most) - 40
+    return max(root_with_slope(excess, min(start, most), (0.0, most), total.tilt, CLOSE), 0.0)
 
-    def excess(log_epsilon: float) -> float:
-        return max(total.log_delta(exp(log_epsilon)), -LARGEST_LOG) - goal
 
-    return exp(root(excess, min(max(log(start), lowest), log(most)), (lowest, log(most)), CLOSE))
+def root_with_slope(
+    falling: Callable[[float], float], start: float, bounds: tuple[float, float], slope: float, close: float
+) -> float:
+    """Find the zero of a decreasing function, as `root`, whose slope is known about."""
+    scale = USUAL_SLOPE / max(slope, SMALLEST_SLOPE)
+    low, high = bounds
+    return root(lambda at: falling(at * scale), start / scale, (low / scale, high / scale), close) * scale

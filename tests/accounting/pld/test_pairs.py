@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from app.accounting.pld.dots import Dots, connect_the_dots, lattice, spread
+from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
 from app.accounting.pld.pairs import (
     TAIL_ERROR,
     BoundedRangePair,
@@ -118,17 +118,16 @@ def profile(pair: Pair, epsilon: float) -> float:
 
 
 def profile_of_dots(dots: Dots, epsilon: float) -> float:
-    return float(dots.masses[0] @ np.maximum(0, -np.expm1(epsilon - dots.losses))) + dots.infinite
+    return float(dots.masses[0] @ np.maximum(0, -np.expm1(epsilon - dots.losses)) + dots.infinite[0])
 
 
 @pytest.mark.parametrize("pair", (CONTINUOUS | FINITE | RANGES).values(), ids=CONTINUOUS | FINITE | RANGES)
 def test_the_dots_are_on_the_profile_and_lines_above_it(pair: Pair) -> None:
     around = spread(pair, 1e-14)
     spacing = around.deviation / 8
-    places = lattice(spacing, around.lowest, around.highest, 1.0)
-    dots = connect_the_dots({pair: 1}, places, spacing)
-    zero = int(np.searchsorted(places, 0))
-    for place in {zero - 1, min(zero, places.size - 2), (zero + places.size - 1) // 2}:
+    dots = connect_the_dots([pair], Lattice.over(around.lowest, around.highest, spacing, 1.0, 1 / 24))
+    size, zero = dots.places.size, int(np.searchsorted(dots.places, 0))
+    for place in {zero - 1, min(zero, size - 2), (zero + size - 1) // 2}:
         here, there = float(dots.losses[place]), float(dots.losses[place + 1])
         assert profile_of_dots(dots, here) == pytest.approx(profile(pair, here), rel=1e-6, abs=2e-14)
         between = (here + there) / 2
@@ -143,16 +142,17 @@ def test_the_dots_are_on_the_profile_and_lines_above_it(pair: Pair) -> None:
 def test_no_mass_is_lost(pair: Pair) -> None:
     around = spread(pair, 1e-14)
     spacing = around.deviation / 16
-    dots = connect_the_dots({pair: 1}, lattice(spacing, around.lowest, around.highest, 0.1), spacing)
-    assert 1 <= float(dots.masses.sum()) + dots.infinite <= 1 + 1e-8
+    dots = connect_the_dots([pair], Lattice.over(around.lowest, around.highest, spacing, 0.1, 1 / 24))
+    assert 1 <= float(dots.masses.sum() + dots.infinite[0]) <= 1 + 1e-8
     assert (dots.masses >= 0).all()
     assert float(dots.masses[0] @ np.exp(-dots.losses)) == pytest.approx(1, abs=1e-6)  # Q keeps its mass, too
 
 
 def test_losses_outside_the_lattice_count_as_its_first_and_as_infinite() -> None:
     pair = GaussianPair(1.0)
-    dots = connect_the_dots({pair: 3}, np.arange(1, 20), 0.1)
-    below, above = pair.tails(np.array([0.1])).p_below[0], pair.tails(np.array([1.9])).p_above[0]
-    assert dots.infinite == pytest.approx(3 * above)
+    dots = connect_the_dots([pair], Lattice(0.125, -2, 16, 1, 1 / 24))
+    assert dots.places.tolist() == list(range(-2, 17))
+    below, above = pair.tails(np.array([-0.25])).p_below[0], pair.tails(np.array([2.0])).p_above[0]
+    assert dots.infinite[0] == pytest.approx(above)
     assert dots.masses[0, 0] > below
     assert dots.masses.sum() + above == pytest.approx(1)

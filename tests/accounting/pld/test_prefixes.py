@@ -32,12 +32,12 @@ def is_longest(parts: list[Part], count: int, epsilon: float, delta: float) -> b
     return fits == [True, False]
 
 
-# The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 1e-4 or finer: benchmarks.plans.
+# The most that dp_accounting 0.6.0 admits, pessimistic, with an interval of 2e-5 to 5e-5.
 LARGEST = [
-    ((256 / 60000, 1.1), (3, 1e-5), 21_360),
+    ((256 / 60000, 1.1), (3, 1e-5), 21_363),
     ((256 / 60000, 1.1), (1, 1e-5), 2_761),
-    ((0.08, 4), (8, 1e-5), 6_680),
-    ((0.001, 1), (0.5, 1e-6), 8_136),
+    ((0.08, 4), (8, 1e-5), 6_681),
+    ((0.001, 1), (0.5, 1e-6), 8_139),
     ((0.05, 2), (2, 1e-8), 163),
     ((0.01, 1), (2, 1e-8), 399),
 ]
@@ -47,7 +47,7 @@ LARGEST = [
 def test_the_largest_number_is_found(event: tuple[float, float], limit: tuple[float, float], known: int) -> None:
     parts = [noisy(*event)]
     count = longest_prefix(parts, *limit)
-    assert 0.998 * known <= count <= known
+    assert 0.9997 * known - 1 <= count <= known
     assert is_longest(parts, count, *limit)
 
 

@@ -1,0 +1,224 @@
+"""Few frequencies of discrete distributions, with a proof that the others are negligible in a composition.
+
+The sum of many losses is smooth: of a million frequencies, some thirty count, and they are computed one by one. That no
+other counts follows from pairs of masses. Masses a and b at a distance of g places have at the angle x per place
+the absolute value sqrt((a + b)^2 - 2 a b (1 - cos g x)), which is at most a + b - a b / (a + b) (1 - cos g x). So a
+distribution of sum 1 has at most 1 - s, where s is the sum of a b / (a + b) (1 - cos g x) over disjoint pairs, and n
+repetitions have at most exp(-n s). Where pairs do not suffice, a coarse grid of angles does: between two of its points,
+a frequency changes little.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import ceil, cos, log2, pi, sqrt
+from typing import Final, TypeAlias
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from app.accounting.curves import Floats
+from app.accounting.pld.pairs import TINY
+
+Complexes: TypeAlias = NDArray[np.complex128]
+
+NEGLIGIBLE: Final = -46.0
+"""Logarithm of the largest absolute value of a frequency of the sum that is bounded, not computed."""
+
+SLACK: Final = -0.1
+"""Sum of the errors that may follow a frequency that is negligible already."""
+
+MAX_SIZE, MAX_SIZES = 2**20, 2**24
+"""Maximum places in a period of which all frequencies are computed, for one distribution and for all together."""
+
+STRIDES: Final = (1, 4, 16, 64, 256)
+"""Places of the lattice from a mass to the one that it is paired with."""
+
+RATIO: Final = sqrt(2)
+"""Ratio of the ends of an interval of angles."""
+
+STEEPNESS: Final = (1 - cos(pi / RATIO)) / (pi / RATIO) ** 2
+"""The least of (1 - cos y) / y^2 for y up to pi / RATIO: it decreases."""
+
+ANGLE, TRANSFORM = 6, 40
+"""Time for an angle, and for each place of a fast transform, in products of a mass and a frequency."""
+
+GRID: Final = 1024
+"""Fewest points of a grid of angles."""
+
+LARGEST_GRID: Final = 4
+"""A period over the most points of a grid."""
+
+CHANGE: Final = 0.05
+"""Most that a frequency may change between points of a grid."""
+
+MAX_DIRECT: Final = 4096
+"""Maximum number of frequencies that are computed one by one, where there are too many to compute all."""
+
+BLOCK: Final = 16
+"""Frequencies whose angles are computed; others are their products."""
+
+ROUNDING: Final = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frequencies:
+    """Frequencies of a composition, as logarithms; k are not negligible.
+
+    Args:
+        size: places in a period.
+        numbers: (k,) numbers of the frequencies, increasing, from 0.
+        logs: (k,) logarithms of the frequencies.
+        largest: (k,) logarithms of the largest absolute values that errors allow.
+        growth: (k,) those over the absolute values, as logarithms.
+    """
+
+    size: int
+    numbers: NDArray[np.int64]
+    logs: Complexes
+    largest: Floats
+    growth: Floats
+
+
+def frequencies(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], size: int, error: float
+) -> Frequencies | None:
+    """Compute the frequencies of a composition; None if there are too many.
+
+    Args:
+        masses: (n, m) of sum 1 each.
+        counts: (n,) positive repetitions of each.
+        places: (m,) increasing multiples of a spacing.
+        size: least number of places in a period.
+        error: of the sum of the masses.
+    """
+    first = _first_negligible(masses, counts, places, size)
+    if _is_cheap(first, masses, size) or (size > MAX_SIZE and first <= MAX_DIRECT):
+        rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
+    else:
+        if size > min(MAX_SIZE, MAX_SIZES // counts.size):
+            return None
+        size = scipy.fft.next_fast_len(size, real=True)
+        first, rows = size // 2 + 1, _fast(masses, places, size)
+    used = np.arange(first)
+    logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
+    for (values, own_error), count in zip(rows, counts, strict=True):
+        row = values[used]
+        absolute, own = np.maximum(np.abs(row), TINY), own_error + error
+        largest += count * np.log(absolute + own)
+        # None is above 1 but for its error, so what is negligible stays so.
+        kept = largest > NEGLIGIBLE + SLACK
+        used, row, absolute = used[kept], row[kept], absolute[kept]
+        logs, largest, growth = logs[kept], largest[kept], growth[kept]
+        logs += count * np.log(np.where(row == 0, TINY, row))
+        growth += count * np.log1p(own / absolute)
+    return Frequencies(size, used, logs, largest, growth)
+
+
+def _is_cheap(first: int, masses: Floats, size: int) -> bool:
+    """Check whether to compute the frequencies below `first` one by one takes less time than fast transforms."""
+    rows, places = map(int, masses.shape)
+    return first * places * (ANGLE + rows) <= TRANSFORM * size * rows
+
+
+def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64], size: int) -> int:
+    """Find a number from which on, up to half the size, each frequency of the composition is proven negligible.
+
+    Interval i of angles goes from pi RATIO^-(i + 1) to pi RATIO^-i.
+    """
+    if float(counts.sum()) < -2 * NEGLIGIBLE:  # pairs take half of a frequency at most
+        return size // 2 + 1
+    angles = pi * RATIO ** -np.arange(ceil(log2(size / 2) / log2(RATIO)) + 1.0)
+    proven = _by_pairs(masses, counts, places, angles)
+    first = _first_of_proven(proven, angles, size)
+    if not _is_cheap(first, masses, size):
+        proven |= _by_a_grid(masses, counts, places, angles, size)
+        first = _first_of_proven(proven, angles, size)
+    return first
+
+
+def _first_of_proven(proven: NDArray[np.bool_], angles: Floats, size: int) -> int:
+    if not proven[0]:
+        return size // 2 + 1
+    end = proven.size if proven.all() else int(np.argmin(proven))
+    return ceil(float(angles[end]) / (2 * pi) * size)
+
+
+def _by_pairs(masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats) -> NDArray[np.bool_]:
+    """Prove intervals of (i + 1,) falling angles negligible by pairs of masses.
+
+    In each, 1 - cos g x is at least that of its lower end where g is at most pi over its upper end, and for these it is
+    at least STEEPNESS (g x)^2.
+    """
+    rows, intervals = masses.shape[0], angles.size - 1
+    squares = np.zeros((rows, intervals))
+    for stride in STRIDES:
+        left = np.flatnonzero(np.arange(places.size - stride) // stride % 2 == 0)  # so that pairs are disjoint
+        gaps = places[left + stride] - places[left]
+        a, b = masses[:, left], masses[:, left + stride]
+        weights = a * b / np.maximum(a + b, TINY) * gaps.astype(np.float64) ** 2
+        first = np.minimum(np.ceil(np.log2(gaps) / log2(RATIO)).astype(np.int64), intervals)
+        at = first + (intervals + 1) * np.arange(rows)[:, np.newaxis]
+        each = np.bincount(at.ravel(), weights.ravel(), (intervals + 1) * rows).reshape(rows, intervals + 1)
+        squares = np.maximum(squares, each[:, :-1].cumsum(axis=1))
+    proven: NDArray[np.bool_] = counts @ squares * STEEPNESS * angles[1:] ** 2 >= -NEGLIGIBLE
+    return proven
+
+
+def _by_a_grid(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats, size: int
+) -> NDArray[np.bool_]:
+    """Prove intervals negligible by the frequencies at few angles, pi / g from each other's middles.
+
+    A mass w at place p turns by at most 2 w, and by |p - c| w for each unit of the angle, where c may be any place.
+    """
+    middles = places[np.argmax(masses, axis=1)]
+    away = np.abs(places - middles[:, np.newaxis])
+    points = GRID
+    while True:
+        change = (masses * np.minimum(2, pi / points * away)).sum(axis=1)
+        if float(change.max()) <= CHANGE:
+            break
+        points *= 4
+        if points * LARGEST_GRID > size:
+            return np.zeros(angles.size - 1, dtype=bool)
+    folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
+    largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])
+    others = np.concatenate([[0], np.cumsum(largest > NEGLIGIBLE)])
+    at = angles * points / (2 * pi)
+    begin, end = np.floor(at[1:]).astype(np.int64), np.minimum(np.ceil(at[:-1]).astype(np.int64), points // 2)
+    proven: NDArray[np.bool_] = others[end + 1] == others[begin]
+    return proven
+
+
+def _directly(masses: Floats, places: NDArray[np.int64], size: int, most: int) -> Iterator[tuple[Complexes, float]]:
+    """Compute the frequencies below `most` as sums over the masses, and bounds on their errors.
+
+    Angles are exact multiples of 2 pi / size: a sine or cosine errs by less than 16 roundings, a product of two by less
+    than 64, and a sum of m by one for each of its terms.
+    """
+    folded = places % size
+
+    def turns(numbers: NDArray[np.int64]) -> Complexes:
+        angles = np.multiply.outer(numbers, folded) % size * (-2 * pi / size)
+        found: Complexes = np.exp(1j * angles)
+        return found
+
+    blocks = turns(BLOCK * np.arange(-(-most // BLOCK)))
+    within = turns(np.arange(min(BLOCK, most)))
+    all_turns = (blocks[:, np.newaxis] * within).reshape(-1, places.size)[:most]
+    values = masses @ all_turns.real.T + 1j * (masses @ all_turns.imag.T)
+    error = ROUNDING * (128 + 2 * places.size)
+    return ((row, error) for row in values)
+
+
+def _fast(masses: Floats, places: NDArray[np.int64], size: int) -> Iterator[tuple[Complexes, float]]:
+    """Compute all frequencies by fast transforms of masses folded to a period.
+
+    The bound on errors is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition), Theorem
+    24.2, on the 2-norm, with a margin for other radices.
+    """
+    for row in masses:
+        folded = np.bincount(places % size, row, minlength=size)
+        norm = sqrt(float(np.square(folded).sum()))
+        yield scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * norm
