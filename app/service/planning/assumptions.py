@@ -91,11 +91,10 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
 
 def about_unplanned(error: UnsupportedEventError | PlanTooExpensiveError) -> str:
     """Warn about events that a plan cannot hold, or whose plan would take too much work."""
-    if isinstance(error, UnsupportedEventError):
-        return f"{error} This result is that of an account without a plan."
-    return (
-        "To read this plan takes more work than a request may take. This result is that of an account without a plan."
-    )
+    reason = str(error)
+    if isinstance(error, PlanTooExpensiveError):
+        reason = "To compute what a declared plan admits takes more work than a request may take."
+    return f"{reason} This result is that of an account without a plan."
 
 
 def about_size(epsilon: float) -> list[str]:

@@ -143,8 +143,8 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     order = None if found.epsilon == inf else found.order
     left = remaining_delta(delta, total.delta)
-    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_epsilon(delta))
     by_orders = required_epsilon(total, first_curve(steps, curves), delta, found.epsilon)
+    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_epsilon(delta, found.epsilon))
     accountants = (
         *declared,
         AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER),
@@ -254,8 +254,8 @@ def _delta_limits(
     """Find the smallest deltas of limits with this epsilon; none at epsilon 0, which no limit has."""
     if not epsilon:
         return [], []
-    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_delta(epsilon))
     by_orders = required_delta(total_of(steps, curves), first_curve(steps, curves), epsilon, fixed)
+    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_delta(epsilon, fixed))
     return [*declared, AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER)], unplanned
 
 

@@ -12,9 +12,10 @@ from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BO
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pld.accountant import TRIAL, Work
 from app.accounting.pld.events import merged
 from app.accounting.pld.pairs import Pair
-from app.accounting.pld.plans import plan_log_delta
+from app.accounting.pld.plans import approximate_plan_log_delta, plan_log_delta
 from app.accounting.pld.prefixes import SPARE, pure_delta
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
@@ -30,20 +31,15 @@ EPSILONS: Final = (1e-9, 10_000.0)
 DELTAS: Final = (1e-30, 0.499999)
 """Search range of the delta of a limit."""
 
-GUESS: Final = 1e-9
-"""Delta near which a delta is computed first, where only epsilon is known."""
-
-WORK_OF_DELTA: Final = 10_000
-WORK_OF_EPSILON: Final = 30_000
-WORK_OF_PAIR: Final = 2_500
-"""Work in microseconds, as in `app.accounting.work`, of one delta or epsilon in one direction, and of each pair."""
+GUESSED: Final = Work(500, 100)
+"""Work of an estimate of a delta without a lattice."""
 
 WORK_OF_ITEM: Final = 20
 WORK_OF_DOMINATION: Final = 4
 """Work of taking an item of a plan apart, and of comparing two mechanisms."""
 
-CLOSELY: Final = 1e-7
-"""Relative tolerance of estimates; an answer's last digit is 1e-6 to 1e-5."""
+ROUGHLY, CLOSELY = 1e-4, 1e-7
+"""Relative tolerances of estimates without a lattice and with one; an answer's last digit is 1e-6 to 1e-5."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +85,7 @@ class DeclaredPlan:
         delta, room = self._parts_of_delta(limit)
         if self.total.delta > room:
             return False
-        spend(self.work(WORK_OF_DELTA))
+        spend(self.work(TRIAL))
         return self.workload.delta(self.workload.steps, limit.epsilon, delta) <= delta
 
     def share_of_delta(self, limit: Limit) -> float:
@@ -106,40 +102,36 @@ class DeclaredPlan:
         assert weights.plan is not None, "it was given"
         return weights.plan.delta * exp(-SPARE), weights.set_aside()
 
-    def required_epsilon(self, delta: float) -> float:
-        """Find the smallest epsilon of a limit that admits all of the plan.
+    def required_epsilon(self, delta: float, near: float) -> float:
+        """Find the smallest epsilon of a limit that admits all of the plan, starting near an estimate.
 
         Returns:
             Six significant digits, rounded up; infinite if no limit with this delta suffices.
         """
-        if self.total.is_zero:
-            return 0.0
-        return smallest_limit(lambda epsilon: self.fits(Limit(epsilon, delta)), self._near_epsilon(delta), EPSILONS)
+        return self._smallest(lambda epsilon: Limit(epsilon, delta), near, EPSILONS)
 
-    def required_delta(self, epsilon: float) -> float:
+    def required_delta(self, epsilon: float, near: float) -> float:
         """Find the smallest delta of a limit that admits all of the plan, as `required_epsilon`; 1 if none does."""
+        return min(self._smallest(lambda delta: Limit(epsilon, delta), near, DELTAS), 1.0)
+
+    def _smallest(self, limit_at: Callable[[float], Limit], near: float, bounds: tuple[float, float]) -> float:
+        """Find the smallest parameter of a limit that admits all of the plan; infinite if none does."""
         if self.total.is_zero:
             return 0.0
-        found = smallest_limit(lambda delta: self.fits(Limit(epsilon, delta)), self._near_delta(epsilon), DELTAS)
-        return min(found, 1.0)
+        low, high = bounds
+        if not self.fits(limit_at(high)):
+            return inf
+        excess = Excess(lambda at: (self, limit_at(min(max(exp(at), low), high))))
+        found = excess.root(log(min(max(near, low), high)), (log(low), log(high)))
+        return smallest_limit(lambda value: self.fits(limit_at(value)), exp(found), bounds)
 
-    def _near_epsilon(self, delta: float) -> float:
-        """Estimate the smallest epsilon of a limit."""
-        spend(self.work(WORK_OF_EPSILON))
-        near = self.workload.epsilon(self.workload.steps, DECLARED_SHARE * delta)
-        return _near(lambda epsilon: (self, Limit(epsilon, delta)), near, EPSILONS)
+    def excess(self, limit: Limit, *, removal: bool, roughly: bool) -> float:
+        """Estimate how far the plan is from what a limit admits; positive beyond it.
 
-    def _near_delta(self, epsilon: float) -> float:
-        """Estimate the smallest delta of a limit."""
-        near = GUESS
-        for _ in range(2):
-            spend(self.work(WORK_OF_DELTA))
-            near = max(self.workload.delta(self.workload.steps, epsilon, near), DELTAS[0])
-        near = near / DECLARED_SHARE + self.total.delta_value()
-        return _near(lambda delta: (self, Limit(epsilon, delta)), near, DELTAS)
-
-    def excess(self, limit: Limit, *, removal: bool) -> float:
-        """Estimate how far the plan is from what a limit admits, in one direction of neighbours; positive beyond it.
+        Args:
+            limit: of the account.
+            removal: the direction of neighbours.
+            roughly: whether to guess, without a lattice.
 
         Returns:
             The logarithm of the quotient of the logarithms of the deltas, which falls about as the square of the noise.
@@ -148,19 +140,20 @@ class DeclaredPlan:
         by_own_delta = log(self.total.delta / max(room, 1)) if self.total.delta else -MAX_LOG_EXCESS
         if by_own_delta > 0:
             return by_own_delta
-        found = self.log_delta(limit.epsilon, delta, removal=removal)
+        found = self._log_delta(limit.epsilon, delta, removal=removal, roughly=roughly)
         if not -inf < found < 0:
             return by_own_delta if found < 0 else MAX_LOG_EXCESS
         return min(max(log(log(delta) / found), by_own_delta), MAX_LOG_EXCESS)
 
-    def log_delta(self, epsilon: float, near: float, *, removal: bool) -> float:
+    def _log_delta(self, epsilon: float, near: float, *, removal: bool, roughly: bool) -> float:
         """Compute the logarithm of a delta of the plan in one direction, precise near a delta."""
         pure = pure_delta(sum(part.count * part.worst_loss for _, part in self.workload.parts), epsilon)
-        if not pure:
-            return -inf
         pairs = self._pairs[0 if removal else 1]
-        spend(WORK_OF_DELTA + WORK_OF_PAIR * len(pairs))
-        return min(log(pure), plan_log_delta(pairs, epsilon, near)) if pairs else -inf
+        if not pure or not pairs:
+            return -inf
+        work = GUESSED if roughly else TRIAL
+        spend(work.plan + work.pair * len(pairs))
+        return min(log(pure), (approximate_plan_log_delta if roughly else plan_log_delta)(pairs, epsilon, near))
 
     @cached_property
     def _pairs(self) -> tuple[dict[Pair, int], dict[Pair, int]]:
@@ -172,42 +165,39 @@ class DeclaredPlan:
         removal, addition = (dict(merged(pairs)) for pairs in both)
         return removal, addition
 
-    def work(self, each: int) -> int:
+    def work(self, each: Work) -> int:
         """Estimate the work of a number in both directions."""
-        return sum(each + WORK_OF_PAIR * len(pairs) for pairs in self._pairs)
+        return sum(each.plan + each.pair * len(pairs) for pairs in self._pairs)
 
 
 @dataclass
 class Excess:
-    """The excess of what a parameter makes of a plan or a limit, in the direction that was the worse one at first.
+    """The excess of what a parameter makes of a plan or a limit, in the direction that is the worse one.
 
     Args:
         made: the plan and the limit of the logarithm of the parameter.
     """
 
     made: Callable[[float], tuple[DeclaredPlan, Limit]]
-    _removal: bool | None = None
+    _removal: bool = True
 
-    def __call__(self, at: float) -> float:
-        """Compute it; a plan that cannot be is far from what a limit admits."""
+    def root(self, start: float, bounds: tuple[float, float]) -> float:
+        """Estimate from where on the limit admits the plan, first without a lattice."""
+        near = root(lambda at: self._at(at, roughly=True), start, bounds, ROUGHLY)
+        removal, addition = (self._of(near, removal=removal, roughly=True) for removal in (True, False))
+        self._removal = removal >= addition
+        return root(lambda at: self._at(at, roughly=False), near, bounds, CLOSELY)
+
+    def _at(self, at: float, *, roughly: bool) -> float:
+        return self._of(at, removal=self._removal, roughly=roughly)
+
+    def _of(self, at: float, *, removal: bool, roughly: bool) -> float:
+        """Compute the excess; a plan that cannot be is far from what a limit admits."""
         try:
             plan, limit = self.made(at)
+            return plan.excess(limit, removal=removal, roughly=roughly)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS
-        if self._removal is not None:
-            return plan.excess(limit, removal=self._removal)
-        both = {removal: plan.excess(limit, removal=removal) for removal in (True, False)}
-        self._removal = max(both, key=both.__getitem__)
-        return both[self._removal]
-
-
-def _near(made: Callable[[float], tuple[DeclaredPlan, Limit]], near: float, bounds: tuple[float, float]) -> float:
-    """Find about where a limit admits a plan."""
-    low, high = bounds
-    if near >= high:
-        return high
-    excess = Excess(lambda at: made(min(max(exp(at), low), high)))
-    return exp(root(excess, log(max(near, low)), (log(low), log(high)), CLOSELY))
 
 
 def smallest_limit(fits: Callable[[float], bool], near: float, bounds: tuple[float, float]) -> float:

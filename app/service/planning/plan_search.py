@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final
 
-from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, smallest_fitting
 from app.accounting.calibration.solvers import DIGITS, MIN_SAMPLING_PROBABILITY, OUT_OF_BOUNDS
 from app.accounting.curves import RdpCurve
 from app.accounting.events import (
@@ -20,10 +20,11 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
+from app.accounting.pld.accountant import TRIAL
 from app.accounting.work import spend
 from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.service.planning.declared_plans import CLOSELY, WORK_OF_DELTA, DeclaredPlan, Excess
+from app.service.planning.declared_plans import DeclaredPlan, Excess
 
 TRIALS_OF_STEPS: Final = 8
 """Deltas that are computed to find a number of steps, about."""
@@ -80,7 +81,7 @@ def min_planned_noise(event: DpEvent, count: int, target: DeclaredTarget, near: 
     excess = Excess(lambda at: (target.plan(event_at(exp(at)), count), target.limit))
     found = smallest_fitting(
         lambda index: target.fits(lambda: event_at(decimal(index, DIGITS)), count),
-        index_at_or_below(exp(root(excess, log(near), bounds, CLOSELY)), DIGITS) + 1,
+        index_at_or_below(exp(excess.root(log(near), bounds)), DIGITS) + 1,
         *(index_at_or_below(bound, DIGITS) for bound in (MIN_NOISE_MULTIPLIER, MAX_NOISE_MULTIPLIER)),
     )
     return None if found is None else decimal(found, DIGITS)
@@ -99,7 +100,7 @@ def max_planned_sampling(event: DpEvent, count: int, target: DeclaredTarget, nea
 
     target.plan(event_at(MIN_SAMPLING_PROBABILITY), count)
     excess = Excess(lambda at: (target.plan(event_at(exp(-at)), count), target.limit))
-    close = exp(-root(excess, -log(near), (0.0, -log(MIN_SAMPLING_PROBABILITY)), CLOSELY))
+    close = exp(-excess.root(-log(near), (0.0, -log(MIN_SAMPLING_PROBABILITY))))
     # Counted downwards: smaller probabilities fit.
     found = smallest_fitting(
         lambda index: target.fits(lambda: event_at(decimal(-index, DIGITS)), count),
@@ -125,7 +126,7 @@ def max_planned_steps(event: DpEvent, target: DeclaredTarget, near: int) -> int:
     if plan.total.is_zero:
         return MAX_COUNT
     if not plan.total.delta:
-        spend(TRIALS_OF_STEPS * plan.work(WORK_OF_DELTA))
+        spend(TRIALS_OF_STEPS * plan.work(TRIAL))
         delta = plan.share_of_delta(target.limit)
         longest = plan.workload.longest(target.limit.epsilon, delta)
         return max(0, longest - sum(each.count for each in target.other_events))
