@@ -1,29 +1,41 @@
-"""Privacy loss distributions beside dp_accounting: `python -m benchmarks.plans` (about five minutes).
+"""Privacy loss distributions beside dp_accounting: `python -m benchmarks.plans [SECTION ...]` (about ten minutes).
 
-First epsilons of plans of DP-SGD at delta 1e-5 and 1e-8. Theirs is rounded up as well, on a grid of 1e-4 nats. The two
-take turns; times are medians of processor time.
+Sections, all of them unless some are named. Times are of a processor; where two take turns, medians.
 
-Then the number of steps that limits admit: by today's adaptive filter, by a plan that has PLAN_SHARE of delta, and by
-dp_accounting at the full delta, which holds for what was fixed in advance only.
+- epsilons: of plans of DP-SGD at delta 1e-5 and 1e-8. Theirs is rounded up as well, on a grid of 1e-4 nats.
+- steps: the numbers that limits admit, by today's adaptive filter, by a plan that has a share of delta, and by
+  dp_accounting at the full delta, which holds for what was fixed in advance only.
+- search: the time for the number of steps, over random limits.
+- readings: the time for the epsilons of a plan's beginnings, and how much larger they are than computed alone.
+- noise: the least noise of a plan, beside dp_accounting's calibration.
 """
 
+import sys
+from collections.abc import Callable, Mapping
 from itertools import product
-from math import inf
-from statistics import median
+from math import exp, inf, log
+from random import Random
+from statistics import median, quantiles
 from time import process_time
+from types import MappingProxyType
 
+import dp_accounting
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as theirs
 
 from app.accounting.calibration.monotone_search import smallest_fitting
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.pld.accountant import pld_epsilon
-from app.accounting.pld.prefixes import MAX_COUNT
+from app.accounting.pld.calibration import PlanTarget, min_plan_noise_multiplier
+from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
+from app.accounting.pld.readings import PlanReadings
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit, adaptive_filter_bounds, adaptive_weights
 from app.ledger.plan_filter import Workload
 from app.ledger.step_events import StepEvent
 
+RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS = [
     (0.001, 1.0),
     (256 / 60000, 1.1),
@@ -55,8 +67,8 @@ PUBLISHED = [
 """Sampling probability, noise, epsilon and delta of trainings and of federated learning."""
 
 LIMITS = [(1.0, 1e-6), (3.0, 1e-8), (8.0, 1e-5)]
-PLAN_SHARE = 0.96
-"""Share of delta for the plan, of an account that declares one."""
+SHARES = (0.96, 0.965, 0.97, 0.975)
+"""Shares of delta for the plan, of an account that declares one; the table has the first."""
 
 MANY = 100
 """Steps from which one of them is less than a percent."""
@@ -64,13 +76,45 @@ MANY = 100
 INTERVAL = 1e-4
 ROUNDS = 3
 
+SEED, SEARCHES = 1, 300
+
+KNOTS = 128
+"""Readings of a plan: as many as a chart shows, at even distances and at halves of the number of steps."""
+
+READ = [
+    ((0.01, 1.0), 2_061, 1e-6),
+    ((0.01, 0.5), 104, 1e-6),
+    ((256 / 60000, 1.1), 21_363, 1e-5),
+    ((0.001, 1.0), 8_139, 1e-6),
+    ((0.0001, 0.7), 150_000, 1e-5),
+    ((0.05, 2.0), 163, 1e-8),
+    ((0.0003, 4.0), 78_000_000, 1e-6),
+]
+"""Sampling probability and noise, number of steps, and delta."""
+
+CALIBRATED = [
+    (0.01, 1_000, 1.0, 1e-5),
+    (0.01, 2_000, 3.0, 1e-6),
+    (0.01, 100, 8.0, 1e-6),
+    (256 / 60000, 20_000, 3.0, 1e-5),
+    (0.001, 8_000, 0.5, 1e-6),
+    (0.001, 100_000, 1.0, 1e-7),
+    (0.05, 200, 2.0, 1e-8),
+    (0.08, 6_000, 8.0, 1e-5),
+    (0.1, 200, 4.0, 1e-6),
+    (0.5, 100, 2.0, 1e-6),
+]
+"""Sampling probability, steps, epsilon and delta."""
+
+NOISES = dp_accounting.ExplicitBracketInterval(0.3, 30.0)
+
 
 def timed(q: float, z: float, count: int, delta: float) -> tuple[float, float, float, float]:
     """Compute the epsilons of a plan, ours and theirs, and their times in seconds."""
     spent: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         start = process_time()
-        ours = pld_epsilon({PoissonSampled(q, Gaussian(z)): count}, NeighboringRelation.ADD_OR_REMOVE_ONE, delta)
+        ours = pld_epsilon({PoissonSampled(q, Gaussian(z)): count}, RELATION, delta)
         spent[0].append(process_time() - start)
         start = process_time()
         loss = theirs.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=INTERVAL)
@@ -81,7 +125,7 @@ def timed(q: float, z: float, count: int, delta: float) -> tuple[float, float, f
 
 def steps_by_orders(q: float, z: float, limit: Limit) -> int:
     """Count the steps that an adaptive filter admits."""
-    curve = event_curve(PoissonSampled(q, Gaussian(z)), NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION)
+    curve = event_curve(PoissonSampled(q, Gaussian(z)), RELATION, GRID_VERSION)
     weights = adaptive_weights(limit, curve, GRID_VERSION)
     bounds = adaptive_filter_bounds(limit, weights, GRID_VERSION)
     return max(0, int((bounds.bounds // curve.values[bounds.places]).max()))
@@ -99,34 +143,111 @@ def steps_by_theirs(q: float, z: float, limit: Limit, near: int) -> int:
     return found - 1
 
 
+def workload_of(q: float, z: float) -> Workload:
+    """Plan DP-SGD without end."""
+    return Workload.of([StepEvent(PoissonSampled(q, Gaussian(z)), MAX_COUNT)], RELATION)
+
+
 def print_steps() -> None:
     """Print the numbers of steps."""
     print(
         f"\n{'q':<10}{'z':<6}{'epsilon':>8}{'delta':>8}{'adaptive':>10}{'plan':>8}{'theirs':>8}{'plan/theirs':>12}{'gain':>7}{'ms':>6}"
     )
-    shares, gains, times = [], [], []
+    gains, times = [], []
+    shares: dict[float, list[float]] = {share: [] for share in SHARES}
     for (q, z), (epsilon, delta) in [*PUBLISHED, *product(EVENTS, LIMITS)]:
         start = process_time()
-        workload = Workload.of(
-            [StepEvent(PoissonSampled(q, Gaussian(z)), MAX_COUNT)], NeighboringRelation.ADD_OR_REMOVE_ONE
-        )
-        planned = workload.longest(epsilon, PLAN_SHARE * delta)
+        planned = workload_of(q, z).longest(epsilon, SHARES[0] * delta)
         times.append((process_time() - start) * 1e3)
         limit = Limit(epsilon, delta)
         by_orders, ideal = steps_by_orders(q, z, limit), steps_by_theirs(q, z, limit, int(planned * 1.005))
-        share, gain = planned / max(ideal, 1), planned / by_orders if by_orders else inf
+        gain = planned / by_orders if by_orders else inf
         if ideal >= MANY:
-            shares.append(share)
+            for share, found in shares.items():
+                found.append(workload_of(q, z).longest(epsilon, share * delta) / ideal)
         gains.append(gain)
-        numbers = f"{by_orders:>10}{planned:>8}{ideal:>8}{share:>12.4f}{gain:>7.2f}{times[-1]:>6.0f}"
+        numbers = f"{by_orders:>10}{planned:>8}{ideal:>8}{planned / max(ideal, 1):>12.4f}{gain:>7.2f}{times[-1]:>6.0f}"
         print(f"{q:<10.4g}{z:<6g}{epsilon:>8g}{delta:>8.0e}{numbers}")
-    print(f"\n{len(gains)} settings, {len(shares)} of at least {MANY} steps")
-    print(f"plan / theirs: median {median(shares):.4f}, at least {min(shares):.4f}")
+    print(f"\n{len(gains)} settings, {len(shares[SHARES[0]])} of at least {MANY} steps")
+    for share, found in shares.items():
+        print(f"plan with {share:g} of delta / theirs: median {median(found):.4f}, at least {min(found):.4f}")
     print(f"plan / adaptive: median {median(gains):.2f}, at least {min(gains):.2f}; {median(times):.0f} ms each")
 
 
-def main() -> None:
-    """Print epsilons and times, then numbers of steps."""
+def print_search() -> None:
+    """Print how long the search for the number of steps takes."""
+    random = Random(SEED)  # noqa: S311 - no secret
+    workload_of(0.01, 1.0).longest(1.0, 1e-6)
+    times = []
+    for _ in range(SEARCHES):
+        q, z, epsilon = exp(random.uniform(log(1e-4), 0)), random.uniform(0.4, 8), random.uniform(0.1, 10)
+        delta = exp(random.uniform(log(1e-9), log(1e-4)))
+        start = process_time()
+        workload_of(q, z).longest(epsilon, SHARES[0] * delta)
+        times.append((process_time() - start) * 1e3)
+    worst = f"99 % {quantiles(times, n=100)[-1]:.1f} ms, at most {max(times):.1f} ms"
+    print(f"\nsearch for steps, {SEARCHES} limits: median {median(times):.1f} ms, {worst}")
+
+
+def print_readings() -> None:
+    """Print how long the epsilons of a plan's beginnings take."""
+    print(
+        f"\n{'q':<10}{'z':<6}{'steps':>10}{'first ms':>10}{'each ms':>9}{'alone ms':>10}{'more':>10}{'more, few':>11}"
+    )
+    for (q, z), count, delta in READ:
+        parts = [part for _, part in workload_of(q, z).parts]
+        few = [count >> place for place in range(2, 13) if count >> place]
+        start = process_time()
+        readings = PlanReadings(parts, delta, count)
+        readings.epsilon(count)
+        first = process_time()
+        for knot in range(1, KNOTS):
+            readings.epsilon(max(1, count * knot // KNOTS))
+        later = process_time()
+        alone = {each: prefix_epsilon(parts, each, delta) for each in {*few, count, count // 2, count // 3}}
+        end = process_time()
+        more = {each: readings.epsilon(each) / known - 1 for each, known in alone.items() if known}
+        spent = (first - start, (later - first) / KNOTS, (end - later) / len(alone))
+        times = "".join(f"{each * 1e3:>{width}.1f}" for each, width in zip(spent, (10, 9, 10), strict=True))
+        most = max(part for each, part in more.items() if each >= count // 4), max(more.values())
+        print(f"{q:<10.4g}{z:<6g}{count:>10}{times}{most[0]:>10.1e}{most[1]:>11.1e}")
+
+
+def noise_by_theirs(q: float, count: int, epsilon: float, delta: float) -> float:
+    """Calibrate the noise by dp_accounting, to 1e-6."""
+
+    def event_at(z: float) -> dp_accounting.DpEvent:
+        step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+        return dp_accounting.SelfComposedDpEvent(step, count)
+
+    return float(dp_accounting.calibrate_dp_mechanism(PLDAccountant, event_at, epsilon, delta, NOISES))
+
+
+def print_noise() -> None:
+    """Print the least noise of plans, ours and theirs, and how long it takes to find."""
+    print(
+        f"\n{'q':<10}{'steps':>8}{'epsilon':>8}{'delta':>8}{'ours':>10}{'theirs':>10}{'ms':>8}{'theirs':>9}{'faster':>8}"
+    )
+    ratios = []
+    for q, count, epsilon, delta in CALIBRATED:
+        spent: tuple[list[float], list[float]] = ([], [])
+        for _ in range(ROUNDS):
+            start = process_time()
+            target = PlanTarget(RELATION, count, epsilon, delta)
+            ours = min_plan_noise_multiplier(PoissonSampled(q, Gaussian(1.0)), target)
+            middle = process_time()
+            other = noise_by_theirs(q, count, epsilon, delta)
+            for times, time in zip(spent, (middle - start, process_time() - middle), strict=True):
+                times.append(time)
+        own_time, other_time = map(median, spent)
+        ratios.append(other_time / own_time)
+        numbers = f"{ours:>10}{other:>10.6f}{own_time * 1e3:>8.0f}{other_time * 1e3:>9.0f}{ratios[-1]:>8.0f}"
+        print(f"{q:<10.4g}{count:>8}{epsilon:>8g}{delta:>8.0e}{numbers}")
+    print(f"times as fast: median {median(ratios):.0f}, at least {min(ratios):.0f}")
+
+
+def print_epsilons() -> None:
+    """Print epsilons and times."""
     print(f"{'q':<10}{'z':<6}{'steps':>6}{'delta':>8}{'ours':>11}{'theirs':>11}{'ratio':>10}{'ms':>8}{'theirs':>9}")
     ratios, faster = [], []
     for (q, z), count, delta in product(EVENTS, COUNTS, DELTAS):
@@ -137,7 +258,23 @@ def main() -> None:
         print(f"{q:<10.4g}{z:<6g}{count:>6}{delta:>8.0e}{numbers}")
     print(f"\n{len(ratios)} plans: ours / theirs median {median(ratios):.5f}, at most {max(ratios):.5f}")
     print(f"times as fast: median {median(faster):.1f}, at least {min(faster):.1f}")
-    print_steps()
+
+
+SECTIONS: Mapping[str, Callable[[], None]] = MappingProxyType(
+    {
+        "epsilons": print_epsilons,
+        "steps": print_steps,
+        "search": print_search,
+        "readings": print_readings,
+        "noise": print_noise,
+    }
+)
+
+
+def main() -> None:
+    """Print the sections that are named, or all."""
+    for section in sys.argv[1:] or SECTIONS:
+        SECTIONS[section]()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ EVENTS = "tests/accounting/pld/test_events.py"
 PAIRS = "tests/accounting/pld/test_pairs.py"
 PLANS = "tests/accounting/pld/test_plans.py"
 PREFIXES = "tests/accounting/pld/test_prefixes.py"
+READINGS = "tests/accounting/pld/test_readings.py"
+CALIBRATION = "tests/accounting/pld/test_calibration.py"
+FREQUENCIES = "tests/accounting/pld/test_frequencies.py"
 DOMINATION = "tests/accounting/pld/test_domination.py"
 PLAN_FILTER = "tests/ledger/test_plan_filter.py"
 PLANNING = "tests/service/test_planning.py"
@@ -35,22 +38,22 @@ CASES = (
     Mutation(
         "losses that count as infinite are forgotten",
         "app/accounting/pld/plans.py",
-        "    if _infinite(plan, around) > delta:\n        return inf\n",
+        "        if log(self.infinite or exp(-LARGEST_LOG)) > goal:\n            return inf\n",
         "",
         (PLANS,),
     ),
     Mutation(
         "a composition repeats each of its parts once",
-        "app/accounting/pld/composition.py",
-        "            logs += count * np.log(frequencies)\n",
-        "            logs += np.log(frequencies)\n",
+        "app/accounting/pld/frequencies.py",
+        "        logs += count * np.log(np.where",
+        "        logs += np.log(np.where",
         (PLANS, EVENTS),
     ),
     Mutation(
         "a frequency's conjugate is not counted",
         "app/accounting/pld/composition.py",
-        "1 / size, 2 / size)",
-        "1 / size, 1 / size)",
+        "1 / parts.size, 2 / parts.size)",
+        "1 / parts.size, 1 / parts.size)",
         (PLANS, EVENTS),
     ),
     Mutation(
@@ -119,22 +122,64 @@ CASES = (
     Mutation(
         "a reading may take any time",
         "app/accounting/pld/accountant.py",
-        "    spend(sum(WORK + WORK_OF_PAIR * len(pairs) for pairs in directions))\n",
+        "    spend(sum(work.plan + work.pair * len(pairs) for pairs in directions))\n",
         "",
-        (PLANNING,),
+        (PLANNING, CALIBRATION),
+    ),
+    Mutation(
+        "pairs of masses prove too much",
+        "app/accounting/pld/frequencies.py",
+        "counts @ squares * STEEPNESS *",
+        "counts @ squares * 30 *",
+        (FREQUENCIES,),
+    ),
+    Mutation(
+        "a frequency does not change between points of a grid",
+        "app/accounting/pld/frequencies.py",
+        "scipy.fft.rfft(folded)) + change[:, np.newaxis])",
+        "scipy.fft.rfft(folded)) / 4)",
+        (FREQUENCIES,),
+    ),
+    Mutation(
+        "a reading forgets pure guarantees",
+        "app/accounting/pld/readings.py",
+        "        return min(found, pure_epsilon(self._directions[0].worst_loss(count), self._delta))\n",
+        "        return found\n",
+        (READINGS,),
+    ),
+    Mutation(
+        "a reading takes the lattice of the whole plan",
+        "app/accounting/pld/readings.py",
+        "        while level // STEP >= count:\n",
+        "        while False:\n",
+        (READINGS,),
+    ),
+    Mutation(
+        "calibrated noise need not fit",
+        "app/accounting/pld/calibration.py",
+        "        return target.log_excess(make()) <= 0\n",
+        "        return target.log_excess(make()) <= 1e-3\n",
+        (CALIBRATION,),
+    ),
+    Mutation(
+        "a calibrated plan is its event alone",
+        "app/accounting/pld/calibration.py",
+        "        return Counter({event: self.count}) + Counter(self.others)\n",
+        "        return Counter({event: self.count})\n",
+        (CALIBRATION,),
     ),
     Mutation(
         "a plan's beginning is looked at in one direction",
         "app/accounting/pld/prefixes.py",
-        "    for forward in (True, False):\n        most =",
-        "    for forward in (False,):\n        most =",
+        "    for prefixes in both_directions(parts):\n        most =",
+        "    for prefixes in both_directions(parts)[-1:]:\n        most =",
         (PREFIXES,),
     ),
     Mutation(
         "only the last part of a plan takes delta",
         "app/accounting/pld/prefixes.py",
-        "            found.append((min(count, part.count), part))\n",
-        "            found = [(min(count, part.count), part)]\n",
+        "self.before[place] + self.each[place] * over\n",
+        "self.each[place] * over\n",
         (PREFIXES,),
     ),
     Mutation(

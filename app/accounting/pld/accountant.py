@@ -8,7 +8,7 @@ from app.accounting.base_rdp import worst_loss
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.events import composed
 from app.accounting.pld.pairs import Pair
-from app.accounting.pld.plans import plan_delta, plan_epsilon, plan_log_delta
+from app.accounting.pld.plans import FINEST, plan_delta, plan_epsilon, plan_log_delta
 from app.accounting.pld.prefixes import ROUNDING, pure_delta, pure_epsilon
 from app.accounting.work import spend
 
@@ -54,11 +54,11 @@ def pld_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsi
 
 
 def pld_log_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, epsilon: float, delta: float) -> float:
-    """Compute ln delta of events with counts at epsilon, precise near `delta`; raises as `pld_epsilon` does."""
+    """Compute ln delta of events with counts at epsilon, most precise near `delta`; raises as `pld_epsilon` does."""
     pure = _pure(events, relation)
     if pure <= epsilon:
         return -inf
-    found = _worst(events, relation, lambda pairs: plan_log_delta(pairs, epsilon, delta), -inf, TRIAL)
+    found = _worst(events, relation, lambda pairs: plan_log_delta(pairs, epsilon, delta, FINEST), -inf, TRIAL)
     return min(found, log(pure_delta(pure, epsilon)))
 
 

@@ -46,8 +46,8 @@ ANGLE, TRANSFORM = 6, 40
 GRID: Final = 1024
 """Fewest points of a grid of angles."""
 
-LARGEST_GRID: Final = 4
-"""A period over the most points of a grid."""
+LARGEST_GRID: Final = 2**16
+"""Most points of a grid of angles, which are at most a quarter of those of the period."""
 
 CHANGE: Final = 0.05
 """Most that a frequency may change between points of a grid."""
@@ -180,7 +180,7 @@ def _by_a_grid(
         if float(change.max()) <= CHANGE:
             break
         points *= 4
-        if points * LARGEST_GRID > size:
+        if points > min(LARGEST_GRID, size // 4):
             return np.zeros(angles.size - 1, dtype=bool)
     folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
     largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])

@@ -190,7 +190,7 @@ class SampledPair:
         """Compute the pair's tails where the mixture has these losses."""
         q = self.sampling_probability
         inside = losses > log1p(-q)
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             # Neither cancels: 1 - q is exact from one half on.
             taken = np.exp(losses) - (1 - q) if q >= HALF else np.expm1(losses) + q
             near = np.log(np.maximum(taken, TINY) / q)

@@ -72,6 +72,9 @@ class Fineness(NamedTuple):
 
 
 FINE: Final = Fineness(2e-5, 1 / 64, 0.05)
+FINEST: Final = Fineness(2e-6, 1 / 192, 0.016)
+"""For answers of six digits."""
+
 COARSE: Final = Fineness(1e-4, 1 / 32, 0.1)
 
 
@@ -92,13 +95,13 @@ def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
     return Composition.of(plan, delta).epsilon(log(delta)) if mu is None else gaussian_epsilon(mu, delta)
 
 
-def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
+def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float, fineness: Fineness = FINE) -> float:
     """Compute an upper bound on ln delta at epsilon of a plan of pairs with counts, precise near `delta`."""
     mu = gaussian_distance(plan)
     if mu is not None:
         exact = gaussian_delta(mu, epsilon)
         return log(exact) if exact else -inf
-    return Composition.of(plan, delta).log_delta(epsilon)
+    return Composition.of(plan, delta).log_delta(epsilon, fineness)
 
 
 def approximate_plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float) -> float:
@@ -147,7 +150,7 @@ class Composition:
         """Probability of a loss that counts as infinite."""
         return float(self.counts @ [each.infinite for each in self.spreads])
 
-    def log_delta(self, epsilon: float) -> float:
+    def log_delta(self, epsilon: float, fineness: Fineness = FINE) -> float:
         """Compute an upper bound on ln delta at epsilon."""
         if self.infinite >= 1:
             return 0.0
@@ -155,7 +158,7 @@ class Composition:
             beyond = float(self.counts @ [each.beyond for each in self.spreads])
             return log(beyond) if beyond else -inf
         found = saddle(self.rough, self.counts, epsilon)
-        return self.total(self.lattice(found, epsilon), found.tilt).log_delta(epsilon)
+        return self.total(self.lattice(found, epsilon, fineness), found.tilt).log_delta(epsilon)
 
     def approximate_log_delta(self, epsilon: float) -> float:
         """Guess ln delta at epsilon."""

@@ -17,6 +17,8 @@ from app.accounting.pld.dots import spread
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import (
+    FINE,
+    FINEST,
     LARGEST_LOG,
     OVERFLOWING,
     approximate_plan_log_delta,
@@ -30,6 +32,9 @@ MAX_COUNT: Final = 10**9
 
 SPARE: Final = 1e-6
 """Share of delta that a found number leaves, so that it fits when delta is computed elsewhere."""
+
+FEW: Final = 1_000
+"""Up to this many repetitions, of which each counts, are computed on the finest lattice."""
 
 SMALLEST_EPSILON: Final = 1e-3
 """Epsilon for which the number that fits is guessed, at least."""
@@ -219,7 +224,9 @@ class _Search:
             found = log(pure) if pure else -inf
             if found > self.goal:
                 pairs = self.prefixes.composition(count)
-                found = min(found, plan_log_delta(pairs, self.epsilon, exp(self.goal))) if pairs else -inf
+                fineness = FINEST if count <= FEW else FINE
+                bound = plan_log_delta(pairs, self.epsilon, exp(self.goal), fineness) if pairs else -inf
+                found = min(found, bound)
             self._seen[count] = found
         return self._seen[count]
 
@@ -252,6 +259,7 @@ class _Search:
     def _approximate(self, count: int) -> float:
         """Guess ln delta of the first repetitions."""
         pairs = self.prefixes.composition(count)
-        if not pairs or self.prefixes.worst_loss(count) < inf:
-            return self.log_delta(count)
-        return approximate_plan_log_delta(pairs, self.epsilon, exp(self.goal))
+        pure = pure_delta(self.prefixes.worst_loss(count), self.epsilon)
+        if not pairs or not pure:
+            return -inf
+        return min(log(pure), approximate_plan_log_delta(pairs, self.epsilon, exp(self.goal)))

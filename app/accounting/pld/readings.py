@@ -7,9 +7,9 @@ from typing import Final
 
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.pld.composition import saddle
-from app.accounting.pld.dots import Lattice
+from app.accounting.pld.dots import LARGEST_LOSS, Lattice
 from app.accounting.pld.plans import COARSE, Composition, gaussian_distance
-from app.accounting.pld.prefixes import Part, Prefixes, both_directions, prefix_epsilon, pure_epsilon
+from app.accounting.pld.prefixes import Part, both_directions, prefix_epsilon, pure_epsilon
 
 STEP: Final = 2
 """Ratio of the numbers of repetitions for which lattices are made."""
@@ -58,7 +58,10 @@ class PlanReadings:
         return level
 
     def _new_lattice(self, place: int, level: int) -> Lattice:
-        prefixes: Prefixes = self._directions[place]
-        whole = Composition.of(prefixes.composition(level), self._delta)
-        epsilon = whole.epsilon(log(self._delta))
+        """Choose a lattice that suits the level and the smallest number that shares it."""
+        return self._lattice_of(place, level).finer(self._lattice_of(place, level // STEP + 1))
+
+    def _lattice_of(self, place: int, count: int) -> Lattice:
+        whole = Composition.of(self._directions[place].composition(count), self._delta)
+        epsilon = min(whole.epsilon(log(self._delta)), LARGEST_LOSS)
         return whole.lattice(saddle(whole.rough, whole.counts, epsilon), epsilon, COARSE)
