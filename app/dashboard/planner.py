@@ -31,9 +31,10 @@ MOST_ACCOUNTS: Final = 12
 """Accounts listed with a link to their what-if form."""
 
 ACCOUNTANTS: Final = {
-    "adaptive": "Ledger filter (adaptive)",
-    "rdp": "RDP, declared",
-    "pld": "PLD, declared",
+    "plan_filter": "Ledger, plan declared",
+    "renyi_filter": "Ledger, no plan",
+    "rdp": "RDP, fixed in advance",
+    "pld": "PLD, fixed in advance",
     "rdp_classic": "RDP, older conversion",
     "zcdp": "zCDP",
     "analytic_gaussian": "Analytic Gaussian",
@@ -155,7 +156,7 @@ def _chart(found: Estimate | None) -> Chart:
             lines.append(Series(f"{name}, this plan" if curve.noise == own else name, points))
         ends = ((1.0, found.sketch.epsilon), (float(found.sketch.steps), found.sketch.epsilon))
         lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
-    title = "Epsilon over steps, declared in advance"
+    title = "Epsilon over steps, as RDP accountants print it"
     return Chart(title, Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
 
 
@@ -192,7 +193,7 @@ def as_python(sketch: PlanDraft, event: DpEvent) -> str:
             "with LedgerClient() as ledger:",
             f'    events = [{{"event": step, "count": {sketch.steps}}}]',
             f"    cost = ledger.compute_epsilon(events, delta={sketch.delta!r}{setting})",
-            '    print(f"epsilon {cost.epsilon:.4f} at delta {cost.delta:g}")',
+            '    print(f"limit needed: epsilon {cost.required_epsilon:.4f} at delta {cost.delta:g}")',
         )
     )
 

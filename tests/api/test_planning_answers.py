@@ -6,7 +6,6 @@ import pytest
 
 from app.accounting.events import event_from_dict
 from app.api.schemas import planning_responses
-from app.ledger.filters import FilterKind
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
@@ -31,17 +30,23 @@ def ask(shared: SeededLedger, what: str, body: dict[str, Any], role: str = "view
     return answer
 
 
-def goal(kind: FilterKind = FilterKind.DECLARED, other_events: tuple[StepEvent, ...] = ()) -> CalibrationGoal:
-    return CalibrationGoal(2.0, 1e-5, kind, other_events, PlanAssumptions())
+GOAL = CalibrationGoal(2.0, 1e-5, (), PlanAssumptions())
 
 
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(shared: SeededLedger) -> None:
     sampled = ask(shared, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
-    assert [item["name"] for item in sampled["accountants"]] == ["rdp", "pld", "adaptive", "rdp_classic"]
+    assert [item["name"] for item in sampled["accountants"]] == [
+        "plan_filter",
+        "renyi_filter",
+        "rdp",
+        "pld",
+        "rdp_classic",
+    ]
     answer = ask(shared, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
-    assert list(found) == ["rdp", "pld", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+    assert list(found) == ["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic", "zcdp", "analytic_gaussian"]
     assert found["rdp"]["epsilon"] == answer["epsilon"]
+    assert found["plan_filter"]["epsilon"] == answer["required_epsilon"] < found["renyi_filter"]["epsilon"]
     assert found["zcdp"]["epsilon"] == pytest.approx(3.234854, abs=1e-6)
     assert found["analytic_gaussian"]["epsilon"] == pytest.approx(2.594383, abs=1e-6)
     assert found["pld"]["epsilon"] == pytest.approx(found["analytic_gaussian"]["epsilon"], rel=1e-9)
@@ -53,7 +58,7 @@ def test_an_accountant_that_proves_nothing_answers_infinity(shared: SeededLedger
     loud = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9}
     answer = ask(shared, "epsilon", {"events": [loud], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
-    assert found["rdp"]["epsilon"] == "Infinity"
+    assert found["rdp"]["epsilon"] == found["renyi_filter"]["epsilon"] == answer["required_epsilon"] == "Infinity"
     assert found["pld"]["epsilon"] > 1e14
     assert found["zcdp"]["epsilon"] > 1e14
 
@@ -63,7 +68,8 @@ def test_the_delta_of_a_plan(shared: SeededLedger) -> None:
         answer = ask(shared, "delta", {"events": PLAN, "epsilon": epsilon})
         expected = plan_delta(STEPS, epsilon, PlanAssumptions())
         assert (answer["delta"], answer["optimal_order"]) == (expected.delta, expected.optimal_order)
-        assert answer["epsilon"] == epsilon
+        assert (answer["epsilon"], answer["required_delta"]) == (epsilon, expected.required)
+    assert ask(shared, "delta", {"events": PLAN, "epsilon": 0})["required_delta"] is None
     back = ask(shared, "epsilon", {"events": PLAN, "delta": 1e-5})
     assert ask(shared, "delta", {"events": PLAN, "epsilon": back["epsilon"]})["delta"] == pytest.approx(1e-5, rel=1e-9)
 
@@ -94,13 +100,13 @@ def test_a_trajectory_beyond_every_bound_is_infinite(shared: SeededLedger) -> No
 
 
 def test_the_noise_for_a_target(shared: SeededLedger) -> None:
-    for kind in FilterKind:
-        answer = ask(shared, "noise-multiplier", TARGET | {"count": 10_000, "filter": str(kind)})
-        expected = smallest_noise(STEP, 10_000, goal(kind))
-        assert answer["noise_multiplier"] == expected.value == answer["event"]["event"]["noise_multiplier"]
-        assert (answer["reachable"], answer["warnings"]) == (True, [])
-        plan = {"events": [{"event": answer["event"], "count": 10_000}], "delta": 1e-5}
-        assert ask(shared, "epsilon", plan)["epsilon"] == answer["epsilon"] <= 2.0
+    answer = ask(shared, "noise-multiplier", TARGET | {"count": 10_000})
+    expected = smallest_noise(STEP, 10_000, GOAL)
+    assert answer["noise_multiplier"] == expected.value == answer["event"]["event"]["noise_multiplier"]
+    assert answer["noise_multiplier_without_plan"] == expected.value_without_plan > 1.05 * answer["noise_multiplier"]
+    assert (answer["reachable"], answer["warnings"]) == (True, [])
+    whole = ask(shared, "epsilon", {"events": [{"event": answer["event"], "count": 10_000}], "delta": 1e-5})
+    assert whole["required_epsilon"] <= 2.0 < whole["epsilon"] == answer["epsilon"]
 
 
 def test_the_noise_beside_what_else_is_planned(shared: SeededLedger) -> None:
@@ -108,28 +114,42 @@ def test_the_noise_beside_what_else_is_planned(shared: SeededLedger) -> None:
     beside = ask(shared, "noise-multiplier", TARGET | {"count": 1000, "other_events": PLAN[1:]})
     assert beside["noise_multiplier"] > alone["noise_multiplier"]
     plan = {"events": [*PLAN[1:], {"event": beside["event"], "count": 1000}], "delta": 1e-5}
-    assert ask(shared, "epsilon", plan)["epsilon"] == beside["epsilon"]
+    whole = ask(shared, "epsilon", plan)
+    assert whole["epsilon"] == beside["epsilon"]
+    assert whole["required_epsilon"] <= 2.0
 
 
 def test_the_steps_for_a_target(shared: SeededLedger) -> None:
-    for kind in FilterKind:
-        answer = ask(shared, "steps", TARGET | {"filter": str(kind), "steps_per_epoch": 100})
-        expected = most_steps(STEP, goal(kind), 100)
-        assert (answer["steps"], answer["epochs"]) == (expected.steps, expected.epochs)
-        assert answer["epsilon_after_epochs"] <= answer["epsilon"] <= 2.0
-    fits = {"events": [{"event": SAMPLED, "count": 1404}], "delta": 1e-5}
-    one_more = {"events": [{"event": SAMPLED, "count": 1405}], "delta": 1e-5}
-    assert ask(shared, "epsilon", fits)["epsilon"] <= 2.0 < ask(shared, "epsilon", one_more)["epsilon"]
-    assert ask(shared, "steps", TARGET)["steps"] == 1404
+    answer = ask(shared, "steps", TARGET | {"steps_per_epoch": 100})
+    expected = most_steps(STEP, GOAL, 100)
+    assert (answer["steps"], answer["epochs"]) == (expected.steps, expected.epochs)
+    assert answer["steps_without_plan"] == expected.steps_without_plan < answer["steps"] / 1.2
+    assert answer["epsilon_after_epochs"] <= answer["epsilon"]
+    fits, one_more = (
+        {"events": [{"event": SAMPLED, "count": answer["steps"] + more}], "delta": 1e-5} for more in (0, 1)
+    )
+    needed = [ask(shared, "epsilon", plan)["required_epsilon"] for plan in (fits, one_more)]
+    assert needed[0] <= 2.0 < needed[1]
     assert ask(shared, "steps", TARGET)["epochs"] is None
 
 
 def test_the_sampling_for_a_target(shared: SeededLedger) -> None:
-    for kind in FilterKind:
-        answer = ask(shared, "sampling-probability", TARGET | {"count": 10_000, "filter": str(kind)})
-        expected = largest_sampling(STEP, 10_000, goal(kind))
-        assert answer["sampling_probability"] == expected.value == answer["event"]["sampling_probability"]
-        assert answer["epsilon"] <= 2.0
+    answer = ask(shared, "sampling-probability", TARGET | {"count": 10_000})
+    expected = largest_sampling(STEP, 10_000, GOAL)
+    assert answer["sampling_probability"] == expected.value == answer["event"]["sampling_probability"]
+    assert answer["sampling_probability_without_plan"] == expected.value_without_plan < expected.value
+
+
+def test_what_cannot_be_planned_is_answered_as_without_a_plan(shared: SeededLedger) -> None:
+    target = TARGET | {"event": {"type": "discrete_gaussian", "noise_multiplier": 2.0}, "count": 100}
+    answer = ask(shared, "noise-multiplier", target)
+    assert answer["noise_multiplier"] == answer["noise_multiplier_without_plan"]
+    (warning,) = answer["warnings"]
+    assert "A plan cannot hold discrete_gaussian" in warning
+    whole = ask(shared, "epsilon", {"events": [{"event": answer["event"], "count": 100}], "delta": 1e-5})
+    assert whole["required_epsilon"] <= 2.0
+    assert whole["warnings"] == [warning]
+    assert "plan_filter" not in {item["name"] for item in whole["accountants"]}
 
 
 def test_what_cannot_be_reached_is_null_with_a_reason(shared: SeededLedger) -> None:
@@ -137,9 +157,10 @@ def test_what_cannot_be_reached_is_null_with_a_reason(shared: SeededLedger) -> N
     for what, name in (("noise-multiplier", "noise_multiplier"), ("sampling-probability", "sampling_probability")):
         answer = ask(shared, what, TARGET | {"count": 10, "other_events": loud})
         assert (answer[name], answer["event"], answer["epsilon"], answer["reachable"]) == (None, None, None, False)
+        assert answer[f"{name}_without_plan"] is None
         assert "alone exceed" in answer["warnings"][0]
     steps = ask(shared, "steps", TARGET | {"other_events": loud})
-    assert (steps["steps"], steps["epsilon"]) == (0, None)
+    assert (steps["steps"], steps["steps_without_plan"], steps["epsilon"]) == (0, 0, None)
     none = ask(shared, "steps", {"event": GAUSSIAN, "epsilon": 0.01, "delta": 1e-5, "steps_per_epoch": 5})
     assert (none["steps"], none["epochs"], none["epsilon"]) == (0, 0, 0)
     assert "Not even one step" in none["warnings"][0]
@@ -182,9 +203,11 @@ def test_warnings_are_part_of_every_answer(shared: SeededLedger) -> None:
 def test_batches_in_turn_are_no_batches_drawn_anew(shared: SeededLedger) -> None:
     batch = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sample_size": 10, "event": GAUSSIAN}
     plan = {"events": [{"event": batch}], "delta": 1e-5, "neighboring_relation": "replace_one"}
-    assert ask(shared, "epsilon", plan | {"batches": "fixed"})["warnings"] == []
-    (found,) = ask(shared, "epsilon", plan | {"batches": "shuffled"})["warnings"]
+    (unplanned,) = ask(shared, "epsilon", plan | {"batches": "fixed"})["warnings"]
+    assert "A plan cannot hold a batch of fixed size under replace_one" in unplanned
+    found, last = ask(shared, "epsilon", plan | {"batches": "shuffled"})["warnings"]
     assert "drawn anew at every step" in found
+    assert last == unplanned
 
 
 def test_the_relation_is_that_of_the_question(shared: SeededLedger) -> None:

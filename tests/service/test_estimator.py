@@ -5,7 +5,6 @@ from math import inf
 import pytest
 
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
-from app.ledger.filters import FilterKind
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
@@ -35,11 +34,13 @@ def test_an_estimate_is_what_the_planner_answers(sketch: PlanDraft, event: Gauss
     setting = PlanAssumptions(sketch.relation, sketch.size)
     plan = (StepEvent(event, sketch.steps),)
     cost = plan_epsilon(plan, sketch.delta, setting)
-    goal = CalibrationGoal(sketch.epsilon, sketch.delta, FilterKind.ADAPTIVE, (), setting)
+    goal = CalibrationGoal(sketch.epsilon, sketch.delta, (), setting)
     assert found.event == event
     assert found.cost == cost
-    assert found.limit_needed == next(each.value for each in cost.accountants if each.name == "adaptive")
-    assert found.fits == (found.limit_needed <= sketch.epsilon)
+    assert found.required_epsilon == cost.required
+    assert found.required_without_plan == next(each.value for each in cost.accountants if each.name == "renyi_filter")
+    assert found.required_epsilon is not None
+    assert found.fits == (found.required_epsilon <= sketch.epsilon)
     assert found.noise == smallest_noise(event, sketch.steps, goal)
     assert found.most == most_steps(event, goal)
     (own,) = (curve for curve in found.curves if curve.noise == sketch.noise)
@@ -51,11 +52,16 @@ def test_what_fits_is_what_the_most_steps_say() -> None:
     assert most is not None
     for steps, fits in ((most.steps, True), (most.steps + 1, False)):
         assert estimate(PlanDraft(1.1, 0.01, steps, 3.0, 1e-5)).fits is fits
+    for steps, fits in ((most.steps_without_plan, True), (most.steps_without_plan + 1, False)):
+        needed = estimate(PlanDraft(1.1, 0.01, steps, 3.0, 1e-5)).required_without_plan
+        assert needed is not None
+        assert (needed <= 3.0) is fits
 
 
 def test_poisson_samples_have_no_bound_under_replace_one() -> None:
     found = estimate(PlanDraft(1.1, 0.01, 5000, 3.0, 1e-5, ONE))
-    assert (found.event, found.cost, found.limit_needed, found.fits, found.curves) == (None, None, None, False, ())
+    assert (found.event, found.cost, found.fits, found.curves) == (None, None, False, ())
+    assert (found.required_epsilon, found.required_without_plan) == (None, None)
     assert found.costs[ADD] == estimate(SKETCH).cost
     assert estimate(SKETCH).costs[ONE] is None
     assert estimate(FIXED).costs[ONE] is not None
@@ -74,7 +80,7 @@ def test_more_noise_costs_less_and_every_curve_grows() -> None:
 
 def test_the_ends_of_the_bounds_are_answered() -> None:
     loud = estimate(PlanDraft(1e-3, 1.0, 10**9, 1e-9, 1e-30))
-    assert (loud.limit_needed, loud.fits, loud.most and loud.most.steps) == (inf, False, 0)
+    assert (loud.required_epsilon, loud.fits, loud.most and loud.most.steps) == (inf, False, 0)
     quiet = estimate(PlanDraft(1e6, 1e-12, 1, 10_000.0, 0.49))
     assert quiet.fits
     assert {curve.noise for curve in quiet.curves} == {750_000.0, 1e6}

@@ -64,13 +64,13 @@ def _operation(path: str, summary: str, schema: type[BaseModel], *problems: str)
 
 @_operation("/accounting/epsilon", "Compute the epsilon of a plan", EpsilonEstimate, *COSTING_ERRORS)
 async def compute_epsilon(request: Request, body: ComputeEpsilon) -> Response:
-    """Compute the epsilon of the events together, fixed in advance; nothing is stored."""
+    """Compute the epsilon of the events together, and of the limit that admits them; nothing is stored."""
     return await _planned(request, body)
 
 
 @_operation("/accounting/delta", "Compute the delta of a plan", DeltaEstimate, *COSTING_ERRORS)
 async def compute_delta(request: Request, body: ComputeDelta) -> Response:
-    """Compute the smallest delta of the events together at this epsilon, fixed in advance."""
+    """Compute the smallest delta of the events together at this epsilon, and of the limit that admits them."""
     return await _planned(request, body)
 
 
@@ -84,13 +84,13 @@ async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTraje
     "/accounting/noise-multiplier", "Find the minimum noise multiplier", NoiseMultiplierEstimate, *COSTING_ERRORS
 )
 async def find_noise_multiplier(request: Request, body: FindNoiseMultiplier) -> Response:
-    """Find the minimum noise of `count` repetitions of an event beside the other planned events, rounded up."""
+    """Find the minimum noise with which a limit admits `count` planned repetitions of an event beside other events."""
     return await _planned(request, body)
 
 
 @_operation("/accounting/steps", "Find the maximum number of steps", MaxStepsEstimate, *COSTING_ERRORS)
 async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
-    """Find the maximum number of repetitions, and of whole epochs, that meets the target."""
+    """Find the maximum number of planned repetitions, and of whole epochs, that a limit admits."""
     return await _planned(request, body)
 
 
@@ -101,7 +101,7 @@ async def find_max_steps(request: Request, body: FindMaxSteps) -> Response:
     *COSTING_ERRORS,
 )
 async def find_sampling_probability(request: Request, body: FindSamplingProbability) -> Response:
-    """Find the maximum Poisson sampling of `count` repetitions of an event beside the other planned events."""
+    """Find the maximum Poisson sampling with which a limit admits `count` planned repetitions of an event."""
     return await _planned(request, body)
 
 

@@ -77,11 +77,11 @@ class ComputeEpsilonTrajectory(PlanBody):
 
 
 class CalibrationTarget(PlanAssumptionsBody):
-    """A repeated event and its target."""
+    """A repeated event and its target: the limit of an account that declares all of it as `planned`."""
 
     event: SentEvent
-    epsilon: float = Field(gt=0, le=10_000)
-    delta: Delta
+    epsilon: float = Field(gt=0, le=10_000, description="Of the limit.")
+    delta: Delta = Field(description="Of the limit.")
     other_events: EventCounts = Field(default=[], description="Other planned events; at most 1,000.")
 
     def asked(self) -> tuple[DpEvent, CalibrationGoal]:

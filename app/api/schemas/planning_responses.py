@@ -7,16 +7,18 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
-from app.service.planning.costs import ADAPTIVE, CLASSIC, PLD, RDP
+from app.service.planning.costs import CLASSIC, PLAN_FILTER, PLD, RDP, RENYI_FILTER
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
     "delta": 1e-5,
+    "required_epsilon": 3.53572,
     "optimal_order": 5.9665,
     "accountants": [
+        {"name": "plan_filter", "epsilon": 3.53572, "optimal_order": None, "note": PLAN_FILTER},
+        {"name": "renyi_filter", "epsilon": 3.85522, "optimal_order": None, "note": RENYI_FILTER},
         {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
-        {"name": "pld", "epsilon": 3.5284, "optimal_order": None, "note": PLD},
-        {"name": "adaptive", "epsilon": 3.85522, "optimal_order": None, "note": ADAPTIVE},
+        {"name": "pld", "epsilon": 3.5274, "optimal_order": None, "note": PLD},
         {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
     ],
     "warnings": [],
@@ -24,10 +26,13 @@ EPSILON_EXAMPLE: dict[str, Any] = {
 DELTA_EXAMPLE: dict[str, Any] = {
     "delta": 4.6147e-6,
     "epsilon": 4.0,
+    "required_delta": 9.30754e-7,
     "optimal_order": 6.1594,
     "accountants": [
+        {"name": "plan_filter", "delta": 9.30754e-7, "optimal_order": None, "note": PLAN_FILTER},
+        {"name": "renyi_filter", "delta": 4.80702e-6, "optimal_order": None, "note": RENYI_FILTER},
         {"name": "rdp", "delta": 4.6147e-6, "optimal_order": 6.1594, "note": RDP},
-        {"name": "pld", "delta": 8.991e-7, "optimal_order": None, "note": PLD},
+        {"name": "pld", "delta": 8.935e-7, "optimal_order": None, "note": PLD},
         {"name": "rdp_classic", "delta": 6.9402e-5, "optimal_order": 5.9665, "note": CLASSIC},
     ],
     "warnings": [],
@@ -39,45 +44,48 @@ TRAJECTORY_EXAMPLE: dict[str, Any] = {
     "warnings": [],
 }
 NOISE_MULTIPLIER_EXAMPLE: dict[str, Any] = {
-    "noise_multiplier": 2.27807,
+    "noise_multiplier": 2.13162,
+    "noise_multiplier_without_plan": 2.28222,
     "reachable": True,
     "event": {
         "type": "poisson_sampled",
         "sampling_probability": 0.01,
-        "event": {"type": "gaussian", "noise_multiplier": 2.27807},
+        "event": {"type": "gaussian", "noise_multiplier": 2.13162},
     },
-    "epsilon": 2.0,
+    "epsilon": 2.1714,
     "delta": 1e-5,
-    "optimal_order": 10.086,
+    "optimal_order": 9.4931,
     "warnings": [],
 }
 SAMPLING_PROBABILITY_EXAMPLE: dict[str, Any] = {
-    "sampling_probability": 0.00397641,
+    "sampling_probability": 0.00429952,
+    "sampling_probability_without_plan": 0.00396814,
     "reachable": True,
     "event": {
         "type": "poisson_sampled",
-        "sampling_probability": 0.00397641,
+        "sampling_probability": 0.00429952,
         "event": {"type": "gaussian", "noise_multiplier": 1.1},
     },
-    "epsilon": 2.0,
+    "epsilon": 2.18,
     "delta": 1e-5,
-    "optimal_order": 9.8294,
+    "optimal_order": 9.2451,
     "warnings": [],
 }
 MOST_STEPS_EXAMPLE: dict[str, Any] = {
-    "steps": 1404,
-    "epochs": 14,
-    "epsilon": 1.9994,
-    "epsilon_after_epochs": 1.9967,
+    "steps": 1716,
+    "steps_without_plan": 1397,
+    "epochs": 17,
+    "epsilon": 2.2052,
+    "epsilon_after_epochs": 2.1949,
     "delta": 1e-5,
-    "optimal_order": 9.0008,
+    "optimal_order": 8.6018,
     "warnings": [],
 }
 LAPLACE_EXAMPLE: dict[str, Any] = {
     "scale": 4.3429,
     "bound": 10.0,
     "probability": 0.9,
-    "noise_multiplier": 2.1715,
+    "noise_multiplier": 2.1716,
     "epsilon": 0.46052,
     "epsilon_basic": 46.052,
     "epsilon_rdp": 27.089,
@@ -93,8 +101,13 @@ _BEST_ORDER = (
 )
 _ALL_METHODS = "The plan by all applicable accounting methods, for comparison with other tools."
 
+_IN_PROCESS = "As an in-process Rényi accountant prints it, for events fixed in advance."
+_UNDECLARED = "Events that cannot be planned get a warning, and the number of an account without a plan."
+_WITHOUT_PLAN = "The same for an account that declares no plan, by Rényi orders alone."
+
 AccountantName = TypeAliasType(
-    "AccountantName", Literal["rdp", "pld", "adaptive", "rdp_classic", "zcdp", "analytic_gaussian"]
+    "AccountantName",
+    Literal["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic", "zcdp", "analytic_gaussian"],
 )
 
 
@@ -121,8 +134,13 @@ class EpsilonEstimate(Output):
 
     model_config = example(EPSILON_EXAMPLE)
 
-    epsilon: ExtendedNumber
+    epsilon: ExtendedNumber = Field(description=_IN_PROCESS)
     delta: float
+    required_epsilon: ExtendedNumber = Field(
+        validation_alias="required",
+        description="The smallest epsilon of a limit with this delta under which an account that declares the events "
+        "as `planned` admits all of them; six digits, rounded up. " + _UNDECLARED,
+    )
     optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
     accountants: list[AccountantEpsilon] = Field(description=_ALL_METHODS)
     warnings: list[str]
@@ -133,8 +151,14 @@ class DeltaEstimate(Output):
 
     model_config = example(DELTA_EXAMPLE)
 
-    delta: float = Field(description="1 without a bound at this epsilon.")
+    delta: float = Field(description=_IN_PROCESS + " 1 without a bound at this epsilon.")
     epsilon: float
+    required_delta: float | None = Field(
+        validation_alias="required",
+        description="The smallest delta of a limit with this epsilon under which an account that declares the events "
+        "as `planned` admits all of them; six digits, rounded up; 1 if none does. Null at epsilon 0: no limit has it. "
+        + _UNDECLARED,
+    )
     optimal_order: OptimalOrder = Field(description=_BEST_ORDER)
     accountants: list[AccountantDelta] = Field(description=_ALL_METHODS)
     warnings: list[str]
@@ -159,13 +183,16 @@ class EpsilonTrajectory(Output):
 
 
 class CalibrationEstimate(Output):
-    """The result of a calibration."""
+    """The result of a calibration: for an account whose `planned` events are the whole plan."""
 
     reachable: bool = Field(description="Whether any number suffices; if not, a warning explains why.")
     event: AnsweredEvent | None = Field(description="The event with this number, or null.")
-    epsilon: float | None = Field(description="Of the whole plan with this number, if it is fixed in advance.")
+    epsilon: float | None = Field(
+        description="Of the whole plan with this number, as an in-process Rényi accountant prints it. It may be above "
+        "the target, since a declared plan admits more."
+    )
     delta: float
-    optimal_order: OptimalOrder = Field(description="The Rényi order at which that bound is smallest.")
+    optimal_order: OptimalOrder = Field(description="The Rényi order at which that epsilon is smallest.")
     warnings: list[str]
 
 
@@ -176,7 +203,11 @@ class NoiseMultiplierEstimate(CalibrationEstimate):
 
     noise_multiplier: float | None = Field(
         validation_alias="value",
-        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices.",
+        description="Six digits, rounded up: the next smaller number does not fit. Null if none suffices. "
+        + _UNDECLARED,
+    )
+    noise_multiplier_without_plan: float | None = Field(
+        validation_alias="value_without_plan", description=_WITHOUT_PLAN
     )
 
 
@@ -187,7 +218,11 @@ class SamplingProbabilityEstimate(CalibrationEstimate):
 
     sampling_probability: float | None = Field(
         validation_alias="value",
-        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices.",
+        description="Six digits, rounded down: the next larger number does not fit. Null if none suffices. "
+        + _UNDECLARED,
+    )
+    sampling_probability_without_plan: float | None = Field(
+        validation_alias="value_without_plan", description=_WITHOUT_PLAN
     )
 
 
@@ -196,12 +231,16 @@ class MaxStepsEstimate(Output):
 
     model_config = example(MOST_STEPS_EXAMPLE)
 
-    steps: int = Field(description="Maximum number that meets the target.")
+    steps: int = Field(
+        description="Maximum number that an account admits whose `planned` events are these. " + _UNDECLARED
+    )
+    steps_without_plan: int = Field(description=_WITHOUT_PLAN)
     epochs: int | None = Field(description="Whole epochs in these steps; null without `steps_per_epoch`.")
     epsilon: float | None = Field(
-        description="Of these steps and the other planned events; null if the latter exceed the target."
+        description="Of these steps and the other planned events, as an in-process Rényi accountant prints it. It may "
+        "be above the target, since a declared plan admits more. Null if the other events exceed the target."
     )
-    epsilon_after_epochs: float | None = Field(description="Of the whole epochs and the other planned events.")
+    epsilon_after_epochs: float | None = Field(description="The same for the whole epochs.")
     delta: float
     optimal_order: OptimalOrder = Field(description="The Rényi order at which `epsilon` is smallest.")
     warnings: list[str]

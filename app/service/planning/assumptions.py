@@ -1,12 +1,13 @@
 """Assumptions shared by all planning requests, and warnings about results."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf
 
 from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import zero_curve
@@ -35,10 +36,12 @@ class PlanAssumptions:
 
     def curve(self, steps: Iterable[StepEvent]) -> RdpCurve:
         """Sum the curves of step events exactly, on the newest grid."""
-        total = zero_curve()
-        for event, count in counts_of(steps).items():
-            total = total + event_curve(event, self.relation, GRID_VERSION).times(count)
-        return total
+        steps = tuple(steps)
+        return total_of(steps, self.curves(steps))
+
+    def curves(self, steps: Iterable[StepEvent]) -> dict[DpEvent, RdpCurve]:
+        """Compute the curves of different events, on the newest grid."""
+        return {event: event_curve(event, self.relation, GRID_VERSION) for event in counts_of(steps)}
 
     def epsilon(self, steps: Sequence[StepEvent], total: RdpCurve, delta: float) -> tuple[EpsilonAtOrder, list[str]]:
         """Convert the curve of a plan to epsilon at a delta, with warnings about both."""
@@ -66,6 +69,14 @@ class PlanAssumptions:
         return found
 
 
+def total_of(steps: Iterable[StepEvent], curves: Mapping[DpEvent, RdpCurve]) -> RdpCurve:
+    """Sum curves of step events exactly."""
+    total = zero_curve()
+    for event, count in counts_of(steps).items():
+        total = total + curves[event].times(count)
+    return total
+
+
 _DRAWN = {Batches.FIXED: "of a fixed size", Batches.SHUFFLED: "taken in turn from shuffled data"}
 
 
@@ -76,6 +87,14 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
             return [f"The events' own deltas, {total.delta_value():.4g} together, leave nothing of delta {delta:g}."]
         return ["Every order is exhausted: this plan gives no protection."]
     return about_order(found.order, found.epsilon > 0) + about_size(found.epsilon)
+
+
+def about_unplanned(error: UnsupportedEventError | PlanTooExpensiveError) -> str:
+    """Warn about events that a plan cannot hold, or whose plan would take too much work."""
+    reason = str(error)
+    if isinstance(error, PlanTooExpensiveError):
+        reason = "To compute what a declared plan admits takes more work than a request may take."
+    return f"{reason} This result is that of an account without a plan."
 
 
 def about_size(epsilon: float) -> list[str]:

@@ -26,21 +26,30 @@ from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.accounts import zero_curve
 from app.ledger.step_events import StepEvent, counts_of
-from app.service.planning.assumptions import PlanAssumptions, about_order, about_size
-from app.service.planning.calibration import smallest_adaptive_limit
+from app.service.planning.assumptions import PlanAssumptions, about_order, about_size, about_unplanned, total_of
+from app.service.planning.declared_plans import DeclaredPlan
+from app.service.planning.renyi_limits import first_curve, required_delta, required_epsilon
 
 POINT: Final = 120
 """Maximum time of a trajectory's point, in microseconds."""
 
+PLAN_FILTER = (
+    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with 0.96 of "
+    "delta, valid if noise, order and stopping are chosen while looking at earlier outputs."
+)
+RENYI_FILTER = (
+    "The smallest limit of an account that declares no plan: up to nine Rényi orders, chosen by the first event, share "
+    "delta."
+)
 RDP = (
-    "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what a declared filter counts."
+    "The best of all orders by the improved conversion (Canonne, Kamath, Steinke 2020): what in-process accountants "
+    "print, for plans fixed in advance."
 )
 PLD = (
     "Privacy loss distributions, rounded up (Doroshenko et al. 2022): usually the smallest, for plans fixed in advance."
 )
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
-ADAPTIVE = "The smallest limit of an account with an adaptive filter that admits all of this as planned."
 GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bound is smaller."
 
 
@@ -56,10 +65,21 @@ class AccountantReading:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Cost of a plan, in nats, by the ledger and by all applicable methods; epsilon is infinite without a bound."""
+    """Cost of a plan, in nats, by all applicable methods; epsilon is infinite without a bound.
+
+    Args:
+        epsilon: as in-process accountants print it, by Rényi curves, for a plan fixed in advance.
+        delta: of this epsilon.
+        required: the smallest epsilon at this delta, or delta at this epsilon, of a limit under which an account admits
+            all of it: declared as planned, or else without a plan. None for the delta at epsilon 0, which no limit has.
+        optimal_order: at which `epsilon` is smallest.
+        warnings: about the plan and the result.
+        accountants: epsilons at this delta, or deltas at this epsilon.
+    """
 
     epsilon: float
     delta: float
+    required: float | None
     optimal_order: float | None
     warnings: tuple[str, ...]
     accountants: tuple[AccountantReading, ...] = ()
@@ -117,28 +137,36 @@ class LaplaceNoise:
 
 def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions) -> PlanCost:
     """Compute the epsilon of a plan at delta in [1e-30, 0.5), by every method."""
-    total = setting.curve(steps)
+    curves = setting.curves(steps)
+    total = total_of(steps, curves)
     found, warnings = setting.epsilon(steps, total, delta)
     classic = epsilon_of_curve(orders(GRID_VERSION), total, delta, "classic")
     order = None if found.epsilon == inf else found.order
     left = remaining_delta(delta, total.delta)
+    by_orders = required_epsilon(total, first_curve(steps, curves), delta, found.epsilon)
+    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_epsilon(delta, found.epsilon))
     accountants = (
+        *declared,
+        AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER),
         AccountantReading("rdp", found.epsilon, order, RDP),
         *_by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf),
-        AccountantReading("adaptive", smallest_adaptive_limit(total, delta, found.epsilon), None, ADAPTIVE),
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
     )
-    return PlanCost(found.epsilon, delta, order, tuple(warnings), accountants)
+    required = min([by_orders, *(each.value for each in declared)])
+    return PlanCost(found.epsilon, delta, required, order, (*warnings, *unplanned), accountants)
 
 
 def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssumptions) -> PlanCost:
     """Compute the smallest proven delta of a plan at epsilon in [0, 10000], by every method."""
-    total = setting.curve(steps)
+    curves = setting.curves(steps)
+    total = total_of(steps, curves)
     found = delta_of_curve(orders(GRID_VERSION), total, epsilon)
     classic = delta_of_curve(orders(GRID_VERSION), total, epsilon, "classic")
     order = found.order if found.delta < 1 else None
+    limits, unplanned = _delta_limits(steps, setting, curves, epsilon, found.delta)
     accountants = (
+        *limits,
         AccountantReading("rdp", found.delta, order, RDP),
         *_by_loss_distributions(
             steps, lambda events: min(1.0, pld_delta(events, setting.relation, epsilon) + total.delta_value())
@@ -151,7 +179,8 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
         warnings.append(f"Nothing is proven at epsilon {epsilon:g}: a delta of 1 gives no protection.")
     else:
         warnings += about_order(found.order, something_lost=found.delta > 0)
-    return PlanCost(epsilon, found.delta, order, tuple(warnings), accountants)
+    required = min((each.value for each in limits), default=None)
+    return PlanCost(epsilon, found.delta, required, order, (*warnings, *unplanned), accountants)
 
 
 def plan_trajectory(
@@ -199,6 +228,35 @@ def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> Lap
         optimal_order=order,
         warnings=tuple(about_size(min(basic, inf if by_rdp is None else by_rdp))),
     )
+
+
+def _declared(
+    steps: tuple[StepEvent, ...],
+    setting: PlanAssumptions,
+    curves: Mapping[DpEvent, RdpCurve],
+    required: Callable[[DeclaredPlan], float],
+) -> tuple[list[AccountantReading], list[str]]:
+    """Find the limit of an account that declares the plan; none, with a warning, where it cannot be declared."""
+    try:
+        plan = DeclaredPlan.of(steps, setting.relation, curves)
+        return [AccountantReading("plan_filter", required(plan), None, PLAN_FILTER)], []
+    except (UnsupportedEventError, PlanTooExpensiveError) as error:
+        return [], [about_unplanned(error)]
+
+
+def _delta_limits(
+    steps: tuple[StepEvent, ...],
+    setting: PlanAssumptions,
+    curves: Mapping[DpEvent, RdpCurve],
+    epsilon: float,
+    fixed: float,
+) -> tuple[list[AccountantReading], list[str]]:
+    """Find the smallest deltas of limits with this epsilon; none at epsilon 0, which no limit has."""
+    if not epsilon:
+        return [], []
+    by_orders = required_delta(total_of(steps, curves), first_curve(steps, curves), epsilon, fixed)
+    declared, unplanned = _declared(steps, setting, curves, lambda plan: plan.required_delta(epsilon, fixed))
+    return [*declared, AccountantReading("renyi_filter", by_orders, None, RENYI_FILTER)], unplanned
 
 
 def _by_loss_distributions(

@@ -15,6 +15,7 @@ from app.accounting.events import (
     PoissonSampled,
     SampledWithoutReplacement,
 )
+from app.accounting.work import bounded
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
@@ -75,9 +76,9 @@ class Estimate:
     Args:
         event: of one step; None if it has no bound, and the following fields are empty.
         costs: by relation; None without a bound.
-        noise: minimum noise with which an adaptive account admits all steps.
+        noise: minimum noise with which an account admits all steps.
         most: maximum number of steps with the draft's noise.
-        curves: epsilon by step for several noise multipliers, fixed in advance.
+        curves: epsilon by step for several noise multipliers, as in-process accountants print it.
     """
 
     sketch: PlanDraft
@@ -93,28 +94,38 @@ class Estimate:
         return self.costs[self.sketch.relation]
 
     @property
-    def limit_needed(self) -> float | None:
-        """Minimum limit of an adaptive account for the whole plan; None without a bound."""
+    def required_epsilon(self) -> float | None:
+        """Minimum limit of an account that declares the plan; None without a bound."""
+        return None if self.cost is None else self.cost.required
+
+    @property
+    def required_without_plan(self) -> float | None:
+        """Minimum limit of an account that declares no plan; None without a bound."""
         if self.cost is None:
             return None
-        return next(each.value for each in self.cost.accountants if each.name == "adaptive")
+        return next(each.value for each in self.cost.accountants if each.name == "renyi_filter")
 
     @property
     def fits(self) -> bool:
-        """Whether an empty adaptive account with the draft's limit admits the whole plan."""
-        return self.limit_needed is not None and self.limit_needed <= self.sketch.epsilon
+        """Whether an empty account with the draft's limit admits the whole plan, which it declares."""
+        return self.required_epsilon is not None and self.required_epsilon <= self.sketch.epsilon
 
 
 @lru_cache(maxsize=REMEMBERED)
 def estimate(sketch: PlanDraft) -> Estimate:
     """Estimate a draft; the cached result depends on nothing else."""
     event = sketch.event()
-    costs = {relation: _cost(replace(sketch, relation=relation)) for relation in NeighboringRelation}
+    with bounded():  # each part takes what a request to the API may take
+        costs = _costs(sketch)
     if event is None:
         return Estimate(sketch, None, costs)
     goal = CalibrationGoal(sketch.epsilon, sketch.delta, (), sketch.setting)
-    noise = smallest_noise(event, sketch.steps, goal)
-    return Estimate(sketch, event, costs, noise, most_steps(event, goal), tuple(_curves(sketch)))
+    with bounded():
+        noise = smallest_noise(event, sketch.steps, goal)
+    with bounded():
+        most = most_steps(event, goal)
+    with bounded():
+        return Estimate(sketch, event, costs, noise, most, tuple(_curves(sketch)))
 
 
 def _curves(sketch: PlanDraft) -> list[Curve]:
@@ -132,6 +143,16 @@ def _curves(sketch: PlanDraft) -> list[Curve]:
         way = plan_trajectory((StepEvent(event, sketch.steps),), sketch.delta, POINTS, sketch.setting)
         found.append(Curve(noise, tuple(point for point in way.points if isfinite(point.epsilon))))
     return found
+
+
+def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost | None]:
+    """Compute the costs by relation; without the record, or with an empty one for it, these steps lose the same."""
+    found = {
+        relation: _cost(replace(sketch, relation=relation))
+        for relation in NeighboringRelation
+        if relation is not NeighboringRelation.REPLACE_SPECIAL
+    }
+    return found | {NeighboringRelation.REPLACE_SPECIAL: found[NeighboringRelation.ADD_OR_REMOVE_ONE]}
 
 
 def _cost(sketch: PlanDraft) -> PlanCost | None:

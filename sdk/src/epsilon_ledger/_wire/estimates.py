@@ -7,20 +7,30 @@ from epsilon_ledger._wire.events import Event
 
 @dataclass(frozen=True, slots=True)
 class EpsilonEstimate:
-    """Epsilon of events together; `math.inf` without a finite bound."""
+    """Epsilon of events together; `math.inf` without a finite bound.
+
+    `epsilon` is as in-process accountants print it. `required_epsilon` is the smallest epsilon of a limit under which
+    an account admits all of them, if it declares them as `planned`.
+    """
 
     epsilon: float
     delta: float
+    required_epsilon: float
     optimal_order: float | None
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaEstimate:
-    """Delta of a plan at an epsilon; 1 without a bound."""
+    """Delta of a plan at an epsilon; 1 without a bound.
+
+    `delta` is that of in-process accountants. `required_delta` is the smallest delta of a limit under which an account
+    admits all of the plan, if it declares it as `planned`; None at epsilon 0.
+    """
 
     delta: float
     epsilon: float
+    required_delta: float | None
     optimal_order: float | None
     warnings: tuple[str, ...]
 
@@ -55,23 +65,38 @@ class _CalibrationEstimate:
 
 @dataclass(frozen=True, slots=True)
 class NoiseMultiplierEstimate(_CalibrationEstimate):
-    """Minimum noise multiplier with which a plan fits, and its event; None if none suffices."""
+    """Minimum noise multiplier with which a plan fits, and its event; None if none suffices.
+
+    The plan is declared as `planned`, or else `noise_multiplier_without_plan` is needed. `epsilon` is that of
+    in-process accountants, and may be above the limit.
+    """
 
     noise_multiplier: float | None
+    noise_multiplier_without_plan: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingProbabilityEstimate(_CalibrationEstimate):
-    """Maximum sampling probability with which a plan fits, and its event; None if none suffices."""
+    """Maximum sampling probability with which a plan fits, and its event; None if none suffices.
+
+    The plan is declared as `planned`, or else `sampling_probability_without_plan` is needed. `epsilon` is that of
+    in-process accountants, and may be above the limit.
+    """
 
     sampling_probability: float | None
+    sampling_probability_without_plan: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class MaxStepsEstimate:
-    """Maximum steps and whole epochs within an epsilon; `epsilon` is that of the steps."""
+    """Maximum steps and whole epochs that an account admits if it declares them as `planned`.
+
+    An account without a plan admits `steps_without_plan`. `epsilon` is that of in-process accountants for `steps`, and
+    may be above the limit.
+    """
 
     steps: int
+    steps_without_plan: int
     epochs: int | None
     epsilon: float | None
     epsilon_after_epochs: float | None

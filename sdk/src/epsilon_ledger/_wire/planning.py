@@ -13,7 +13,7 @@ from epsilon_ledger._wire.estimates import (
     SamplingProbabilityEstimate,
 )
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import NeighboringRelation, PrivacyFilter
+from epsilon_ledger._wire.models import NeighboringRelation
 from epsilon_ledger._wire.requests import Call, post
 
 Batches: TypeAlias = Literal["poisson", "fixed", "shuffled"]
@@ -37,7 +37,8 @@ def compute_epsilon(
         batches: how they are drawn; others than Poisson samples get a warning.
 
     Returns:
-        The epsilon, `math.inf` without a finite bound, and the ledger's warnings.
+        The epsilon of in-process accountants and that of the limit to ask for, `math.inf` without a finite bound, and
+        the ledger's warnings.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.
@@ -64,7 +65,7 @@ def compute_delta(
         batches: as for `epsilon`.
 
     Returns:
-        The delta; 1 without a bound.
+        The delta of in-process accountants and that of the limit to ask for; 1 without a bound.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.
@@ -112,35 +113,31 @@ def find_noise_multiplier(  # noqa: PLR0913 - the members of the request, by nam
     epsilon: float,
     delta: float,
     other_events: Sequence[EventCount] | None = None,
-    privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[NoiseMultiplierEstimate]:
-    """Find the minimum noise with which steps fit into an epsilon.
+    """Find the minimum noise with which an account admits steps that it declares as `planned`.
 
     Args:
         event: of one step; its noise multiplier is ignored.
         count: number of steps, in 1 ... 1e9.
-        epsilon: maximum, in (0, 1e4].
-        delta: of this epsilon, in [1e-30, 0.5).
-        other_events: other planned events.
-        privacy_filter: declared by default, which assumes a plan fixed in advance.
+        epsilon: of the account's limit, in (0, 1e4].
+        delta: of the limit, in [1e-30, 0.5).
+        other_events: other planned events, which come first.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
 
     Returns:
-        The noise multiplier, six digits, rounded up.
+        The noise multiplier, six digits, rounded up, and the one for an account that declares no plan.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
     """
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     assumptions = _assumptions(neighboring_relation, population_size, batches)
-    return Call(
-        post("v1/accounting/noise-multiplier", body | {"filter": privacy_filter} | assumptions), NoiseMultiplierEstimate
-    )
+    return Call(post("v1/accounting/noise-multiplier", body | assumptions), NoiseMultiplierEstimate)
 
 
 def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by name
@@ -150,12 +147,11 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
     epsilon: float,
     delta: float,
     other_events: Sequence[EventCount] | None = None,
-    privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[SamplingProbabilityEstimate]:
-    """Find the maximum sampling probability with which steps fit into an epsilon.
+    """Find the maximum sampling probability with which an account admits steps that it declares as `planned`.
 
     Args:
         event: of one step; its sampling probability is ignored.
@@ -163,13 +159,12 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
         epsilon: as for `noise_multiplier`.
         delta: as for `noise_multiplier`.
         other_events: as for `noise_multiplier`.
-        privacy_filter: as for `noise_multiplier`.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
 
     Returns:
-        The sampling probability, six digits, rounded down.
+        The sampling probability, six digits, rounded down, and the one for an account that declares no plan.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
@@ -177,7 +172,7 @@ def find_sampling_probability(  # noqa: PLR0913 - the members of the request, by
     body = {"event": event, "count": count, "epsilon": epsilon, "delta": delta, "other_events": other_events}
     assumptions = _assumptions(neighboring_relation, population_size, batches)
     return Call(
-        post("v1/accounting/sampling-probability", body | {"filter": privacy_filter} | assumptions),
+        post("v1/accounting/sampling-probability", body | assumptions),
         SamplingProbabilityEstimate,
     )
 
@@ -189,12 +184,11 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
     delta: float,
     steps_per_epoch: int | None = None,
     other_events: Sequence[EventCount] | None = None,
-    privacy_filter: PrivacyFilter | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[MaxStepsEstimate]:
-    """Find the maximum number of steps and whole epochs that fit into an epsilon.
+    """Find the maximum number of steps and whole epochs that an account admits if it declares them as `planned`.
 
     Args:
         event: of one step.
@@ -202,13 +196,12 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
         delta: as for `noise_multiplier`.
         steps_per_epoch: steps of an epoch, to get epochs.
         other_events: as for `noise_multiplier`.
-        privacy_filter: as for `noise_multiplier`.
         neighboring_relation: as for `epsilon`.
         population_size: as for `epsilon`.
         batches: as for `epsilon`.
 
     Returns:
-        The maximum; one more step exceeds the epsilon.
+        The maximum, and the one for an account that declares no plan; one more step exceeds the limit.
 
     Raises:
         LedgerError: the event is not supported, or no response arrived.
@@ -221,7 +214,7 @@ def find_max_steps(  # noqa: PLR0913 - the members of the request, by name
         "other_events": other_events,
     }
     assumptions = _assumptions(neighboring_relation, population_size, batches)
-    return Call(post("v1/accounting/steps", body | {"filter": privacy_filter} | assumptions), MaxStepsEstimate)
+    return Call(post("v1/accounting/steps", body | assumptions), MaxStepsEstimate)
 
 
 def compute_laplace_cost(

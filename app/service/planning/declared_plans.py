@@ -1,0 +1,209 @@
+"""Plans that an account declares as `planned`: which limits admit all of one (ADR 0038)."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, inf, log
+from typing import Final, Self
+
+from app.accounting.calibration.monotone_search import decimal, index_at_or_below, root, smallest_fitting
+from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BOUNDS
+from app.accounting.curves import GRID_VERSION, RdpCurve
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pld.accountant import TRIAL, Work
+from app.accounting.pld.events import merged
+from app.accounting.pld.pairs import Pair
+from app.accounting.pld.plans import approximate_plan_log_delta, plan_log_delta
+from app.accounting.pld.prefixes import SPARE, pure_delta
+from app.accounting.rdp import event_curve
+from app.accounting.work import spend
+from app.ledger.filters import Limit, PlanBound, spread_delta
+from app.ledger.plan_filter import Workload
+from app.ledger.step_events import StepEvent, counts_of
+from app.ledger.tuning import DECLARED_SHARE, planned_weights
+from app.service.planning.assumptions import total_of
+
+EPSILONS: Final = (1e-9, 10_000.0)
+"""Search range of the epsilon of a limit."""
+
+DELTAS: Final = (1e-30, 0.499999)
+"""Search range of the delta of a limit."""
+
+GUESSED: Final = Work(500, 100)
+"""Work of an estimate of a delta without a lattice."""
+
+WORK_OF_ITEM: Final = 20
+WORK_OF_DOMINATION: Final = 4
+"""Work of taking an item of a plan apart, and of comparing two mechanisms."""
+
+ROUGHLY, CLOSELY = 1e-4, 1e-7
+"""Relative tolerances of estimates without a lattice and with one; an answer's last digit is 1e-6 to 1e-5."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeclaredPlan:
+    """A plan as the `planned` events of an account.
+
+    Args:
+        total: curve of all of it.
+    """
+
+    items: tuple[StepEvent, ...]
+    relation: NeighboringRelation
+    total: RdpCurve
+    workload: Workload
+
+    @classmethod
+    def of(cls, items: tuple[StepEvent, ...], relation: NeighboringRelation, known: Mapping[DpEvent, RdpCurve]) -> Self:
+        """Declare events.
+
+        Args:
+            items: the events.
+            relation: of the account.
+            known: curves of some events; others are computed.
+
+        Raises:
+            UnsupportedEventError: a plan cannot hold one of them.
+        """
+        curves = {
+            event: known[event] if event in known else event_curve(event, relation, GRID_VERSION)
+            for event in counts_of(items)
+        }
+        if all(curve.is_exhausted for curve in curves.values()):
+            raise UnsupportedEventError("A plan cannot hold only events that lose everything at every order.")
+        spend(WORK_OF_ITEM * len(items))
+        workload = Workload.of(items, relation)
+        spend(WORK_OF_DOMINATION * workload.chains.size**2)
+        return cls(items, relation, total_of(items, curves), workload)
+
+    def fits(self, limit: Limit) -> bool:
+        """Check whether the plan of an account with this limit holds all of it."""
+        if self.total.is_zero:
+            return True
+        delta, room = self._parts_of_delta(limit)
+        if self.total.delta > room:
+            return False
+        spend(self.work(TRIAL))
+        return self.workload.delta(self.workload.steps, limit.epsilon, delta) <= delta
+
+    def share_of_delta(self, limit: Limit) -> float:
+        """Compute the part of a limit's delta for a plan whose mechanisms have no deltas of their own."""
+        return DECLARED_SHARE * spread_delta(limit, self.total, GRID_VERSION)
+
+    def _parts_of_delta(self, limit: Limit) -> tuple[float, int]:
+        """Compute the most that the delta of the mechanisms may be, and their own deltas in units of 2^-62."""
+        if not self.total.delta:
+            return self.share_of_delta(limit) * exp(-SPARE), 0
+        # Neither the parts of delta nor the reserve depend on the plan's epsilons, which are not known yet.
+        known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps, (limit.epsilon,))
+        weights = planned_weights(limit, self.items, self.relation, GRID_VERSION, DECLARED_SHARE, known)
+        assert weights.plan is not None, "it was given"
+        return weights.plan.delta * exp(-SPARE), weights.set_aside()
+
+    def required_epsilon(self, delta: float, near: float) -> float:
+        """Find the smallest epsilon of a limit that admits all of the plan, starting near an estimate.
+
+        Returns:
+            Six significant digits, rounded up; infinite if no limit with this delta suffices.
+        """
+        return self._smallest(lambda epsilon: Limit(epsilon, delta), near, EPSILONS)
+
+    def required_delta(self, epsilon: float, near: float) -> float:
+        """Find the smallest delta of a limit that admits all of the plan, as `required_epsilon`; 1 if none does."""
+        return min(self._smallest(lambda delta: Limit(epsilon, delta), near, DELTAS), 1.0)
+
+    def _smallest(self, limit_at: Callable[[float], Limit], near: float, bounds: tuple[float, float]) -> float:
+        """Find the smallest parameter of a limit that admits all of the plan; infinite if none does."""
+        if self.total.is_zero:
+            return 0.0
+        low, high = bounds
+        if not self.fits(limit_at(high)):
+            return inf
+        excess = Excess(lambda at: (self, limit_at(min(max(exp(at), low), high))))
+        found = excess.root(log(min(max(near, low), high)), (log(low), log(high)))
+        return smallest_limit(lambda value: self.fits(limit_at(value)), exp(found), bounds)
+
+    def excess(self, limit: Limit, *, removal: bool, roughly: bool) -> float:
+        """Estimate how far the plan is from what a limit admits; positive beyond it.
+
+        Args:
+            limit: of the account.
+            removal: the direction of neighbours.
+            roughly: whether to guess, without a lattice.
+
+        Returns:
+            The logarithm of the quotient of the logarithms of the deltas, which falls about as the square of the noise.
+        """
+        delta, room = self._parts_of_delta(limit)
+        by_own_delta = log(self.total.delta / max(room, 1)) if self.total.delta else -MAX_LOG_EXCESS
+        if by_own_delta > 0:
+            return by_own_delta
+        found = self._log_delta(limit.epsilon, delta, removal=removal, roughly=roughly)
+        if not -inf < found < 0:
+            return by_own_delta if found < 0 else MAX_LOG_EXCESS
+        return min(max(log(log(delta) / found), by_own_delta), MAX_LOG_EXCESS)
+
+    def _log_delta(self, epsilon: float, near: float, *, removal: bool, roughly: bool) -> float:
+        """Compute the logarithm of a delta of the plan in one direction, precise near a delta."""
+        pure = pure_delta(sum(part.count * part.worst_loss for _, part in self.workload.parts), epsilon)
+        pairs = self._pairs[0 if removal else 1]
+        if not pure or not pairs:
+            return -inf
+        work = GUESSED if roughly else TRIAL
+        spend(work.plan + work.pair * len(pairs))
+        return min(log(pure), (approximate_plan_log_delta if roughly else plan_log_delta)(pairs, epsilon, near))
+
+    @cached_property
+    def _pairs(self) -> tuple[dict[Pair, int], dict[Pair, int]]:
+        """Pairs of the plan, if a record is removed and if it is added."""
+        both = Counter[Pair](), Counter[Pair]()
+        for _, part in self.workload.parts:
+            for total, pairs in zip(both, (part.directions.removal, part.directions.addition), strict=True):
+                total.update({pair: count * part.count for pair, count in pairs.items()})
+        removal, addition = (dict(merged(pairs)) for pairs in both)
+        return removal, addition
+
+    def work(self, each: Work) -> int:
+        """Estimate the work of a number in both directions."""
+        return sum(each.plan + each.pair * len(pairs) for pairs in self._pairs)
+
+
+@dataclass
+class Excess:
+    """The excess of what a parameter makes of a plan or a limit, in the direction that is the worse one.
+
+    Args:
+        made: the plan and the limit of the logarithm of the parameter.
+    """
+
+    made: Callable[[float], tuple[DeclaredPlan, Limit]]
+    _removal: bool = True
+
+    def root(self, start: float, bounds: tuple[float, float]) -> float:
+        """Estimate from where on the limit admits the plan, first without a lattice."""
+        near = root(lambda at: self._at(at, roughly=True), start, bounds, ROUGHLY)
+        removal, addition = (self._of(near, removal=removal, roughly=True) for removal in (True, False))
+        self._removal = removal >= addition
+        return root(lambda at: self._at(at, roughly=False), near, bounds, CLOSELY)
+
+    def _at(self, at: float, *, roughly: bool) -> float:
+        return self._of(at, removal=self._removal, roughly=roughly)
+
+    def _of(self, at: float, *, removal: bool, roughly: bool) -> float:
+        """Compute the excess; a plan that cannot be is far from what a limit admits."""
+        try:
+            plan, limit = self.made(at)
+            return plan.excess(limit, removal=removal, roughly=roughly)
+        except OUT_OF_BOUNDS:
+            return MAX_LOG_EXCESS
+
+
+def smallest_limit(fits: Callable[[float], bool], near: float, bounds: tuple[float, float]) -> float:
+    """Find the smallest number of six digits that fits, starting near an estimate; infinite if none does."""
+    low, high = bounds
+    first, last = (index_at_or_below(bound, DIGITS) for bound in bounds)
+    start = index_at_or_below(min(max(near, low), high), DIGITS)
+    found = smallest_fitting(lambda index: fits(decimal(index, DIGITS)), start, first, last)
+    return inf if found is None else decimal(found, DIGITS)
