@@ -124,19 +124,23 @@ class Account:
         """Price a step event now, under this account's relation and grid."""
         return PricedStep(step, event_curve(step.event, self.relation, self.grid_version))
 
-    def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
+    def prepared_for(self, steps: Sequence[PricedStep], *, held: bool = False) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
         They fit the first step with a nonzero cost: without weights nothing is charged. A plan that does not cover
-        these steps ends before anything was released, so that the orders get its share of delta.
+        these steps ends before anything was released, so that the orders get its share of delta; not if the steps are
+        only `held`, since they may never be released.
         """
-        if self.limit is None or (self.weights is not None and not self._leaves_plan(steps)):
+        if self.limit is None or (self.weights is not None and (held or not self._leaves_plan(steps))):
             return self
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
             return self
-        spent = self.spent.using({owner: each for owner, each in self.spent.used.items() if owner != self.id})
-        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent)
+        spent, held = (
+            curve.using({owner: each for owner, each in curve.used.items() if owner != self.id})
+            for curve in (self.spent, self.held)
+        )
+        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent, held=held)
 
     def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
         """Check whether first steps are of another kind than those planned."""
@@ -178,12 +182,13 @@ class Account:
         if plan is None:
             return -1
         nothing = (0,) * len(plan.capacity)
-        cost = nothing if curve is None else curve.used.get(owner, nothing)
+        uncovered = (1, *nothing[1:])  # a cost whose usage is not known
+        cost = nothing if curve is None else curve.used.get(owner, uncovered)
         lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
         most = inf
         for slope, base in lines.items():
-            charges = [base.used.get(owner, nothing), *(each.times(slope).used.get(owner, nothing) for each in pending)]
-            used = tuple(map(sum, zip(*charges, strict=True)))
+            charges = [each.times(slope).used.get(owner, uncovered) for each in pending if slope]
+            used = tuple(map(sum, zip(base.used.get(owner, uncovered), *charges, strict=True)))
             fitting = plan.repetitions(used, tuple(slope * each for each in cost))
             if fitting < 0:
                 return -1

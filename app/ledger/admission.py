@@ -16,6 +16,7 @@ from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
 from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
 from app.ledger.filters import Limit
 from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
 
 
@@ -79,6 +80,7 @@ class Refusal:
         limit: the threshold at `order`.
         delta_requested: growth of the mechanisms' own deltas.
         delta_left: of the binding account for own deltas.
+        plan: of the binding account, which covers all that was charged to it, but not this.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
         noise_multiplier_that_fits: noise with which the whole request would be admitted, or None as for
             `noise_that_fits`.
@@ -96,6 +98,7 @@ class Refusal:
     limit: float
     delta_requested: float
     delta_left: float
+    plan: PlanStatus | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
     limit_change: LimitChange | None = None
@@ -112,16 +115,14 @@ def admit(
     `path` has the current accounts that it would touch, ancestors first, the run's own last.
     """
     charged = record(path, steps)
-    if charged.overdrawn:
-        noise = (search or noise_that_fits)(path, steps)
-        accounts, steps = _prepared(path, steps)
-        return _refusal(path, accounts, steps, total_cost(steps), noise)
-    return charged
+    return _refused(path, *_prepared(path, steps), search) if charged.overdrawn else charged
 
 
-def _prepared(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], Sequence[PricedStep]]:
+def _prepared(
+    path: Sequence[Account], steps: Sequence[PricedStep], *, held: bool = False
+) -> tuple[list[Account], Sequence[PricedStep]]:
     """Prepare the accounts of a path for steps, and the steps' costs for these accounts."""
-    accounts = [account.prepared_for(steps) for account in path]
+    accounts = [account.prepared_for(steps, held=held) for account in path]
     return accounts, with_usage(accounts, steps)
 
 
@@ -138,11 +139,10 @@ def hold(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> tuple[Account, ...] | Refusal:
     """Hold a plan's cost on every account, or refuse it as `admit` would."""
-    outcome = admit(path, steps, search)
-    if isinstance(outcome, Refusal):
-        return outcome
-    accounts, steps = _prepared(path, steps)
+    accounts, steps = _prepared(path, steps, held=True)
     cost = total_cost(steps)
+    if not all(account.fits(cost) for account in accounts):
+        return _refused(path, accounts, steps, search)
     return tuple(account.with_hold(cost) for account in accounts)
 
 
@@ -235,13 +235,12 @@ def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> fl
     return float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
 
 
-def _refusal(
-    path: Sequence[Account],
-    accounts: Sequence[Account],
-    steps: Sequence[PricedStep],
-    new: RdpCurve,
-    noise: float | None,
+def _refused(
+    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None
 ) -> Refusal:
+    """Explain a refusal; `accounts` are those of the path, prepared for the steps."""
+    noise = (search or noise_that_fits)(path, steps)
+    new = total_cost(steps)
     fitting, binding = _longest_prefix(accounts, steps)
     gate = binding.bounds()
     growth = binding.grown_by(new)
@@ -264,6 +263,7 @@ def _refusal(
         limit=float(gate.bounds[closest]) * UNIT,
         delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
+        plan=binding.plan_status if binding.is_planned() else None,
         max_count_that_fits=fitting,
         noise_multiplier_that_fits=noise,
     )

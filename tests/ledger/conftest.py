@@ -11,8 +11,10 @@ from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.composition import counting_plans
+from app.ledger.filters import FilterWeights, Limit
 from app.ledger.step_events import StepEvent
+from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
 AccountMaker = Callable[..., Account]
 
@@ -27,12 +29,19 @@ def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Acco
     return admission.repetitions_left(path, path[0].price(StepEvent(event, 1)))
 
 
-def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, own_delta: int = 0) -> NDArray[np.int64]:
+def thresholds(limit: Limit, weights: FilterWeights | None) -> NDArray[np.int64]:
     """What may be spent at each order of the grid, -1 where an order counts not."""
-    gate = replace(make_account(limit.epsilon, limit.delta, kind), weights=weights).bounds(own_delta)
+    gate = replace(make_account(limit.epsilon, limit.delta), weights=weights).bounds()
     found = np.full(orders(GRID_VERSION).shape, -1, dtype=np.int64)
     found[gate.places] = gate.bounds
     return found
+
+
+def planning(account: Account, *items: StepEvent, share: float = DECLARED_SHARE) -> Account:
+    """Give an account a plan, as it is created with."""
+    assert account.limit is not None, "a plan is of a limit"
+    weights = planned_weights(account.limit, items, account.relation, account.grid_version, share)
+    return counting_plans(replace(account, planned=items, weights=weights), [])
 
 
 def chained(*accounts: Account) -> tuple[Account, ...]:
@@ -47,7 +56,6 @@ def chained(*accounts: Account) -> tuple[Account, ...]:
 def make_account(
     epsilon: float = 1.0,
     delta: float = 1e-5,
-    kind: FilterKind = FilterKind.ADAPTIVE,
     *,
     name: str = "p",
     limited: bool = True,
@@ -64,7 +72,6 @@ def make_account(
         depth=1,
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         limit=Limit(epsilon, delta) if limited else None,
-        filter=kind,
         planned=planned,
         weights=None,
         spent=zero_curve(),
