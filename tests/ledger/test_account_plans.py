@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import erfc, exp, inf, sqrt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
@@ -19,18 +19,15 @@ from app.ledger.alerts import LARGEST_SHARE, share_used
 from app.ledger.filters import Limit, filter_bounds, filter_weights
 from app.ledger.plans import PlanState, is_allowed
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.ledger.tuning import planned_weights
 
 from .conftest import make_account, planning
 from .plan_models import (
-    COVERED_SOMEWHERE,
     EVENTS,
-    LIMITS,
     charges,
     cost_of,
     fits,
     is_covered,
-    limited_to,
     limits,
     planned_accounts,
     plans,
@@ -276,77 +273,3 @@ def test_without_a_plan_nothing_has_changed(
     opened = make_account(limit.epsilon, limit.delta)
     assert opened.prepared_for([priced(opened, event)]).weights == weights
     assert opened.prepared_for([priced(opened, event)]).spent == RdpCurve.zero(opened.spent.values.size)
-
-
-@settings(max_examples=20)  # as well
-@given(
-    planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
-)
-def test_no_limit_takes_back_what_a_lower_one_admitted(
-    account: Account, asked: Taken, changes: list[tuple[float, float]]
-) -> None:
-    first, limited = account.weights, account.limit
-    assert limited is not None
-    assert first is not None
-    assert first.plan is not None
-    account = account.charged(cost_of(account, [(account.planned[0].event, 1)]))
-    for event, count in asked:
-        outcome = admit([account], [priced(account, event, count)])
-        account = outcome.accounts[0] if isinstance(outcome, Admission) else account
-    shared = [Fraction(part) / Fraction(limited.delta) for part in first.parts]
-    for limit in changes:
-        before, account = account, limited_to(account, Limit(*limit))
-        assert before.limit is not None
-        assert before.weights is not None
-        assert before.weights.plan is not None
-        assert account.weights is not None
-        assert account.weights.plan is not None
-        assert account.weights.within(limit[1])
-        now = [Fraction(part) / Fraction(limit[1]) for part in account.weights.parts]
-        assert all(share * (1 - Fraction(1, 10**10)) <= each <= share for each, share in zip(now, shared, strict=True))
-        assert is_allowed(account.planned, ADD, limit[0], account.weights.plan)
-        if limit[0] >= before.limit.epsilon and limit[1] >= before.limit.delta:
-            assert account.weights.plan.steps >= before.weights.plan.steps
-            assert account.fits() >= before.fits()
-            assert account.is_planned() >= before.is_planned()
-            assert account.repetitions((), cost_of(account, asked)) >= before.repetitions((), cost_of(before, asked))
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("share", [DECLARED_SHARE, DEFAULT_SHARE])
-def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_was_left_does_not(
-    limit: tuple[float, float], share: float
-) -> None:
-    event = Gaussian(40.0)
-    account = planning(make_account(*limit), StepEvent(event, MAX_COUNT), share=share)
-    assert account.plan is not None
-    most = account.plan.bound.steps
-    used_up = record([account], [priced(account, event, most + 1)]).accounts[0]
-    left = record([account], [priced(account, event), priced(account, Laplace(500.0))]).accounts[0]
-    assert left.plan is None  # nothing was charged before
-    left = record([account.charged(cost_of(account, [(event, 1)]))], [priced(account, Laplace(500.0))]).accounts[0]
-    raised = Limit(2 * limit[0], limit[1])
-    for each, lives in ((used_up, True), (left, False)):
-        assert not each.is_planned()
-        after = limited_to(each, raised)
-        assert after.plan is not None
-        assert after.plan.bound.steps > most
-        assert after.is_planned() is lives
-        lowered = limited_to(after, Limit(*limit))
-        assert lowered.plan is not None
-        assert lowered.plan.bound.steps == most
-        assert not lowered.is_planned()
-
-
-@settings(max_examples=10)  # each searches for a number of steps
-@given(planned_accounts, st.floats(0.4, 4.0))
-def test_an_untouched_account_is_planned_anew_under_another_limit(account: Account, epsilon: float) -> None:
-    assert account.limit is not None
-    assert account.weights is not None
-    assert account.weights.plan is not None
-    limit, share = Limit(epsilon, account.limit.delta / 2), account.weights.plan.share
-    assert limited_to(account, limit).weights == planned_weights(limit, account.planned, ADD, GRID_VERSION, share)
-    held = account.with_hold(cost_of(account, [(COVERED_SOMEWHERE[0], 1)]))
-    changed = limited_to(held, limit).weights
-    assert changed is not None
-    assert changed.indices == account.weights.indices
