@@ -174,6 +174,7 @@ class Reserver:
             binding_account_id=run.account_id,
             binding_account_path=path[-1].path,
             refusal_details=None,
+            ended_plans=None,
             request_fingerprint="0" * 64,
             idempotency_key=None,
             reservation_id=reservation_id,
