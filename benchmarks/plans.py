@@ -29,7 +29,7 @@ from dp_accounting.pld import privacy_loss_distribution as theirs
 from app.accounting.calibration.monotone_search import smallest_fitting
 from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, noise_multiplier
-from app.accounting.events.composite import DecayMode
+from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.calibration import PlanTarget, min_plan_noise_multiplier
 from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
