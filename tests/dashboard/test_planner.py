@@ -102,9 +102,22 @@ def test_under_replace_one_batches_need_their_size(visitor: httpx2.Client) -> No
     fixed = visitor.get(f"/planner?relation=replace_one&noise=4&{BY_BATCH}").text
     assert "sampled_without_replacement" in fixed
     assert "No known bound" not in fixed
-    assert fixed.count("no known bound") == 1  # by privacy loss distributions
-    assert "no known bound" in fixed.split("PLD, declared")[1].split("</tr>")[0]
+    assert fixed.count("no known bound") == 2  # by privacy loss distributions
+    for title in ("Ledger, plan declared", "PLD, fixed in advance"):
+        assert "no known bound" in fixed.split(title)[1].split("</tr>")[0]
+    assert "A plan cannot hold a batch of fixed size under replace_one" in fixed
     assert "the noise counts half" in fixed
+
+
+def test_a_declared_plan_stands_beside_none(visitor: httpx2.Client) -> None:
+    text = without_breaks(visitor.get("/planner?noise=1.1&rate=0.01&steps=1600&epsilon=2").text)
+    assert "does not fit" not in text
+    with_plan, without = re.search(
+        r"<strong>([\d,]+) steps</strong> fit the limit; without a plan, ([\d,]+)\.", text
+    ).groups()
+    assert int(with_plan.replace(",", "")) > 1600 > int(without.replace(",", ""))
+    noise, old = re.search(r"<strong>noise ([\d.]+)</strong>.*without a plan, with noise ([\d.]+)\.", text).groups()
+    assert float(noise) < 1.1 < float(old)
 
 
 def test_nothing_is_sampled_with_a_probability_of_one(visitor: httpx2.Client) -> None:
@@ -152,9 +165,12 @@ def test_what_can_be_copied_runs(server: LiveServer, visitor: httpx2.Client, que
         "no_proxy": "*",
     }
     by_curl = _run(["bash", "-c", copies["curl"]], environment)
-    epsilon = json.loads(by_curl)["epsilon"]
-    assert _run([sys.executable, "-c", copies["python"]], environment).startswith(f"epsilon {epsilon:.4f} at delta")
+    answer = json.loads(by_curl)
+    epsilon = answer["required_epsilon"]
+    printed = _run([sys.executable, "-c", copies["python"]], environment)
+    assert printed.startswith(f"limit needed: epsilon {epsilon:.4f} at delta")
     assert f"<dd>{spent(epsilon)}" in text
+    assert f"<dd>{spent(answer['epsilon'])}" in text
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:

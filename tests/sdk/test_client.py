@@ -312,18 +312,20 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
 
 
 def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
-    finite = {"epsilon": 1.5, "delta": 1e-5, "optimal_order": 8, "warnings": ["w"]}
+    finite = {"epsilon": 1.5, "delta": 1e-5, "required_epsilon": 1.25, "optimal_order": 8, "warnings": ["w"]}
     infinite: dict[str, object] = {
         "epsilon": "Infinity",
         "delta": 1e-5,
+        "required_epsilon": "Infinity",
         "optimal_order": None,
         "warnings": [],
     }
     ledger.faults.extend(Fault(instead=httpx.Response(200, json=answer)) for answer in (finite, infinite))
     events = [EventCount(event=gaussian(2.0), count=5)]
     found = client.compute_epsilon(events, delta=1e-5)
-    assert (found.epsilon, found.optimal_order, found.warnings) == (1.5, 8.0, ("w",))
-    assert client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one").epsilon == math.inf
+    assert (found.epsilon, found.required_epsilon, found.optimal_order, found.warnings) == (1.5, 1.25, 8.0, ("w",))
+    unbounded = client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one")
+    assert unbounded.epsilon == unbounded.required_epsilon == math.inf
     assert ledger.bodies == [
         {"events": events, "delta": 1e-5},
         {"events": events, "delta": 1e-5, "neighboring_relation": "replace_one"},

@@ -108,22 +108,30 @@ class DeclaredPlan:
         Returns:
             Six significant digits, rounded up; infinite if no limit with this delta suffices.
         """
-        return self._smallest(lambda epsilon: Limit(epsilon, delta), near, EPSILONS)
+        if self.total.is_zero:
+            return 0.0
+        close = self._near(lambda epsilon: Limit(epsilon, delta), near, EPSILONS)
+        return smallest_limit(lambda epsilon: self.fits(Limit(epsilon, delta)), close, EPSILONS)
 
     def required_delta(self, epsilon: float, near: float) -> float:
         """Find the smallest delta of a limit that admits all of the plan, as `required_epsilon`; 1 if none does."""
-        return min(self._smallest(lambda delta: Limit(epsilon, delta), near, DELTAS), 1.0)
-
-    def _smallest(self, limit_at: Callable[[float], Limit], near: float, bounds: tuple[float, float]) -> float:
-        """Find the smallest parameter of a limit that admits all of the plan; infinite if none does."""
         if self.total.is_zero:
             return 0.0
+        if self.total.delta:
+            close = self._near(lambda delta: Limit(epsilon, delta), near, DELTAS)
+        else:
+            close = near
+            for _ in range(2):  # it is precise near the result
+                spend(self.work(TRIAL))
+                close = self.workload.delta(self.workload.steps, epsilon, max(close, DELTAS[0]))
+            close /= DECLARED_SHARE * exp(-SPARE)
+        return min(smallest_limit(lambda delta: self.fits(Limit(epsilon, delta)), close, DELTAS), 1.0)
+
+    def _near(self, limit_at: Callable[[float], Limit], near: float, bounds: tuple[float, float]) -> float:
+        """Estimate the smallest parameter of a limit that admits all of the plan."""
         low, high = bounds
-        if not self.fits(limit_at(high)):
-            return inf
         excess = Excess(lambda at: (self, limit_at(min(max(exp(at), low), high))))
-        found = excess.root(log(min(max(near, low), high)), (log(low), log(high)))
-        return smallest_limit(lambda value: self.fits(limit_at(value)), exp(found), bounds)
+        return exp(excess.root(log(min(max(near, low), high)), (log(low), log(high))))
 
     def excess(self, limit: Limit, *, removal: bool, roughly: bool) -> float:
         """Estimate how far the plan is from what a limit admits; positive beyond it.

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gaussian, poisson_sampled
 from epsilon_ledger._opacus.accountant import LedgerAccountant
+from epsilon_ledger._opacus.calibration import PlannedTraining, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
 from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, require_run, uncharged_steps
@@ -32,7 +33,15 @@ from epsilon_ledger._opacus.ranks import workers
 from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
 from epsilon_ledger._opacus.steps import GHOST, StepReader, check_unsampled
 
-__all__ = ["LedgerAccountant", "LedgerHook", "UnsupportedTrainingError", "attach", "discard_batch"]
+__all__ = [
+    "LedgerAccountant",
+    "LedgerHook",
+    "PlannedTraining",
+    "UnsupportedTrainingError",
+    "attach",
+    "discard_batch",
+    "plan_training",
+]
 
 
 @dataclass(frozen=True)
