@@ -154,10 +154,11 @@ class RealGame:
                         yield kind if axis else SILENT, self._reached(charged, after)
                     if state.holds:
                         held = _with(state, number, part._replace(held=_more(part.held, kind)))
+                        held = held._replace(holds=state.holds - 1)
                         reserved = self._held(place, number, steps)
-                        if reserved is not None:
-                            yield SILENT, self._reached(held._replace(holds=state.holds - 1), reserved)
                         self._compare(held, kind, place, reserved)
+                        if reserved is not None:
+                            yield SILENT, self._reached(held, reserved)
                 if part.held[kind]:
                     left = part._replace(held=_more(part.held, kind, -1))
                     used = _with(state, number, left._replace(charged=_more(part.charged, kind)))
@@ -219,8 +220,9 @@ class RealGame:
         whole = self._accounts[place][WHOLE]
         if after is not None:
             whole = after[WHOLE]
-        elif whole.is_untouched:
-            whole = whole.prepared_for([whole.price(StepEvent(self.events[kind], 1))])
+        else:
+            step = whole.price(StepEvent(self.events[kind], 1))
+            whole = whole.prepared_for([step], held=wanted.holds < place.state.holds)
         if self._rule(whole).admits(wanted, kind) != (after is not None):
             self.differences.append(f"{wanted}, kind {kind}, {whole.limit}: {after is not None}")
 

@@ -79,6 +79,10 @@ class Game:
     def _delta_of_steps(self, steps: int, epsilon: float) -> float:
         return delta_both_ways(self.kinds, epsilon, self.counts(steps))
 
+    def without_own_deltas(self) -> "Game":
+        """Copy the game with mechanisms that have no delta of their own."""
+        return replace(self, kinds=tuple(replace(kind, own=0.0) for kind in self.kinds))
+
     def counts(self, steps: int) -> tuple[int, ...]:
         """Count each kind in the first steps of the plan."""
         return tuple(self.plan[:steps].count(kind) for kind in range(len(self.kinds)))
@@ -207,12 +211,8 @@ def draw(random: np.random.Generator, shapes: Sequence[Shape] = SHAPES, *, limit
 
 def draw_plan_alone(random: np.random.Generator) -> Game:
     """Draw a game in which the plan has the whole delta."""
-    game = draw(random, ALONE, limits=False)
-    return replace(game, order_deltas=(NOTHING, NOTHING), reserve=0.0, kinds=tuple(map(_plain, game.kinds)))
-
-
-def _plain(kind: Kind) -> Kind:
-    return replace(kind, own=0.0)
+    game = draw(random, ALONE, limits=False).without_own_deltas()
+    return replace(game, order_deltas=(NOTHING, NOTHING), reserve=0.0)
 
 
 def draw_leaving(random: np.random.Generator) -> Game:

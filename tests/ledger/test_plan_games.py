@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from math import log
 
 import numpy as np
 import pytest
@@ -79,16 +80,15 @@ def test_units_may_leave_their_part_where_pairs_are_equal_in_both_directions() -
 
 
 def unequal(random: np.random.Generator) -> Game:
-    """A plan of one kind whose two directions differ, alone with the limit's delta."""
-    kind = Kind((float(random.uniform(0.02, 0.98)), float(random.uniform(0.02, 0.98))))
-    steps = int(random.integers(2, 5))
-    loss = sorted([kind.first[0] / kind.first[1], (1 - kind.first[0]) / (1 - kind.first[1])])
-    epsilon = float(random.uniform(0.2, 0.95)) * steps * abs(float(np.log(loss[int(random.integers(2))])))
-    return Game(epsilon, (kind,), (0,) * steps, steps, (NOTHING, NOTHING), 0.0, (), Shape(2, 2, 1, steps, 0))
+    """A plan of two mechanisms whose two directions differ, alone with the limit's delta."""
+    kinds = tuple(Kind((float(10 ** random.uniform(-3, -0.1)), float(10 ** random.uniform(-3, -0.1)))) for _ in "ab")
+    losses = [abs(log(p / q)) for kind in kinds for p, q in (kind.first, (1 - kind.first[0], 1 - kind.first[1]))]
+    epsilon = float(random.uniform(0.5, 1)) * (max(losses[:2]) + max(losses[2:]))
+    return Game(epsilon, kinds, (0, 1), 2, (NOTHING, NOTHING), 0.0, (), Shape(2, 2, 2, 2, 0))
 
 
 def test_units_may_not_leave_their_part_where_the_directions_of_pairs_differ() -> None:
-    """A part that loses a unit and one that gains it have pairs of both directions: no plan of one kind bounds them."""
+    """A part that loses a unit and one that gains it have pairs of both directions, which no plan bounds."""
     random = np.random.default_rng(10)
     games = [game for game in (unequal(random) for _ in range(INSTANCES)) if game.plan_delta > ROUNDING]
     assert max(game.excess() for game in games) <= ROUNDING
