@@ -6,19 +6,18 @@ import pytest
 from app.accounting.events import NeighboringRelation
 from tests.soak import thinned
 
-from .plan_accounts import RealGame
+from .plan_accounts import ROUNDING, RealGame
 from .plan_draws import ALONE, HELD, INTERLEAVED, PARALLEL, Game, Shape, draw
 from .plan_games import Kind
 
-ROUNDING = 1e-9
 ADD, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 
 REAL = (*ALONE, *HELD, *INTERLEAVED, *(shape._replace(rounds=min(shape.rounds, 3)) for shape in PARALLEL))
 
-HAND_MADE = 30
+HAND_MADE = 20
 """Games of each shape with weights in which orders, plan and reserve all matter."""
 
-CHOSEN = 5
+CHOSEN = 3
 """Games of each shape with the weights that the ledger chooses."""
 
 CHANGED = (*ALONE, Shape(1, 1, 2, 3, 1), Shape(2, 2, 2, 3, 0), Shape(2, 1, 2, 3, 0))

@@ -30,6 +30,11 @@ INSTANCES = 1000
 
 Draw = Callable[[np.random.Generator], Game]
 
+
+def draw_one_run(random: np.random.Generator) -> Game:
+    return draw(random, ALONE)
+
+
 DRAWS: dict[str, Draw] = {
     "left_plan_goes_to_orders": draw_leaving,
     "chooses_plan_later": draw_plan_alone,
@@ -59,7 +64,9 @@ def test_no_adversary_gets_past_a_limit_that_is_the_plans(drawn: Draw) -> None:
     assert max(drawn(random).excess() for _ in range(INSTANCES)) <= ROUNDING
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 1, 1, 6, 0), Shape(2, 2, 1, 5, 0), Shape(3, 2, 1, 6, 0), Shape(1, 1, 1, 5, 2)])
+@pytest.mark.parametrize(
+    "shape", [Shape(1, 1, 1, 6, 0), Shape(2, 2, 1, 5, 0), Shape(3, 2, 1, 6, 0), Shape(1, 1, 1, 5, 2)]
+)
 def test_a_plan_is_used_up_exactly(shape: Shape) -> None:
     game = Game(1.5, (Kind.exchanged(0.7),), (0,) * 6, 4, (NOTHING, NOTHING), 0.0, ((0.9, 1.0), (1.0, 0.5)), shape)
     assert game.value() == pytest.approx(game.plan_delta, rel=1e-12)
@@ -68,7 +75,7 @@ def test_a_plan_is_used_up_exactly(shape: Shape) -> None:
 @pytest.mark.parametrize("wrong", [field.name for field in fields(Variants)])
 def test_every_wrong_rule_is_caught(wrong: str) -> None:
     random = np.random.default_rng(7)
-    drawn = DRAWS.get(wrong, lambda random: draw(random, ALONE))
+    drawn = DRAWS.get(wrong, draw_one_run)
     variants = replace(Variants(), **{wrong: True})
     assert any(drawn(random).excess(variants) > 0.01 for _ in range(2 * INSTANCES))
 
