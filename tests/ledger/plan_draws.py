@@ -13,7 +13,7 @@ from app.accounting.pld.domination import Mechanism
 from app.ledger.plan_filter import Chains, Coordinates
 
 from .plan_games import Board, Kind, delta_both_ways
-from .plan_rules import Cost, Rule, Terms, Variants
+from .plan_rules import RIGHT, Cost, Rule, Terms, Variants
 
 ORDERS = (3.0, 12.0)
 NOTHING = 1e-30
@@ -74,27 +74,32 @@ class Game:
     @cached_property
     def plan_delta(self) -> float:
         """The plan's part of the named limit's delta: the exact delta of what is allowed."""
-        return self._delta_of_steps(self.steps, self.epsilon)
+        return self.delta_of_steps(self.steps, self.epsilon)
 
-    def _delta_of_steps(self, steps: int, epsilon: float) -> float:
+    def delta_of_steps(self, steps: int, epsilon: float) -> float:
+        """Compute the exact delta of the first steps of the plan."""
         return delta_both_ways(self.kinds, epsilon, self.counts(steps))
+
+    def without_own_deltas(self) -> "Game":
+        """Copy the game with mechanisms that have no delta of their own."""
+        return replace(self, kinds=tuple(replace(kind, own=0.0) for kind in self.kinds))
 
     def counts(self, steps: int) -> tuple[int, ...]:
         """Count each kind in the first steps of the plan."""
         return tuple(self.plan[:steps].count(kind) for kind in range(len(self.kinds)))
 
-    def delta(self, variants: Variants = Variants()) -> float:
+    def delta(self, variants: Variants = RIGHT) -> float:
         """The named limit's delta."""
         if variants.full_delta_everywhere:
             return self.plan_delta
         reserve = 0.0 if variants.reserve_is_not_subtracted else self.reserve
         return fsum([self.plan_delta, *self.order_deltas, reserve])
 
-    def excess(self, variants: Variants = Variants(), *, moved: bool = False) -> float:
+    def excess(self, variants: Variants = RIGHT, *, moved: bool = False) -> float:
         """Compute by how much of the limit's delta the best adversary passes it; negative if within it."""
         return self.value(variants, moved=moved) / self.delta(variants) - 1
 
-    def value(self, variants: Variants = Variants(), *, moved: bool = False) -> float:
+    def value(self, variants: Variants = RIGHT, *, moved: bool = False) -> float:
         """Compute the largest divergence that an adversary reaches.
 
         Args:
@@ -104,7 +109,7 @@ class Game:
         kinds = (*self.kinds, *(kind.turned for kind in self.kinds)) if moved else self.kinds
         return self.rule(variants, moved=moved).value(Board(kinds), self.epsilon)
 
-    def rule(self, variants: Variants = Variants(), *, moved: bool = False) -> Rule:
+    def rule(self, variants: Variants = RIGHT, *, moved: bool = False) -> Rule:
         """Get the rule that the adversary plays against."""
         everything = variants.chooses_plan_later
         planned = self.kinds if everything else [self.kinds[kind] for kind in dict.fromkeys(self.plan)]
@@ -127,7 +132,7 @@ class Game:
         if (epsilon, part) != (1.0, 1.0):
             goal = self.plan_delta * part
             lengths = range(len(self.plan) + 1)
-            steps = max(each for each in lengths if self._delta_of_steps(each, self.epsilon * epsilon) <= goal)
+            steps = max(each for each in lengths if self.delta_of_steps(each, self.epsilon * epsilon) <= goal)
         orders = [self.delta(variants) if variants.full_delta_everywhere else each * part for each in self.order_deltas]
         with_plan = 1 + self.plan_delta / fsum(self.order_deltas)
         return Terms(
@@ -144,9 +149,10 @@ class Game:
         for kind in size:
             for beside in (None, *size):
                 counts = [int(each == beside) for each in size]
-                while delta_both_ways(self.kinds, self.epsilon, _more(counts, kind)) <= self.plan_delta and sum(
-                    counts
-                ) < self.shape.rounds:
+                while (
+                    delta_both_ways(self.kinds, self.epsilon, _more(counts, kind)) <= self.plan_delta
+                    and sum(counts) < self.shape.rounds
+                ):
                     counts = [*_more(counts, kind)]
                 if delta_both_ways(self.kinds, self.epsilon, tuple(counts)) <= self.plan_delta:
                     found.append(tuple(counts))
@@ -207,12 +213,8 @@ def draw(random: np.random.Generator, shapes: Sequence[Shape] = SHAPES, *, limit
 
 def draw_plan_alone(random: np.random.Generator) -> Game:
     """Draw a game in which the plan has the whole delta."""
-    game = draw(random, ALONE, limits=False)
-    return replace(game, order_deltas=(NOTHING, NOTHING), reserve=0.0, kinds=tuple(map(_plain, game.kinds)))
-
-
-def _plain(kind: Kind) -> Kind:
-    return replace(kind, own=0.0)
+    game = draw(random, ALONE, limits=False).without_own_deltas()
+    return replace(game, order_deltas=(NOTHING, NOTHING), reserve=0.0)
 
 
 def draw_leaving(random: np.random.Generator) -> Game:

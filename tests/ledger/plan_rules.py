@@ -1,13 +1,15 @@
 """The rule of the plan filter for small games, and wrong ones (ADR 0038).
 
 An account has parts, of which those that may hold the adversary's unit count: all of them are interleaved runs, fewer
-are disjoint parts. By symmetry the unit is in the first ones. What others' data show is the same on both neighbours, but
-the adversary chooses it. Limits change at any moment, and each is at most a named one, whose delta no value may pass.
+are disjoint parts. By symmetry the unit is in the first ones. What others' data show is the same on both neighbours,
+but the adversary chooses it. Limits change at any moment, and each is at most a named one, whose delta no value may
+pass.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import le
 from typing import NamedTuple
 
 from .plan_games import SILENT, Board, solve
@@ -40,6 +42,9 @@ class Variants:
     def needs_limit(self) -> bool:
         """Whether more than the charges matters: the limits in force so far."""
         return self.rescales_what_is_left or self.revives_after_uncovered
+
+
+RIGHT = Variants()
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class Rule:
     rounds: int
     holds: int
     moved: bool = False
-    variants: Variants = Variants()
+    variants: Variants = RIGHT
     _used: dict[Part, tuple[Vector, Vector, float]] = field(default_factory=dict, repr=False)
     _allowed: dict[tuple[tuple[Part, ...], int, bool], bool] = field(default_factory=dict, repr=False)
 
@@ -219,16 +224,16 @@ class Rule:
         found = self._allowed.get(key)
         if found is None:
             limits = self.limits if not self.variants.needs_limit else [self.limits[after.limit]]
-            found = any(self._is_within(after.parts, terms, not by_orders_only) for terms in limits)
+            found = any(self._is_within(after.parts, terms, planned=not by_orders_only) for terms in limits)
             self._allowed[key] = found
         return found
 
-    def _is_within(self, parts: tuple[Part, ...], terms: Terms, may_be_planned: bool) -> bool:
+    def _is_within(self, parts: tuple[Part, ...], terms: Terms, *, planned: bool) -> bool:
         plans, orders, owns = zip(*map(self.used, parts), strict=True)
         if self._largest([(own,) for own in owns])[0] > terms.reserve:
             return False
         used = self._whole_parts(list(plans)) if self.variants.ranks_whole_parts else self._largest(list(plans))
-        if may_be_planned and any(_fits(used, plan) for plan in terms.plans):
+        if planned and any(_fits(used, plan) for plan in terms.plans):
             return True
         left = self.variants.left_plan_goes_to_orders and used[0]
         bounds = terms.bounds_without_plan if left else terms.bounds
@@ -273,4 +278,4 @@ def _sum(one: Vector, other: Vector, times: float) -> Vector:
 
 
 def _fits(used: Vector, capacity: Vector) -> bool:
-    return all([taken <= there for taken, there in zip(used, capacity, strict=True)])
+    return all(map(le, used, capacity))

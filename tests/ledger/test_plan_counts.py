@@ -1,10 +1,11 @@
-"""How many steps of a plan fit: where a charge is truncated, and where a lowered limit takes steps from reservations."""
+"""How many steps of a plan fit: where a charge is truncated, and where a lowered limit takes reserved steps."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation, PoissonSampled
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Admission, admit, first_that_fit, hold
@@ -76,7 +77,7 @@ def test_a_lowered_limit_leaves_reservations_what_its_plan_still_has() -> None:
         datetime(2026, 11, 25, tzinfo=UTC),
     )
     plans = [ActivePlan(active, (account.id,), lapsed=False)]
-    curves = {STEP: account.price(StepEvent(STEP, 1)).curve}
+    curves: dict[DpEvent, RdpCurve] = {STEP: account.price(StepEvent(STEP, 1)).curve}
     assert revoked_plans(lowered, [], plans, curves) == []
 
 

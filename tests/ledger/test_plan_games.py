@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from math import log
 
 import numpy as np
 import pytest
@@ -28,6 +29,11 @@ ROUNDING = 1e-9
 INSTANCES = 1000
 
 Draw = Callable[[np.random.Generator], Game]
+
+
+def draw_one_run(random: np.random.Generator) -> Game:
+    return draw(random, ALONE)
+
 
 DRAWS: dict[str, Draw] = {
     "left_plan_goes_to_orders": draw_leaving,
@@ -58,7 +64,9 @@ def test_no_adversary_gets_past_a_limit_that_is_the_plans(drawn: Draw) -> None:
     assert max(drawn(random).excess() for _ in range(INSTANCES)) <= ROUNDING
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 1, 1, 6, 0), Shape(2, 2, 1, 5, 0), Shape(3, 2, 1, 6, 0), Shape(1, 1, 1, 5, 2)])
+@pytest.mark.parametrize(
+    "shape", [Shape(1, 1, 1, 6, 0), Shape(2, 2, 1, 5, 0), Shape(3, 2, 1, 6, 0), Shape(1, 1, 1, 5, 2)]
+)
 def test_a_plan_is_used_up_exactly(shape: Shape) -> None:
     game = Game(1.5, (Kind.exchanged(0.7),), (0,) * 6, 4, (NOTHING, NOTHING), 0.0, ((0.9, 1.0), (1.0, 0.5)), shape)
     assert game.value() == pytest.approx(game.plan_delta, rel=1e-12)
@@ -67,7 +75,7 @@ def test_a_plan_is_used_up_exactly(shape: Shape) -> None:
 @pytest.mark.parametrize("wrong", [field.name for field in fields(Variants)])
 def test_every_wrong_rule_is_caught(wrong: str) -> None:
     random = np.random.default_rng(7)
-    drawn = DRAWS.get(wrong, lambda random: draw(random, ALONE))
+    drawn = DRAWS.get(wrong, draw_one_run)
     variants = replace(Variants(), **{wrong: True})
     assert any(drawn(random).excess(variants) > 0.01 for _ in range(2 * INSTANCES))
 
@@ -79,16 +87,15 @@ def test_units_may_leave_their_part_where_pairs_are_equal_in_both_directions() -
 
 
 def unequal(random: np.random.Generator) -> Game:
-    """A plan of one kind whose two directions differ, alone with the limit's delta."""
-    kind = Kind((float(random.uniform(0.02, 0.98)), float(random.uniform(0.02, 0.98))))
-    steps = int(random.integers(2, 5))
-    loss = sorted([kind.first[0] / kind.first[1], (1 - kind.first[0]) / (1 - kind.first[1])])
-    epsilon = float(random.uniform(0.2, 0.95)) * steps * abs(float(np.log(loss[int(random.integers(2))])))
-    return Game(epsilon, (kind,), (0,) * steps, steps, (NOTHING, NOTHING), 0.0, (), Shape(2, 2, 1, steps, 0))
+    """A plan of two mechanisms whose two directions differ, alone with the limit's delta."""
+    kinds = tuple(Kind((float(10 ** random.uniform(-3, -0.1)), float(10 ** random.uniform(-3, -0.1)))) for _ in "ab")
+    losses = [abs(log(p / q)) for kind in kinds for p, q in (kind.first, (1 - kind.first[0], 1 - kind.first[1]))]
+    epsilon = float(random.uniform(0.5, 1)) * (max(losses[:2]) + max(losses[2:]))
+    return Game(epsilon, kinds, (0, 1), 2, (NOTHING, NOTHING), 0.0, (), Shape(2, 2, 2, 2, 0))
 
 
 def test_units_may_not_leave_their_part_where_the_directions_of_pairs_differ() -> None:
-    """A part that loses a unit and one that gains it have pairs of both directions: no plan of one kind bounds them."""
+    """A part that loses a unit and one that gains it have pairs of both directions, which no plan bounds."""
     random = np.random.default_rng(10)
     games = [game for game in (unequal(random) for _ in range(INSTANCES)) if game.plan_delta > ROUNDING]
     assert max(game.excess() for game in games) <= ROUNDING
