@@ -123,7 +123,7 @@ class DeclaredPlan:
             close = near
             for _ in range(2):  # it is precise near the result
                 spend(self.work(TRIAL))
-                close = self.workload.delta(self.workload.steps, epsilon, max(close, DELTAS[0]))
+                close = self.workload.delta(self.workload.steps, epsilon, min(max(close, DELTAS[0]), DELTAS[1]))
             close /= DECLARED_SHARE * exp(-SPARE)
         return min(smallest_limit(lambda delta: self.fits(Limit(epsilon, delta)), close, DELTAS), 1.0)
 
