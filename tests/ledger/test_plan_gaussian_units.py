@@ -54,3 +54,15 @@ def test_one_release_for_a_whole_plan_is_within_the_limit(noise: float, limit: L
     most = sqrt(UNITS / account.plan.capacity[1]) * (1 + 1e-9)
     outcome = admit([account], [account.price(StepEvent(Gaussian(most), 1))])
     assert not isinstance(outcome, Admission) or delta(most, limit.epsilon) <= limit.delta
+
+
+def test_one_release_that_uses_up_a_whole_plan_has_the_plans_delta() -> None:
+    """A step takes 4608.06 units. So 0.02 % of 1 / z^2 would be given away, which the orders' share of delta hides."""
+    limit = Limit(0.2, 1e-12)
+    account = planned(988_600.0, limit)
+    assert account.plan is not None
+    assert account.plan.bound.steps < MAX_COUNT
+    nothing, most = (0,) * len(account.plan.capacity), sqrt(UNITS / account.plan.capacity[1]) * (1 + 1e-9)
+    assert account.plan.repetitions(nothing, account.plan.workload.cost(Gaussian(most))) == 1
+    assert delta(most, limit.epsilon) == pytest.approx(account.plan.bound.delta, rel=1e-4)
+    assert delta(most, limit.epsilon) <= account.plan.bound.delta
