@@ -50,6 +50,7 @@ REFUSAL = {
     "rdp": RDP,
     "delta_requested": 0.0,
     "delta_left": 1e-7,
+    "plan": None,
     "max_count_that_fits": 1,
     "noise_multiplier_that_fits": 3.75,
     "dry_run": False,

@@ -20,6 +20,7 @@ from epsilon_ledger import (
     NameTakenError,
     NotFoundError,
     PermissionDeniedError,
+    PlanUsage,
     PolicyViolationError,
     ProblemError,
     RequestInDoubtError,
@@ -113,6 +114,15 @@ def test_a_refusal_says_what_fits(run: Run, ledger: FakeLedger, changed: dict[st
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize()
     assert str(caught.value).endswith(end)
+
+
+def test_a_refusal_names_the_plan_that_is_used_up(run: Run, ledger: FakeLedger) -> None:
+    plan = {"steps": 900, "steps_used": 890, "steps_left": 2}
+    ledger.faults.append(Fault(instead=problem(403, "budget_exceeded", **(REFUSAL | {"plan": plan}))))
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize(4)
+    assert caught.value.plan == PlanUsage(**plan)
+    assert "at delta 1e-05, and 2 of the 900 steps of its plan are left. What" in str(caught.value)
 
 
 def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -> None:

@@ -69,6 +69,7 @@ from epsilon_ledger._wire.events import (
 from epsilon_ledger._wire.models import (
     Budget,
     DataBlock,
+    EndedPlan,
     Experiment,
     LifetimeSpend,
     Limit,
@@ -103,7 +104,14 @@ from epsilon_ledger._wire.problem_errors import (
     SequenceGapError,
     UnsupportedEventError,
 )
-from epsilon_ledger._wire.problems import BudgetExceededError, LatestLimitChange, Problem, ProblemError, RdpComparison
+from epsilon_ledger._wire.problems import (
+    BudgetExceededError,
+    LatestLimitChange,
+    PlanUsage,
+    Problem,
+    ProblemError,
+    RdpComparison,
+)
 
 __all__ = [
     "AccountQuarantinedError",
@@ -122,6 +130,7 @@ __all__ = [
     "DecayEvent",
     "DeltaEstimate",
     "DiscreteGaussianEvent",
+    "EndedPlan",
     "EpsilonDeltaEvent",
     "EpsilonEstimate",
     "EpsilonTrajectory",
@@ -151,6 +160,7 @@ __all__ = [
     "PermissionDeniedError",
     "Plan",
     "PlanItem",
+    "PlanUsage",
     "PlannedEvent",
     "PlannedEventCount",
     "PlannedEvents",

@@ -186,12 +186,21 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedPlan:
+    """A plan that steps have ended since it does not cover them, and its steps that are given up."""
+
+    account: str
+    account_path: str
+    steps_given_up: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepAuthorization:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
     `epsilon` is spent after these steps, or after all steps of their grant, at `delta`, against `epsilon_limit`.
     `requested_count` exceeds `count` if the request was truncated. `overdrawn` is set if reported steps exceeded a
-    limit.
+    limit. `ended_plans` are the accounts' plans that these steps end.
     """
 
     decision: str
@@ -209,6 +218,7 @@ class StepAuthorization:
     reservation: str | None = None
     requested_count: int | None = None
     overdrawn: bool | None = None
+    ended_plans: tuple[EndedPlan, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

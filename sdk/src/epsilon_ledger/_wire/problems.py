@@ -74,6 +74,15 @@ class RdpComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanUsage:
+    """The steps of a plan that a limit allows, and how many are used and left."""
+
+    steps: int
+    steps_used: int
+    steps_left: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     run: str | None
     first_step: int | None
@@ -87,6 +96,7 @@ class _Refusal:
     rdp: RdpComparison
     delta_requested: float
     delta_left: float
+    plan: PlanUsage | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
     limit_change: LatestLimitChange | None
@@ -124,6 +134,8 @@ class BudgetExceededError(ProblemError):
         # What the events' mechanisms take of delta by a delta of their own, and what is left for that.
         self.delta_requested = refusal.delta_requested
         self.delta_left = refusal.delta_left
+        # The binding account's plan, if it covers all charges before.
+        self.plan = refusal.plan
         # What would have been admitted instead.
         self.max_count_that_fits = refusal.max_count_that_fits
         self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
@@ -145,11 +157,13 @@ class BudgetExceededError(ProblemError):
             whole = "" if self.count == 1 else "all of them with "
             fits.append(f"{whole}a noise multiplier of {self.noise_multiplier_that_fits:.6g} or more")
         spent, limit, requested = _epsilon_texts(self.epsilon, self.epsilon_limit, self.epsilon_requested)
+        then = f"this would make it {requested}"
+        if self.plan is not None:
+            then = f"{self.plan.steps_left} of the {self.plan.steps} steps of its plan are left"
+        still = ", or ".join(fits) or "nothing of this kind"
         return (
-            f"{what} refused: {self.binding_account_path} has spent epsilon "
-            f"{spent} of {limit} at delta {self.delta:g}, and this would make it "
-            f"{requested}. What still fits: {', or '.join(fits) or 'nothing of this kind'}."
-            f"{self._changed()}"
+            f"{what} refused: {self.binding_account_path} has spent epsilon {spent} of {limit} at delta "
+            f"{self.delta:g}, and {then}. What still fits: {still}.{self._changed()}"
         )
 
     def _changed(self) -> str:
