@@ -312,4 +312,18 @@ CASES = (
         ("tests/service/test_reservation_verification.py",),
         "lowered and not postgresql",
     ),
+    Mutation(
+        "steps of a reservation use up no plan",
+        "app/service/charging/reserved_steps.py",
+        "    priced = with_usage(path, price_steps(own, steps, work.costs_of(own), command.context.costs))\n    cost",
+        "    priced = price_steps(own, steps, work.costs_of(own), command.context.costs)\n    cost",
+        ("tests/api/test_reservations.py",),
+    ),
+    Mutation(
+        "the end of a reservation uses up no plan",
+        "app/service/charging/close.py",
+        "return with_usage(path, [PricedStep(step, _curve(work, path[0], step.event)) for step in steps])",
+        "return [PricedStep(step, _curve(work, path[0], step.event)) for step in steps]",
+        ("tests/api/test_reservations.py",),
+    ),
 )

@@ -183,8 +183,8 @@ CASES = (
     Mutation(
         "another limit of a run is held against its first population only",
         "app/service/governance/limit_changes.py",
-        "    for population in _populations(path):\n        after =",
-        "    for population in _populations(path)[:1]:\n        after =",
+        "    for population in _populations(path):\n        check_account_limit(after",
+        "    for population in _populations(path)[:1]:\n        check_account_limit(after",
         ("tests/api/test_limits.py",),
     ),
     Mutation(
