@@ -1,12 +1,15 @@
 """Time of deciding a charge, without SQL: `python -m benchmarks.admission` (about five seconds).
 
-Four accounts on the path, one step of DP-SGD, curves over the service's whole grid and over every eleventh order (127).
+Four accounts on the path, one step of DP-SGD, curves over the service's whole grid and over every eleventh order (127);
+with plans of such steps, and without. The full rule decides, or counting, as on repeated steps (ADR 0033).
 The floor is the minimum that any rule must do with numpy: add the charge to four curves, and compare with the
 thresholds.
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
 from statistics import median
 from time import perf_counter
 from unittest.mock import patch
@@ -14,23 +17,27 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from app.accounting.conversion import declared_bounds
 from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import cached_event_curve
+from app.ledger.account_records import AccountRecord, Population, watermark_of
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import Admission, admit
-from app.ledger.filters import FilterKind, Limit, adaptive_filter_bounds, declared_filter_bounds
-from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.composition import counting_plans
+from app.ledger.counting import CountedAccount, admit_by_counting
+from app.ledger.filters import Limit, filter_bounds
+from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
 DEPTH = 4
 STEP = StepEvent(PoissonSampled(0.01, Gaussian(1.1)), 1)
 ROUNDS = 200
 CALLS = 50
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def path(kind: FilterKind) -> tuple[Account, ...]:
-    """Create accounts root to leaf, and charge the first step, which freezes their weights."""
+def path(planned: tuple[StepEvent, ...] = ()) -> tuple[Account, ...]:
+    """Create accounts root to leaf, and charge the first step, which freezes their weights without a plan."""
     opened = tuple(
         Account(
             id=f"bud_{depth}",
@@ -42,17 +49,26 @@ def path(kind: FilterKind) -> tuple[Account, ...]:
             depth=depth,
             relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
             limit=Limit(8.0 - depth, 1e-5),
-            filter=kind,
-            planned=(),
+            planned=planned,
             weights=None,
             spent=zero_curve(),
             held=zero_curve(),
         )
         for depth in range(DEPTH)
     )
+    if planned:
+        opened = tuple(with_plan(account) for account in opened)
     first = admit(opened, [price(opened)])
     assert isinstance(first, Admission), "the first step fits"
     return first.accounts
+
+
+def with_plan(account: Account) -> Account:
+    """Freeze an account's plan."""
+    assert account.limit is not None, "every account here has one"
+    rule = (account.relation, account.grid_version)
+    weights = planned_weights(account.limit, account.planned, *rule, DECLARED_SHARE)
+    return counting_plans(replace(account, weights=weights), [])
 
 
 def price(accounts: tuple[Account, ...]) -> PricedStep:
@@ -62,20 +78,46 @@ def price(accounts: tuple[Account, ...]) -> PricedStep:
 
 def decisions() -> dict[str, Callable[[], object]]:
     """Return the benchmarks by name."""
-    adaptive, declared = path(FilterKind.ADAPTIVE), path(FilterKind.DECLARED)
-    steps = [price(adaptive)]
-    spent = [account.spent.values for account in declared]
-    bounds = [account.bounds(0).bounds for account in declared]
+    tuned, planned = path(), path((replace(STEP, count=MAX_COUNT),))
+    steps = [price(tuned)]
+    places = [account.bounds().places for account in tuned]
+    spent = [account.spent.values for account in tuned]
+    bounds = [account.bounds().bounds for account in tuned]
     new = steps[0].curve.values
 
     def floor() -> list[bool]:
-        return [bool((value + new <= bound).any()) for value, bound in zip(spent, bounds, strict=True)]
+        return [
+            bool(((value + new)[place] <= bound).any())
+            for value, bound, place in zip(spent, bounds, places, strict=True)
+        ]
 
     return {
-        "adaptive": lambda: admit(adaptive, steps),
-        "declared": lambda: admit(declared, steps),
+        "without plans": lambda: admit(tuned, steps),
+        "with plans": lambda: admit(planned, steps),
+        "counted": counting(tuned),
+        "counted, plans": counting(planned),
         "numpy's floor": floor,
     }
+
+
+def counting(accounts: tuple[Account, ...]) -> Callable[[], object]:
+    """Return the decision on a repeated step, which counts it on every account."""
+    population, step = Population("patient", accounts[0].relation, None), price(accounts)
+    records = [
+        AccountRecord(account, population, NOW, NOW, watermark=watermark_of(account, (1.0,))) for account in accounts
+    ]
+    counted: list[CountedAccount] = []
+
+    def decide() -> object:
+        admitted = admit_by_counting(counted, step) if counted else None
+        if admitted is None:  # a threshold may be reached: begin anew
+            counted[:] = map(CountedAccount, records)
+            admitted = admit_by_counting(counted, step)
+        for account in counted:
+            account.charge(1, NOW)
+        return admitted
+
+    return decide
 
 
 def thinned(grid_version: int) -> NDArray[np.float64]:
@@ -85,7 +127,7 @@ def thinned(grid_version: int) -> NDArray[np.float64]:
 
 def forget_orders() -> None:
     """Clear caches for other grids."""
-    for cached in (adaptive_filter_bounds, declared_filter_bounds, declared_bounds, cached_event_curve, zero_curve):
+    for cached in (filter_bounds, cached_event_curve, zero_curve):
         cached.cache_clear()
 
 
@@ -108,7 +150,7 @@ def main() -> None:
     """Print both tables."""
     print(f"a decision about {DEPTH} accounts, curves of {orders(GRID_VERSION).size} orders")
     report()
-    names = [f"ledger.{module}.orders" for module in ("accounts", "filters", "filter_bounds")]
+    names = [f"ledger.{module}.orders" for module in ("accounts", "filters")]
     names += ["accounting.conversion.orders_of_grid", "accounting.rdp.orders_of_grid"]
     with ExitStack() as patches:
         forget_orders()

@@ -1,6 +1,6 @@
-"""Steps admitted by the adaptive filter, relative to the declared one: `python -m benchmarks.filters`.
+"""Steps admitted by a filter's orders, relative to an in-process accountant's: `python -m benchmarks.filters`.
 
-The declared filter spends the whole delta at every order, which is valid for plans fixed in advance only. The first
+Such an accountant spends the whole delta at every order, which is valid for plans fixed in advance only. The first
 table is for a workload known in advance, the second for one whose noise or sampling changes after the first step.
 """
 
@@ -9,10 +9,12 @@ from itertools import product
 
 import numpy as np
 
+from app.accounting.conversion import declared_bounds
+from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import repetitions_left
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 
 PROBABILITIES = (1e-3, 256 / 60000, 0.01, 0.05, 0.2, 1.0)
@@ -23,7 +25,7 @@ CHANGES = ((0.6, 1.0), (0.8, 1.0), (1.25, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.
 FEWEST = 500
 
 
-def account(limit: Limit, kind: FilterKind) -> Account:
+def account(limit: Limit) -> Account:
     """Return an empty account with a limit."""
     return Account(
         id="bud_bench",
@@ -35,7 +37,6 @@ def account(limit: Limit, kind: FilterKind) -> Account:
         depth=1,
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         limit=limit,
-        filter=kind,
         planned=(),
         weights=None,
         spent=zero_curve(),
@@ -46,22 +47,28 @@ def account(limit: Limit, kind: FilterKind) -> Account:
 def step(q: float, z: float) -> PricedStep:
     """Return one step of DP-SGD, or a plain Gaussian at q = 1."""
     event = PoissonSampled(q, Gaussian(z)) if q < 1 else Gaussian(z)
-    return account(Limit(1.0, 1e-5), FilterKind.DECLARED).price(StepEvent(event, 1))
+    return account(Limit(1.0, 1e-5)).price(StepEvent(event, 1))
+
+
+def steps_in_advance(limit: Limit, curve: RdpCurve) -> int:
+    """Count the repetitions that fit if they are fixed in advance."""
+    bounds = declared_bounds(limit.epsilon, limit.delta, GRID_VERSION)
+    return int((bounds // np.maximum(curve.values, 1)).max())
 
 
 def shares(noise_factor: float, probability_factor: float) -> Iterator[tuple[float, str]]:
-    """Yield adaptive / declared counts, with settings, of a step whose parameters changed after the first one.
+    """Yield the ratios of the counts, with settings, of a step whose parameters changed after the first one.
 
-    Only settings of which the declared filter admits at least 500 steps.
+    Only settings of which at least 500 steps fit in advance.
     """
     for q, z, epsilon, delta in product(PROBABILITIES, NOISE_MULTIPLIERS, EPSILONS, DELTAS):
         limit = Limit(epsilon, delta)
         later = step(min(q * probability_factor, 1.0), z * noise_factor)
-        declared, _ = repetitions_left([account(limit, FilterKind.DECLARED)], later)
-        if declared >= FEWEST:
-            tuned = account(limit, FilterKind.ADAPTIVE).prepared_for([step(q, z)])
-            adaptive, _ = repetitions_left([tuned], later)
-            yield adaptive / declared, f"q={q:.4g} z={z:g} epsilon={epsilon:g} delta={delta:g}"
+        in_advance = steps_in_advance(limit, later.curve)
+        if in_advance >= FEWEST:
+            tuned = account(limit).prepared_for([step(q, z)])
+            admitted, _ = repetitions_left([tuned], later)
+            yield admitted / in_advance, f"q={q:.4g} z={z:g} epsilon={epsilon:g} delta={delta:g}"
 
 
 def report(name: str, found: list[tuple[float, str]]) -> None:

@@ -3,8 +3,10 @@
 Sections, all of them unless some are named. Times are of a processor; where two take turns, medians.
 
 - epsilons: of plans of DP-SGD at delta 1e-5 and 1e-8. Theirs is rounded up as well, on a grid of 1e-4 nats.
-- steps: the numbers that limits admit, by today's adaptive filter, by a plan that has a share of delta, and by
+- steps: the numbers that limits admit, by the Renyi orders alone, by a plan that has a share of delta, and by
   dp_accounting at the full delta, which holds for what was fixed in advance only.
+- shares: what a run keeps that stays with a plan of a share of delta, and one that leaves it after the first step.
+- schedules: the steps of declared schedules, beside the number at the full delta with each step's own noise.
 - search: the time for the number of steps, over random limits.
 - readings: the time for the epsilons of a plan's beginnings, and how much larger they are than computed alone.
 - noise: the least noise of a plan, beside dp_accounting's calibration.
@@ -18,6 +20,7 @@ from random import Random
 from statistics import median, quantiles
 from time import process_time
 from types import MappingProxyType
+from unittest.mock import patch
 
 import dp_accounting
 from dp_accounting.pld import PLDAccountant
@@ -25,15 +28,17 @@ from dp_accounting.pld import privacy_loss_distribution as theirs
 
 from app.accounting.calibration.monotone_search import smallest_fitting
 from app.accounting.curves import GRID_VERSION
-from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
+from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, noise_multiplier
+from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.pld.accountant import pld_epsilon
 from app.accounting.pld.calibration import PlanTarget, min_plan_noise_multiplier
 from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
 from app.accounting.pld.readings import PlanReadings
 from app.accounting.rdp import event_curve
-from app.ledger.filters import Limit, adaptive_filter_bounds, adaptive_weights
+from app.ledger.filters import Limit, PlanBound, filter_bounds, filter_weights
 from app.ledger.plan_filter import Workload
 from app.ledger.step_events import StepEvent
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS = [
@@ -67,8 +72,22 @@ PUBLISHED = [
 """Sampling probability, noise, epsilon and delta of trainings and of federated learning."""
 
 LIMITS = [(1.0, 1e-6), (3.0, 1e-8), (8.0, 1e-5)]
-SHARES = (0.96, 0.965, 0.97, 0.975)
+SHARES = (DECLARED_SHARE, 0.965, 0.97, 0.975)
 """Shares of delta for the plan, of an account that declares one; the table has the first."""
+
+UNDECLARED = (0.4, 0.5, DEFAULT_SHARE, 0.6, 0.75, 0.9, DECLARED_SHARE)
+"""Shares of delta for the plan of a run that declares none."""
+
+FALLS: list[tuple[DecayMode, float]] = [("exp", 0.7), ("exp", 1.5), ("time", 1.0), ("step", 0.7)]
+SCHEDULES = [
+    Decay(mode, rate / steps, steps, PoissonSampled(q, Gaussian(z)))
+    for mode, rate in FALLS
+    for q, z, steps in ((256 / 60000, 1.5, 20_000), (0.01, 1.2, 3_000), (0.05, 3.0, 1_000))
+]
+"""Noise that falls by a half to three quarters, in three ways."""
+
+FINE = 1024
+"""Different noises of an ideal schedule."""
 
 MANY = 100
 """Steps from which one of them is less than a percent."""
@@ -123,11 +142,10 @@ def timed(q: float, z: float, count: int, delta: float) -> tuple[float, float, f
     return ours, float(other), median(spent[0]), median(spent[1])
 
 
-def steps_by_orders(q: float, z: float, limit: Limit) -> int:
-    """Count the steps that an adaptive filter admits."""
+def steps_by_orders(q: float, z: float, limit: Limit, plan: PlanBound | None = None) -> int:
+    """Count the steps that the orders of a filter admit, beside a plan that has its share of delta."""
     curve = event_curve(PoissonSampled(q, Gaussian(z)), RELATION, GRID_VERSION)
-    weights = adaptive_weights(limit, curve, GRID_VERSION)
-    bounds = adaptive_filter_bounds(limit, weights, GRID_VERSION)
+    bounds = filter_bounds(limit, filter_weights(limit, curve, GRID_VERSION, plan), GRID_VERSION)
     return max(0, int((bounds.bounds // curve.values[bounds.places]).max()))
 
 
@@ -172,6 +190,43 @@ def print_steps() -> None:
     for share, found in shares.items():
         print(f"plan with {share:g} of delta / theirs: median {median(found):.4f}, at least {min(found):.4f}")
     print(f"plan / adaptive: median {median(gains):.2f}, at least {min(gains):.2f}; {median(times):.0f} ms each")
+
+
+def print_shares() -> None:
+    """Print what staying with a plan and leaving it cost."""
+    print(f"\n{'share':<8}{'on plan / full delta':>22}{'at least':>10}{'leaving / no plan':>20}{'at least':>10}")
+    for share in UNDECLARED:
+        stays, leaves = [], []
+        for (q, z), (epsilon, delta) in [*PUBLISHED, *product(EVENTS, LIMITS)]:
+            limit, workload = Limit(epsilon, delta), workload_of(q, z)
+            full, steps = workload.longest(epsilon, delta), workload.longest(epsilon, share * delta)
+            without = steps_by_orders(q, z, limit)
+            if full >= MANY:
+                stays.append(steps / full)
+            if without >= MANY:
+                left = steps_by_orders(q, z, limit, PlanBound(share, share * delta, 1, (epsilon,)))
+                leaves.append(left / without)
+        print(f"{share:<8g}{median(stays):>22.4f}{min(stays):>10.4f}{median(leaves):>20.4f}{min(leaves):>10.4f}")
+
+
+def print_schedules() -> None:
+    """Print the steps of declared schedules beside the ideal."""
+    print(f"\n{'mode':<6}{'rate':>10}{'q':>9}{'z':>6}{'epsilon':>9}{'plan':>8}{'ideal':>8}{'plan/ideal':>12}")
+    found = []
+    for schedule in SCHEDULES:
+        items = (StepEvent(schedule, 1),)
+        workload = Workload.of(items, RELATION)
+        epsilon = float(f"{workload.readings(1e-6, schedule.steps).epsilon(schedule.steps // 2):.2g}")
+        limit = Limit(epsilon, 1e-6)
+        bound = planned_weights(limit, items, RELATION, GRID_VERSION, DECLARED_SHARE).plan
+        assert bound is not None, "it has a plan"
+        with patch("app.accounting.pld.events.MAX_PAIRS", FINE):
+            ideal = Workload.of(items, RELATION).longest(epsilon, limit.delta)
+        found.append(bound.steps / ideal)
+        assert isinstance(schedule.event, PoissonSampled), "every one is sampled"
+        numbers = f"{schedule.event.sampling_probability:>9.3g}{noise_multiplier(schedule.event):>6g}{epsilon:>9g}"
+        print(f"{schedule.mode:<6}{schedule.decay_rate:>10.2g}{numbers}{bound.steps:>8}{ideal:>8}{found[-1]:>12.4f}")
+    print(f"plan / ideal: median {median(found):.4f}, at least {min(found):.4f}")
 
 
 def print_search() -> None:
@@ -264,6 +319,8 @@ SECTIONS: Mapping[str, Callable[[], None]] = MappingProxyType(
     {
         "epsilons": print_epsilons,
         "steps": print_steps,
+        "shares": print_shares,
+        "schedules": print_schedules,
         "search": print_search,
         "readings": print_readings,
         "noise": print_noise,

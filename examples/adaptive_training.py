@@ -216,22 +216,22 @@ def main() -> None:
             neighboring_relation="add_or_remove_one",
             size=TRAINING_RECORDS,
             limit=TOTAL,
-            privacy_filter="declared",
         )
         for name in NOISES:
             first = first_noise_multiplier(ledger, name)
             for optimizer in asked.optimizers:
                 training = Training(name, optimizer, first)
                 noise = noise_of(name, first)
-                # What the steps cost is fixed in advance, so the filter may be "declared", and steps are granted ahead.
+                # What the steps cost is fixed in advance: it is the plan of the run, and steps are granted ahead.
+                schedule = schedule_of(noise)
                 with ledger.create_run(
                     f"{name}, {optimizer}",
                     budget=path,
                     limit=LIMIT,
-                    privacy_filter="declared",
+                    planned=[(schedule(step), 1) for step in range(STEPS)],
                     authorize_every=50,
                     background=True,
-                    schedule=schedule_of(noise),
+                    schedule=schedule,
                 ) as run:
                     train(training, noise, run)
                 training.epsilon = run.epsilon

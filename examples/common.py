@@ -4,10 +4,9 @@
 
 import argparse
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
-from epsilon_ledger import EventCount, LedgerClient, Limit, NeighboringRelation, PrivacyFilter
+from epsilon_ledger import LedgerClient, Limit, NeighboringRelation, PlannedEvents
 
 
 def parser(description: str, folder: str) -> argparse.ArgumentParser:
@@ -34,8 +33,7 @@ def budget(  # noqa: PLR0913 - the members of a population, by name
     neighboring_relation: NeighboringRelation,
     size: int,
     limit: Limit,
-    privacy_filter: PrivacyFilter | None = None,
-    planned: Sequence[EventCount] | None = None,
+    planned: PlannedEvents | None = None,
 ) -> str:
     """Return the requested budget's id or path, or create one under a new population.
 
@@ -47,8 +45,7 @@ def budget(  # noqa: PLR0913 - the members of a population, by name
         neighboring_relation: which data sets are neighbours.
         size: number of privacy units.
         limit: of the population and the budget.
-        privacy_filter: by default the ledger's.
-        planned: workload for which the filter is tuned; by default the first charged event.
+        planned: the plan of both; None: the filter is tuned for the first charged event.
     """
     if asked is not None:
         return asked
@@ -58,11 +55,8 @@ def budget(  # noqa: PLR0913 - the members of a population, by name
         neighboring_relation=neighboring_relation,
         size=size,
         limit=limit,
-        privacy_filter=privacy_filter,
         planned=planned,
     )
-    opened = ledger.create_budget(
-        "example", parent=population.path, limit=limit, privacy_filter=privacy_filter, planned=planned
-    )
+    opened = ledger.create_budget("example", parent=population.path, limit=limit, planned=planned)
     print(f"Opened {opened.path}: epsilon {limit.epsilon:g} at delta {limit.delta:g} for {size} {privacy_unit}s")
     return opened.path

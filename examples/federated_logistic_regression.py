@@ -56,7 +56,7 @@ class Statement:
         records: number of patients.
         steps: number of steps.
         epsilon: spent by the ledger's filter, valid for adaptive choices.
-        epsilon_declared: spent if all was fixed in advance, as by in-process accountants.
+        epsilon_rdp: what an in-process RDP accountant would print.
         delta: of both.
         refusal: why it stopped early, or None.
     """
@@ -66,7 +66,7 @@ class Statement:
     records: int
     steps: int
     epsilon: float
-    epsilon_declared: float
+    epsilon_rdp: float
     delta: float
     refusal: str | None
 
@@ -130,8 +130,8 @@ def party(name: str, number: int, key: str, asked_budget: str | None, line: Conn
                     refusal = str(error)
                 line.send((weights, refusal is None))
         state = run.refresh()
-    declared = state.epsilon if state.epsilon_declared is None else state.epsilon_declared
-    line.send(Statement(name, run.id, len(features), optimizer.steps, state.epsilon, declared, state.delta, refusal))
+    rdp = state.epsilon if state.epsilon_rdp is None else state.epsilon_rdp
+    line.send(Statement(name, run.id, len(features), optimizer.steps, state.epsilon, rdp, state.delta, refusal))
 
 
 def coordinate(lines: Sequence[Connection], features: int) -> tuple[Floats, list[Statement]]:
@@ -229,11 +229,11 @@ def main() -> None:
     for process in processes:
         process.join()
     found = write(asked.out, weights, statements)
-    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'if fixed in advance':>20} {'reference':>10}")
+    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'RDP accountant':>14} {'reference':>10}")
     for each in statements:
         reference = reference_epsilon(each)
         print(
-            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} {each.epsilon_declared:20.4f} "
+            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} {each.epsilon_rdp:14.4f} "
             f"{'-' if reference is None else f'{reference:.4f}':>10}"
         )
     for each in statements:

@@ -40,7 +40,7 @@ class Facts:
         steps: admitted and taken.
         refused: whether the ledger stopped it.
         epsilon: spent by the ledger's filter, valid for adaptive choices.
-        epsilon_declared: spent if all was fixed in advance, as by in-process accountants.
+        epsilon_rdp: what an in-process RDP accountant would print.
         epsilon_opacus: by Opacus' own accountant.
         delta: of all three.
         accuracy: on test digits.
@@ -50,7 +50,7 @@ class Facts:
     steps: int
     refused: bool
     epsilon: float
-    epsilon_declared: float
+    epsilon_rdp: float
     epsilon_opacus: float
     delta: float
     accuracy: float
@@ -140,14 +140,14 @@ def main() -> None:
         steps=state.next_step,
         refused=refusal is not None,
         epsilon=state.epsilon,
-        epsilon_declared=state.epsilon if state.epsilon_declared is None else state.epsilon_declared,
+        epsilon_rdp=state.epsilon if state.epsilon_rdp is None else state.epsilon_rdp,
         epsilon_opacus=own.get_epsilon(state.delta),
         delta=state.delta,
         accuracy=accuracy(model),
     )
     print(f"{facts.steps} steps, {facts.accuracy:.1%} right")
     print(f"epsilon {facts.epsilon:.4f} of {LIMIT.epsilon:g} at delta {facts.delta:g}")
-    print(f"if all was fixed in advance {facts.epsilon_declared:.4f}, by Opacus {facts.epsilon_opacus:.4f}")
+    print(f"by an RDP accountant {facts.epsilon_rdp:.4f}, by Opacus {facts.epsilon_opacus:.4f}")
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "opacus.json").write_text(json.dumps(asdict(facts), indent=2))
     torch.save(model.state_dict(), asked.out / "model.pt")

@@ -1,8 +1,8 @@
 """Verify an export of `epsilon-ledger export` with Python's standard library alone.
 
 It checks the hash chain of every run, sums up every charge at the cost table's prices (of disjoint parts, the largest
-losses), and compares the bytes with the balance of every account, and its limit with those in decisions. It prints the
-first discrepancy and exits with status 1.
+losses) and what it uses up of plans, and compares the sums with the balance of every account, and its limit with those
+in decisions. It prints the first discrepancy and exits with status 1.
 
     epsilon-ledger export --population mimic > mimic.jsonl
     python verify_export.py mimic.jsonl
@@ -74,6 +74,7 @@ class Export:
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.prices: dict[tuple[str, str, int], Curve] = {}
+        self.plan_costs: dict[str, dict[str, list[int]]] = defaultdict(dict)
         self.accounts: dict[str, Line] = {}
         self.runs: dict[str, Line] = {}
         self.reservations: dict[str, Line] = {}
@@ -88,6 +89,7 @@ class Export:
             "header": self._header,
             "event": self._event,
             "price": self._price,
+            "plan_cost": lambda line: self.plan_costs[line["account"]].update({line["fingerprint"]: line["used"]}),
             "account": lambda line: self.accounts.update({line["id"]: line}),
             "run": self._run,
             "reservation": lambda line: self.reservations.update({line["id"]: line}),
@@ -129,20 +131,29 @@ class Export:
         kept = _curve(account, "held")
         if self._sum([spent, kept]) != self._sum([spent, held]) or (not composed and kept != held):
             raise BadRowError(f"{name}: its held curve is not the sum of its rows")
+        for owner, (used, reserved) in account["plan_usage"].items():
+            spent, held, composed = self._value(account, owner)
+            total = self._sum([(used, 0), (reserved, 0)])
+            if spent[0] != used or self._sum([spent, held]) != total or (not composed and held[0] != reserved):
+                raise BadRowError(f"{name}: what it has used up of the plan of {owner} is not the sum of its rows")
 
-    def _value(self, account: Line) -> tuple[Curve, Curve, bool]:
-        """Return an account's spent and held curves, and whether it has disjoint children."""
+    def _value(self, account: Line, owner: str | None = None) -> tuple[Curve, Curve, bool]:
+        """Return an account's spent and held curves, and whether it has disjoint children.
+
+        With an `owner`, return what it has used up of that account's plan, and holds.
+        """
         if _is_parallel(account):
-            parts = [self._value(child)[:2] for child in self._children(account)]
+            parts = [self._value(child, owner)[:2] for child in self._children(account)]
             most = account["max_partitions_per_unit"] * (2 if account["neighboring_relation"] == "replace_one" else 1)
-            lost = self._largest(account, [spent for spent, _ in parts], most)
-            total = self._largest(account, [self._sum(part) for part in parts], most)
+            zero = self._cost(account, {}, owner)
+            lost = self._largest(zero, [spent for spent, _ in parts], most)
+            total = self._largest(zero, [self._sum(part) for part in parts], most)
             # Where no more can be counted, whatever is held besides is as much.
             rest = [b if b == self.exhausted else b - a for a, b in zip(lost[0], total[0], strict=True)]
             return lost, (rest, self.exhausted if total[1] == self.exhausted else total[1] - lost[1]), True
-        inner = [self._value(part) for part in self._topmost(account)]
-        spent = self._sum([self._cost(account, self.added["spent"][account["id"]]), *(one[0] for one in inner)])
-        held = self._sum([self._cost(account, self.added["held"][account["id"]]), *(one[1] for one in inner)])
+        inner = [self._value(part, owner) for part in self._topmost(account)]
+        spent = self._sum([self._cost(account, self.added["spent"][account["id"]], owner), *(one[0] for one in inner)])
+        held = self._sum([self._cost(account, self.added["held"][account["id"]], owner), *(one[1] for one in inner)])
         return spent, held, bool(inner)
 
     def _children(self, account: Line) -> list[Line]:
@@ -294,8 +305,10 @@ class Export:
         if reservation["steps_executed"] != executed or (reservation["status"] == "voided" and any(used.values())):
             raise BadRowError(f"{name}: what was executed is not what was charged under it")
 
-    def _cost(self, account: Line, counts: Mapping[str, int]) -> Curve:
-        """Sum the cost of repeated events, saturated at 64 bits."""
+    def _cost(self, account: Line, counts: Mapping[str, int], owner: str | None = None) -> Curve:
+        """Sum the cost of repeated events, saturated at 64 bits; with an `owner`, what they use up of its plan."""
+        if owner is not None:
+            return self._plan_cost(account, counts, owner)
         values, delta = [0] * len(_values(account["spent"])), 0
         for fingerprint, count in counts.items():
             key = (fingerprint, account["neighboring_relation"], account["grid_version"])
@@ -306,15 +319,26 @@ class Export:
             delta = min(delta + price_delta * count, self.exhausted)
         return values, delta
 
+    def _plan_cost(self, account: Line, counts: Mapping[str, int], owner: str) -> Curve:
+        costs, used = self.plan_costs[owner], [0] * len(account["plan_usage"][owner][0])
+        for fingerprint, count in (
+            counts.items() if costs else ()
+        ):  # a plan that was left before its first step has none
+            if fingerprint not in costs:
+                raise BadRowError(
+                    f"account {account['path']}: what event {fingerprint} uses of {owner}'s plan is missing"
+                )
+            used = [sum_ + one * count for sum_, one in zip(used, costs[fingerprint], strict=True)]
+        return used, 0
+
     def _sum(self, curves: Iterable[Curve]) -> Curve:
         """Sum curves, saturated at 64 bits."""
         values, deltas = zip(*curves, strict=True)
         whole = [min(sum(column), self.exhausted) for column in zip(*values, strict=True)]
         return whole, min(sum(deltas), self.exhausted)
 
-    def _largest(self, account: Line, curves: list[Curve], most: int) -> Curve:
+    def _largest(self, zero: Curve, curves: list[Curve], most: int) -> Curve:
         """Sum the largest curves at every order."""
-        zero: Curve = [0] * len(_values(account["spent"])), 0
         values, deltas = zip(zero, *curves, strict=True)
         whole = [min(sum(sorted(column, reverse=True)[:most]), self.exhausted) for column in zip(*values, strict=True)]
         return whole, min(sum(sorted(deltas, reverse=True)[:most]), self.exhausted)

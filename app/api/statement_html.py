@@ -41,8 +41,8 @@ def page_of(document: Mapping[str, Any]) -> str:
             {
                 "Limit": f"epsilon {loss['limit']['epsilon']} at delta {loss['limit']['delta']}",
                 "Spent, by the filter": _epsilon(loss, "epsilon_by_filter"),
-                "Spent, if everything was fixed in advance": _epsilon(loss, "epsilon_if_fixed_in_advance"),
-                "Filter": loss["filter"],
+                "As an RDP accountant prints it, if all was fixed in advance": _epsilon(loss, "epsilon_rdp"),
+                "Plan": _plan(loss["plan"]),
             }
         ),
         "<h2>Who is protected</h2>",
@@ -84,6 +84,12 @@ def page_of(document: Mapping[str, Any]) -> str:
 
 def _epsilon(facts: Mapping[str, Any], name: str) -> str:
     return "infinite" if facts[name] == "Infinity" else f"epsilon {facts[name]:.6g}"
+
+
+def _plan(plan: Mapping[str, Any] | None) -> str:
+    if plan is None:
+        return "none"
+    return f"{plan['state']}: {plan['steps_used']} of {plan['steps']} steps used, {plan['steps_left']} left"
 
 
 def _table(facts: Mapping[str, object]) -> str:

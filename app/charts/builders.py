@@ -64,16 +64,17 @@ def account_chart(history: AccountHistory, thresholds: Sequence[float] = ()) -> 
 
 
 def share_chart(history: AccountHistory) -> Chart | None:
-    """Chart each child's part of the limit at one order, or None; of disjoint partitions the largest counts."""
-    if history.order is None or not history.children:
+    """Chart each child's part of the limit at one order, or of the plan; of disjoint partitions the largest counts."""
+    if not history.children:
         return None
+    of = "plan" if history.order is None else f"limit, at order {history.order:.4g}"
     times = [milliseconds(at) for at in history.moments]
     parts = history.account.partitions_per_unit is not None
     kind = SeriesKind.STEP if parts else SeriesKind.AREA
     return Chart(
         title="Who spent it",
         x=_TIME,
-        y=Axis(f"% of the limit, at order {history.order:.4g}", start=0),
+        y=Axis(f"% of the {of}", start=0),
         series=tuple(
             Series(each.path.rpartition("/")[2], _percent(times, each.shares), kind) for each in history.children
         ),

@@ -76,6 +76,7 @@ def _shown(account_id: str, page: PageContext, after: str | None) -> Response:
     return page.render(
         "account.html",
         seen=seen,
+        describe=describe_event,
         chart=account_chart(seen.history, seen.view.record.alert_settings.thresholds),
         shares=share_chart(seen.history),
         signed=page.state.signer is not None,
@@ -93,7 +94,8 @@ def show_run(run_id: str, page: PageDep) -> Response:
     return page.render(
         "run.html",
         seen=seen,
-        event=None if seen.record.run.event is None else _describe_event(seen.record.run.event),
+        event=None if seen.record.run.event is None else describe_event(seen.record.run.event),
+        describe=describe_event,
         chart=run_chart(seen),
         traits=[chart for chart in (noise_chart(seen), sampling_chart(seen)) if chart is not None],
         signed=page.state.signer is not None,
@@ -102,7 +104,7 @@ def show_run(run_id: str, page: PageDep) -> Response:
     )
 
 
-def _describe_event(event: DpEvent) -> str:
+def describe_event(event: DpEvent) -> str:
     """Describe an event in words."""
     mechanisms = " and ".join(dict.fromkeys(type_name(leaf).replace("_", " ") for leaf in mechanisms_in(event)))
     words = [mechanisms[:1].upper() + mechanisms[1:]]

@@ -35,7 +35,7 @@ RULES: Final = {
     "max_delta": "Largest delta of a run, and of any limit",
     "require_delta_below_inverse_size": "Population size known, and delta below 1/size",
     "require_limit": "Every run has its own limit",
-    "require_plan": "Every run declares a plan",
+    "require_plan": "The plan of a run",
     "mechanisms": "Allowed mechanisms",
     "neighboring_relations": "Allowed neighboring relations",
     "min_noise_multiplier": "Smallest noise multiplier",

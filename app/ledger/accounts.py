@@ -124,26 +124,31 @@ class Account:
         """Price a step event now, under this account's relation and grid."""
         return PricedStep(step, event_curve(step.event, self.relation, self.grid_version))
 
-    def prepared_for(self, steps: Sequence[PricedStep]) -> Self:
+    def prepared_for(self, steps: Sequence[PricedStep], *, held: bool = False) -> Self:
         """Copy the account with the weights that these steps would freeze.
 
         They fit the first step with a nonzero cost: without weights nothing is charged. A plan that does not cover
-        these steps ends before anything was released, so that the orders get its share of delta.
+        these steps ends before anything was released, so that the orders get its share of delta; not if the steps are
+        only `held`, since they may never be released.
         """
-        if self.limit is None or (self.weights is not None and not self._leaves_plan(steps)):
+        if self.limit is None or (self.weights is not None and (held or not self._leaves_plan(steps))):
             return self
         first = next((step.curve for step in steps if not step.curve.is_zero), None)
         if first is None:
             return self
-        spent = self.spent.using({owner: each for owner, each in self.spent.used.items() if owner != self.id})
-        return replace(self, weights=filter_weights(self.limit, first, self.grid_version), spent=spent)
+        others = [
+            curve.using({owner: each for owner, each in curve.used.items() if owner != self.id})
+            for curve in (self.spent, self.held)
+        ]
+        weights = filter_weights(self.limit, first, self.grid_version)
+        return replace(self, weights=weights, spent=others[0], held=others[1])
 
     def _leaves_plan(self, steps: Sequence[PricedStep]) -> bool:
         """Check whether first steps are of another kind than those planned."""
         plan = self.plan
         if plan is None or not self.is_untouched:
             return False
-        return any(plan.workload.cost(step.step.event)[0] for step in steps)
+        return not all(plan.workload.covers(step.step.event) for step in steps)
 
     def bounds(self) -> FilterBounds:
         """Get the orders of its filter."""
@@ -177,14 +182,17 @@ class Account:
         plan, owner = self.plan, self.id
         if plan is None:
             return -1
-        nothing = (0,) * len(plan.capacity)
-        cost = nothing if curve is None else curve.used.get(owner, nothing)
-        lines = {1: self.spent + self.held} if self.exposure is None else self.exposure.total
+        cost = (0,) * len(plan.capacity) if curve is None else plan.used_by(curve, owner)
+        further = [plan.used_by(each, owner) for each in pending]
+        if self.exposure is None:
+            lines = [(1, [plan.used_by(self.spent, owner), plan.used_by(self.held, owner)])]
+        else:
+            lines = [(slope, [plan.used_by(base, owner)]) for slope, base in self.exposure.total.items()]
         most = inf
-        for slope, base in lines.items():
-            charges = [base.used.get(owner, nothing), *(each.times(slope).used.get(owner, nothing) for each in pending)]
-            used = tuple(map(sum, zip(*charges, strict=True)))
-            fitting = plan.repetitions(used, tuple(slope * each for each in cost))
+        for slope, taken in lines:
+            charges = further if slope == 1 else [tuple([slope * count for count in each]) for each in further]
+            used = tuple(map(sum, zip(*taken, *charges, strict=True)))
+            fitting = plan.repetitions(used, cost if slope == 1 else tuple([slope * count for count in cost]))
             if fitting < 0:
                 return -1
             most = min(most, fitting)
@@ -275,8 +283,8 @@ class Account:
             return gate.epsilon(curve)
         return min(gate.epsilon(curve), plan.epsilon(curve.used[self.id]))
 
-    def epsilon_declared(self, delta: float) -> float:
-        """Compute epsilon like an in-process accountant, valid only for plans fixed in advance."""
+    def epsilon_rdp(self, delta: float) -> float:
+        """Compute what an in-process RDP accountant would print: a bound only if all events were fixed in advance."""
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
 
 

@@ -16,6 +16,7 @@ from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
 from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
 from app.ledger.filters import Limit
 from app.ledger.fitting_noise import noise_that_fits
+from app.ledger.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
 
 
@@ -34,6 +35,7 @@ class Admission(NamedTuple):
         steps_remaining: further repetitions of the last event that would fit now.
         binding: the account with the fewest remaining.
         overdrawn: whether an account exceeds its limit; only reported steps do that.
+        ended_plans: the plans that covered all charges before this one.
     """
 
     accounts: tuple[Account, ...]
@@ -41,6 +43,20 @@ class Admission(NamedTuple):
     steps_remaining: int
     binding: Account
     overdrawn: bool = False
+    ended_plans: tuple["EndedPlan", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPlan:
+    """A plan that a charge ended because it did not cover it, and its steps that are given up."""
+
+    account: Account
+    steps_given_up: int
+
+    def facts(self) -> dict[str, object]:
+        """Get the fields recorded with the decision."""
+        name = {"account": self.account.id, "account_path": self.account.path}
+        return name | {"steps_given_up": self.steps_given_up}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,7 @@ class Refusal:
         limit: the threshold at `order`.
         delta_requested: growth of the mechanisms' own deltas.
         delta_left: of the binding account for own deltas.
+        plan: of the binding account, which covers all that was charged to it, but not this.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
         noise_multiplier_that_fits: noise with which the whole request would be admitted, or None as for
             `noise_that_fits`.
@@ -81,6 +98,7 @@ class Refusal:
     limit: float
     delta_requested: float
     delta_left: float
+    plan: PlanStatus | None
     max_count_that_fits: int
     noise_multiplier_that_fits: float | None
     limit_change: LimitChange | None = None
@@ -97,16 +115,14 @@ def admit(
     `path` has the current accounts that it would touch, ancestors first, the run's own last.
     """
     charged = record(path, steps)
-    if charged.overdrawn:
-        noise = (search or noise_that_fits)(path, steps)
-        accounts, steps = _prepared(path, steps)
-        return _refusal(path, accounts, steps, total_cost(steps), noise)
-    return charged
+    return _refused(path, *_prepared(path, steps), search) if charged.overdrawn else charged
 
 
-def _prepared(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], Sequence[PricedStep]]:
+def _prepared(
+    path: Sequence[Account], steps: Sequence[PricedStep], *, held: bool = False
+) -> tuple[list[Account], Sequence[PricedStep]]:
     """Prepare the accounts of a path for steps, and the steps' costs for these accounts."""
-    accounts = [account.prepared_for(steps) for account in path]
+    accounts = [account.prepared_for(steps, held=held) for account in path]
     return accounts, with_usage(accounts, steps)
 
 
@@ -123,11 +139,10 @@ def hold(
     path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
 ) -> tuple[Account, ...] | Refusal:
     """Hold a plan's cost on every account, or refuse it as `admit` would."""
-    outcome = admit(path, steps, search)
-    if isinstance(outcome, Refusal):
-        return outcome
-    accounts, steps = _prepared(path, steps)
+    accounts, steps = _prepared(path, steps, held=True)
     cost = total_cost(steps)
+    if not all(account.fits(cost) for account in accounts):
+        return _refused(path, accounts, steps, search)
     return tuple(account.with_hold(cost) for account in accounts)
 
 
@@ -139,9 +154,20 @@ def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:
     assert all(each.limit is None for each in undecided) or new.is_zero, "weights are fixed before a charge"
     remaining, binding = min_repetitions(accounts, (new,), steps[-1].curve)
     afterwards = tuple(account.charged(new) for account in accounts)
-    return Admission(
-        afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn=remaining < 0
-    )
+    overdrawn, ended = remaining < 0, ended_plans(path, afterwards)
+    return Admission(afterwards, reading_of(afterwards), max(0, remaining), afterwards[binding], overdrawn, ended)
+
+
+def ended_plans(before: Sequence[Account], after: Sequence[Account]) -> tuple[EndedPlan, ...]:
+    """Find the plans that a charge or a hold ended."""
+    ended = []
+    for account, charged in zip(before, after, strict=True):
+        if account.plan is None or charged.is_planned() or not account.is_planned():
+            continue
+        status = account.plan_status
+        assert status is not None, "it has a plan"
+        ended.append(EndedPlan(account, status.steps_left))
+    return tuple(ended)
 
 
 def min_repetitions(accounts: Sequence[Account], pending: Sequence[RdpCurve], curve: RdpCurve) -> tuple[int, int]:
@@ -211,13 +237,12 @@ def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> fl
     return float((account.headroom(gate, pending) / np.maximum(refused.values[gate.places], 1)).max())
 
 
-def _refusal(
-    path: Sequence[Account],
-    accounts: Sequence[Account],
-    steps: Sequence[PricedStep],
-    new: RdpCurve,
-    noise: float | None,
+def _refused(
+    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None
 ) -> Refusal:
+    """Explain a refusal; `accounts` are those of the path, prepared for the steps."""
+    noise = (search or noise_that_fits)(path, steps)
+    new = total_cost(steps)
     fitting, binding = _longest_prefix(accounts, steps)
     gate = binding.bounds()
     growth = binding.grown_by(new)
@@ -240,6 +265,7 @@ def _refusal(
         limit=float(gate.bounds[closest]) * UNIT,
         delta_requested=growth.delta_value(),
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
+        plan=binding.plan_status if binding.is_planned() else None,
         max_count_that_fits=fitting,
         noise_multiplier_that_fits=noise,
     )

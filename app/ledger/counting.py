@@ -93,7 +93,7 @@ class CountedAccount:
         used = self.record.account.spent.used
         if used and self.charges:
             for cost, count in self._counts().values():
-                used = {owner: repeated(before, cost.used[owner], count) for owner, before in used.items()}
+                used = {**used, **{owner: repeated(used[owner], each, count) for owner, each in cost.used.items()}}
         return used
 
     def copy(self) -> "CountedAccount":

@@ -15,8 +15,8 @@ from app.ledger.filters import FilterBounds
 Epsilons: TypeAlias = Callable[[int], float | None]
 """Epsilon by the number of repetitions; None if only the rule can compute it."""
 
-_EXACT: Final = 2**53
-"""Units below which every integer is a float."""
+_EXACT: Final = 2.0**53 * UNIT - 1
+"""Nats up to which every number of units is a float, and adding the price alone rounds."""
 
 
 def _no_epsilon(_: int) -> None:
@@ -71,8 +71,10 @@ class FilterOrders(NamedTuple):
             return _no_epsilon
         nats = map(mul, self.spent, repeat(UNIT)), map(mul, self.cost, repeat(UNIT))
         orders = list(zip(*nats, self.prices, strict=True))
-        return lambda count: (
-            max(0.0, min([before + each * count + price for before, each, price in orders]))
-            if spent + cost * count < _EXACT  # then only adding the price rounds
-            else None
-        )
+        exact = _EXACT + min(self.prices)  # an order with a larger divergence, which may be rounded, is not the least
+
+        def epsilon(count: int) -> float | None:
+            least = min([before + each * count + price for before, each, price in orders])
+            return max(0.0, least) if least < exact else None
+
+        return epsilon

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from math import ceil, inf
+from math import ceil, inf, nextafter, sqrt
 from operator import ge
 from typing import Final
 
@@ -26,10 +26,11 @@ from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
-from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta, prefix_epsilon
+from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
+from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
 
-UNITS: Final = 2**80
+UNITS: Final = 2**52
 """Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,
 Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts."""
 
@@ -86,7 +87,7 @@ class Chains:
         total = [0] * self.size
         if is_gaussian(mechanism):
             assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
-            total[1] = ceil(UNITS / Fraction(mechanism.removal.noise_multiplier) ** 2)
+            total[1] = _units(mechanism.removal.noise_multiplier)
             return tuple(total)
         own = [chain for chain in self.chains if mechanism in chain]  # another might dominate it, too
         begin = 2
@@ -103,6 +104,27 @@ class Chains:
 def is_gaussian(mechanism: Mechanism) -> bool:
     """Check for Gaussian noise on all data."""
     return isinstance(mechanism.removal, GaussianPair) and mechanism.removal == mechanism.addition
+
+
+def _units(noise: float) -> int:
+    """Count the units of Gaussian noise on all data, rounded up."""
+    return ceil(UNITS / Fraction(noise) ** 2)
+
+
+def _in_whole_units(mechanism: Mechanism) -> Mechanism:
+    """Take less Gaussian noise on all data, so that 1 / z^2 is a whole number of units.
+
+    A plan's delta is found for such pairs, since it holds this number of units: one loud release may use them all up.
+    """
+    if not is_gaussian(mechanism):
+        return mechanism
+    assert isinstance(mechanism.removal, GaussianPair), "it is Gaussian"
+    units = _units(mechanism.removal.noise_multiplier)
+    noise = sqrt(UNITS / units)
+    while Fraction(noise) ** 2 * units > UNITS:  # its loss may not be less than its units'
+        noise = nextafter(noise, 0.0)
+    pair = GaussianPair(noise)
+    return Mechanism(pair, pair)
 
 
 def repetitions(capacity: Sequence[int], used: Sequence[int], cost: Sequence[int]) -> float:
@@ -147,9 +169,8 @@ class Workload:
         for step, found in steps:
             fewer = Counter[Mechanism]()
             for each, count in found.items():
-                fewer[
-                    Mechanism(removal.get(each.removal, each.removal), addition.get(each.addition, each.addition))
-                ] += count
+                less = Mechanism(removal.get(each.removal, each.removal), addition.get(each.addition, each.addition))
+                fewer[less] += count
             worst = worst_loss(step.event, relation)
             if isinstance(step.event, Decay) and step.count == 1:
                 parts += [(Counter({each: 1}), _part({each: 1}, count, inf)) for each, count in fewer.items()]
@@ -199,6 +220,10 @@ class Workload:
             self._costs[event] = known
         return known
 
+    def covers(self, event: DpEvent) -> bool:
+        """Check whether the whole plan covers an event once."""
+        return all(map(ge, self.capacity(self.steps), self.cost(event)))
+
     @property
     def steps(self) -> int:
         """Number of steps; at least MAX_COUNT if it has no end."""
@@ -212,9 +237,9 @@ class Workload:
         """Compute a delta of the first steps at epsilon, precise where it is near a value."""
         return prefix_delta([part for _, part in self.parts], steps, epsilon, near)
 
-    def epsilon(self, steps: int, delta: float) -> float:
-        """Compute an epsilon of the first steps at delta."""
-        return prefix_epsilon([part for _, part in self.parts], steps, delta)
+    def readings(self, delta: float, most: int) -> PlanReadings:
+        """Prepare to compute epsilons at delta of up to so many steps, from the first."""
+        return PlanReadings([part for _, part in self.parts], delta, most)
 
 
 @lru_cache(maxsize=512)
@@ -225,7 +250,8 @@ def workload_of(items: tuple[StepEvent, ...], relation: NeighboringRelation) -> 
 
 def _part(found: Mapping[Mechanism, int], count: int, worst: float) -> Part:
     removal, addition = Counter[Pair](), Counter[Pair]()
-    for each, number in found.items():
+    for mechanism, number in found.items():
+        each = _in_whole_units(mechanism)
         removal[each.removal] += number
         addition[each.addition] += number
     return Part(Directions(removal, addition), count, worst)

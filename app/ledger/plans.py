@@ -5,17 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import inf
 from operator import add
 from typing import Final
 
+from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.filters import PlanBound
 from app.ledger.plan_filter import Coordinates, Workload, repeated, repetitions, workload_of
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
-KNOTS: Final = 16
-"""Numbers of steps at which a plan's epsilon is computed: it rises about as their root, by 1.6 % of the limit each."""
+KNOTS: Final = 32
+"""Numbers of steps at which a plan's epsilon is computed: it rises about as their root, by 3 % of the limit each."""
 
 
 def bound_plan(workload: Workload, epsilon: float, share: float, delta: float, at_least: int = 0) -> PlanBound:
@@ -30,8 +32,10 @@ def bound_plan(workload: Workload, epsilon: float, share: float, delta: float, a
     """
     steps = max(workload.longest(epsilon, delta), at_least)
     places = sorted({_steps_at(place, steps) for place in range(1, KNOTS + 1)}) if steps else []
-    # Every step up to the last one is within the limit: the search found that, and epsilon has an error of its own.
-    return PlanBound(share, delta, steps, tuple(min(workload.epsilon(each, delta), epsilon) for each in places))
+    read = workload.readings(delta, steps)
+    # More steps never have a smaller epsilon, and all of them are within the limit; each number has errors of its own.
+    found = [min(read.epsilon(each), epsilon) for each in reversed(places)]
+    return PlanBound(share, delta, steps, tuple(accumulate(found, min))[::-1])
 
 
 class PlanState(StrEnum):
@@ -91,6 +95,10 @@ class Plan:
     def capacity(self) -> Coordinates:
         """What the limit allows to use."""
         return self.workload.capacity(self.bound.steps)
+
+    def used_by(self, curve: RdpCurve, owner: str) -> Coordinates:
+        """Get what a curve uses up of this plan of an account; a loss whose usage is not known is not covered."""
+        return curve.used.get(owner) or (0 if curve.is_zero else 1, *(0 for _ in self.capacity[1:]))
 
     def repetitions(self, used: Coordinates, cost: Coordinates) -> float:
         """Count the repetitions of a charge that the plan covers after what is used; negative if that is not."""
@@ -186,8 +194,9 @@ def is_allowed(items: tuple[StepEvent, ...], relation: NeighboringRelation, epsi
         return False
     if plan.workload.delta(bound.steps, epsilon, bound.delta) > bound.delta:
         return False
+    read = plan.workload.readings(bound.delta, bound.steps)
     return all(
-        value == epsilon or abs(plan.workload.epsilon(steps, bound.delta) - value) <= ALIKE * value
+        value == epsilon or abs(read.epsilon(steps) - value) <= ALIKE * value
         for steps, value in list(zip(plan.known_steps, epsilons, strict=True))[::CHECKED]
     )
 

@@ -33,6 +33,13 @@ class Deviations(StrEnum):
     REFUSE = "refuse"
 
 
+class PlanRule(StrEnum):
+    """What a run's plan has to be: declared, or also kept to while its accounts' plans hold."""
+
+    DECLARE = "declare"
+    STAY = "stay"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Rules for runs; None: no rule.
@@ -42,7 +49,7 @@ class Policy:
         max_delta: of a run, and of an account's limit.
         require_delta_below_inverse_size: whether the population's size must be known, and every delta be below 1/size.
         require_limit: whether a run needs a limit of its own.
-        require_plan: whether a run needs a plan, or a planned workload.
+        require_plan: whether a run needs a plan, or planned events, and whether steps may end an account's plan.
         mechanisms: the allowed ones, also inside other events.
         neighboring_relations: the allowed ones.
         min_noise_multiplier: of every mechanism that has one, also inside other events.
@@ -62,7 +69,7 @@ class Policy:
     max_delta: float | None = None
     require_delta_below_inverse_size: bool = False
     require_limit: bool = False
-    require_plan: bool = False
+    require_plan: PlanRule | None = None
     mechanisms: frozenset[str] | None = None
     neighboring_relations: frozenset[NeighboringRelation] | None = None
     min_noise_multiplier: float | None = None
@@ -103,12 +110,16 @@ def _stricter_deviations(one: Deviations, other: Deviations) -> Deviations:
     return Deviations.REFUSE if Deviations.REFUSE in {one, other} else Deviations.FLAG
 
 
+def _stricter_plan(one: PlanRule, other: PlanRule) -> PlanRule:
+    return PlanRule.STAY if PlanRule.STAY in {one, other} else PlanRule.DECLARE
+
+
 _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "max_epsilon": min,
     "max_delta": min,
     "require_delta_below_inverse_size": _either,
     "require_limit": _either,
-    "require_plan": _either,
+    "require_plan": _stricter_plan,
     "mechanisms": frozenset.intersection,
     "neighboring_relations": frozenset.intersection,
     "min_noise_multiplier": max,
@@ -200,6 +211,7 @@ def policy_of(facts: Mapping[str, Any]) -> Policy:
         "neighboring_relations": lambda names: frozenset(map(NeighboringRelation, names)),
         "report_roles": lambda names: frozenset(map(Role, names)),
         "deviations": Deviations,
+        "require_plan": PlanRule,
     }
     return Policy(**{name: kinds[name](value) if name in kinds else value for name, value in facts.items()})
 
@@ -233,7 +245,7 @@ _NEEDS: Final[tuple[tuple[str, str, Callable[[Policy], bool], str], ...]] = (
     (
         "deviations",
         "require_plan",
-        lambda policy: policy.require_plan or policy.deviations is not Deviations.REFUSE,
+        lambda policy: policy.require_plan is not None or policy.deviations is not Deviations.REFUSE,
         "without `require_plan` a run may declare nothing, and then no step differs from its declaration",
     ),
     (

@@ -17,10 +17,11 @@ from app.accounting.events import (
     unbounded_on_removal,
 )
 from app.ledger.accounts import Account
+from app.ledger.admission import EndedPlan
 from app.ledger.errors import BudgetClosedError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
-from app.ledger.policies import ORGANISATION, Deviations, Policy, PolicySource
+from app.ledger.policies import ORGANISATION, Deviations, PlanRule, Policy, PolicySource
 from app.ledger.runs import Deviation
 from app.ledger.windows import ALWAYS
 
@@ -155,7 +156,7 @@ def require_run(sources: tuple[PolicySource, ...], size: Size, *, limited: bool,
     `limited` and `planned` are whether it has a limit of its own, and a plan or planned workload.
     """
     _raise_first(sources, "require_limit", lambda policy: _missing(limited, policy.require_limit))
-    _raise_first(sources, "require_plan", lambda policy: _missing(planned, policy.require_plan))
+    _raise_first(sources, "require_plan", lambda policy: _without_plan(policy, planned=planned))
     _raise_first(sources, "max_epsilon", lambda policy: _above(size.epsilon, policy.max_epsilon))
     _raise_first(sources, "max_delta", lambda policy: _above(size.delta, policy.max_delta))
 
@@ -205,6 +206,19 @@ def _outside(name: str, allowed: frozenset[str] | None) -> Mismatch | None:
 
 
 _MISSING: Final = "not given"
+
+
+def _without_plan(policy: Policy, *, planned: bool) -> Mismatch | None:
+    return (_MISSING, str(policy.require_plan)) if policy.require_plan is not None and not planned else None
+
+
+def require_plans_kept(sources: tuple[PolicySource, ...], ended: Sequence[EndedPlan]) -> None:
+    """Raise PolicyViolationError if a policy refuses steps that end an account's plan."""
+    if ended:
+        first = ended[0]
+        what = f"a step that ends the plan of {first.account.path} and gives up {first.steps_given_up} of its steps"
+        refused = (what, str(PlanRule.STAY))
+        _raise_first(sources, "require_plan", lambda policy: refused if policy.require_plan is PlanRule.STAY else None)
 
 
 def _missing(given: bool, required: bool) -> Mismatch | None:  # noqa: FBT001 - two values of the same kind

@@ -48,7 +48,7 @@ class Room(NamedTuple):
         cost: the curve of one repetition.
         unannounced: repetitions before an alert threshold may be reached.
         most: repetitions that fit at the orders where the event has a cost, or by the plan; negative if none does.
-        endless: those that fit where it has no cost, which does not fall.
+        endless: those that fit where it has no cost, or by a plan of which it uses nothing; it does not fall.
     """
 
     orders: FilterOrders | None
@@ -105,8 +105,9 @@ class Room(NamedTuple):
             unannounced = -1
         else:
             unannounced = UNLIMITED if not each or bound >= EXHAUSTED else (bound - watched) // each
-        most, endless = (UNLIMITED, -1) if orders is None else orders.repetitions()
-        most = most if plan is None else max(most, plan.most)
+        most, endless = (0, UNLIMITED) if orders is None else orders.repetitions()
+        if plan is not None:  # what it covers without using anything does not run out
+            most, endless = (max(most, plan.most), endless) if plan.most < UNLIMITED else (most, UNLIMITED)
         return Room(orders, plan, watched, used, cost, unannounced, most, endless)
 
     def left_after(self, count: int) -> int:

@@ -16,6 +16,7 @@ from app.ledger.batches import distinct, map_once
 from app.ledger.filters import FilterWeights
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import PricedStep, StepEvent
+from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
@@ -29,6 +30,10 @@ USUAL_TRIALS: Final = 8
 """Typical number of curves that a search for noise computes."""
 
 
+_WEIGHTS: Final[LruCache[Job[Any], tuple[FilterWeights | None]]] = LruCache(1024)
+"""Weights by what chooses them: the runs of a sweep have equal plans. They depend on nothing else."""
+
+
 @dataclass
 class PrecomputedCosts:
     """Costs computed for one request outside the write lock.
@@ -36,13 +41,11 @@ class PrecomputedCosts:
     Args:
         prices: curves by relation, grid version and event.
         noises: fitting noise by the accounts' state and the charge.
-        weights: of filters, by what was computed.
         searches: number of searches for fitting noise.
     """
 
     prices: dict[tuple[NeighboringRelation, int, DpEvent], RdpCurve] = field(default_factory=dict)
     noises: dict[Hashable, float | None] = field(default_factory=dict)
-    weights: dict[Job[Any], FilterWeights | None] = field(default_factory=dict)
     searches: int = 0
 
     def curve(self, account: Account, event: DpEvent) -> RdpCurve:
@@ -71,13 +74,11 @@ class PrecomputedCosts:
         Raises:
             CostNotReadyError: handled by `RequestContext.run_with_costs`.
         """
-        if calculation not in self.weights:
-
-            def keep(weights: FilterWeights | None) -> None:
-                self.weights[calculation] = weights
-
-            raise CostNotReadyError(calculation, keep, MAX_WORK)
-        return self.weights[calculation]
+        found = _WEIGHTS.get(calculation)
+        if found is None:
+            raise CostNotReadyError(calculation, lambda weights: _WEIGHTS.put(calculation, (weights,)), MAX_WORK)
+        [weights] = found
+        return weights
 
     def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
         """Return the noise with which a refused charge fits, or None.

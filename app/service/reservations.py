@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
-from app.ledger.admission import Reading, Refusal, hold, reading_of, repetitions_left
+from app.ledger.admission import Reading, Refusal, ended_plans, hold, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
@@ -15,6 +15,7 @@ from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
     require_open,
+    require_plans_kept,
     require_steps,
     sources_of,
 )
@@ -173,6 +174,7 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     holding = hold(path, priced, context.costs.noise_that_fits)
     if isinstance(holding, Refusal):
         return holding
+    require_plans_kept(sources, ended_plans(path, holding))
     reservation = Reservation(
         id=new_id("res", context.now),
         run_id=request.run_id,

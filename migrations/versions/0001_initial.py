@@ -577,6 +577,7 @@ def _create_decisions() -> None:
         sa.Column("steps_remaining", sa.BigInteger),
         _number("binding_account_id"),
         sa.Column("refusal_details", sa.Text),
+        sa.Column("ended_plans", sa.Text),
         _digest("entry_hash"),
         _timestamp("created_at", nullable=False),
         sa.Column("actor", sa.String(300), nullable=False),
@@ -603,6 +604,7 @@ def _create_decisions() -> None:
             name="outcome_consistent",
         ),
         sa.CheckConstraint("length(entry_hash) = 32", name="entry_hash_is_sha256"),
+        sa.CheckConstraint("outcome <> 'refused' OR ended_plans IS NULL", name="ended_plans_unless_refused"),
         sa.CheckConstraint("epsilon >= 0 AND delta > 0 AND epsilon_limit > 0", name="reading_in_range"),
         sa.CheckConstraint("length(request_fingerprint) = 32", name="request_fingerprint_is_sha256"),
     )

@@ -14,11 +14,13 @@ from ledger_api.models import (
     Decision,
     DecisionOutcome,
     DecisionPage,
-    FilterKind,
     GaussianEvent,
     LimitInput,
     NeighboringRelation,
     OnExceed,
+    Plan,
+    PlannedEventInput,
+    PlanState,
     PoissonSampledEvent,
     Population,
     Problem,
@@ -29,6 +31,11 @@ from ledger_api.models import (
 )
 
 BATCH = 10
+EVENT = PoissonSampledEvent(
+    type_="poisson_sampled",
+    sampling_probability=0.1,
+    event=GaussianEvent(type_="gaussian", noise_multiplier=1.1),
+)
 
 
 def tell(url: str, admin_key: str, trainer_key: str) -> None:
@@ -60,18 +67,17 @@ def _prepare(admin: AuthenticatedClient) -> Run:
     budget = create_budget.sync(
         client=admin,
         body=CreateBudget(
-            name="team", parent=population.id, filter_=FilterKind.DECLARED, limit=LimitInput(epsilon=2.0, delta=1e-5)
+            name="team",
+            parent=population.id,
+            planned=[PlannedEventInput(event=EVENT)],
+            limit=LimitInput(epsilon=2.0, delta=1e-5),
         ),
     )
     assert isinstance(budget, Budget), budget
-    assert budget.filter_ is FilterKind.DECLARED
-    event = PoissonSampledEvent(
-        type_="poisson_sampled",
-        sampling_probability=0.1,
-        event=GaussianEvent(type_="gaussian", noise_multiplier=1.1),
-    )
+    assert isinstance(budget.plan, Plan)
+    assert (budget.plan.state, budget.plan.steps_left) == (PlanState.ACTIVE, budget.plan.steps)
     run = create_run.sync(
-        client=admin, body=CreateRun(name="model", budget="mimic/team", event=event), idempotency_key="model"
+        client=admin, body=CreateRun(name="model", budget="mimic/team", event=EVENT), idempotency_key="model"
     )
     assert isinstance(run, Run), run
     assert run.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -6,7 +6,7 @@ import pytest
 
 from app.accounting.curves import GRID_VERSION, finite_orders
 from app.ledger.accounts import MAX_DEPTH
-from app.ledger.filters import FilterKind, smallest_useful_epsilon
+from app.ledger.filters import smallest_useful_epsilon
 from tests.api.conftest import LIMIT, POPULATION, SeededLedger
 from tests.conftest import SAMPLED, Ledger
 
@@ -26,13 +26,13 @@ CREATES = list(_bodies(""))
 
 def test_a_population_is_answered_as_it_was_asked(ledger: Ledger) -> None:
     planned = [{"event": SAMPLED, "count": 7}]
-    made = ledger.population("mimic", size=46520, filter="declared", planned=planned)
+    made = ledger.population("mimic", size=46520, planned=planned)
     assert ledger.get(f"/v1/populations/{made['id']}").json() == made
     assert str(made["id"]).startswith("pop_")
-    expected = {"name": "mimic", "path": "mimic", "privacy_unit": "patient", "size": 46520, "filter": "declared"}
+    expected = {"name": "mimic", "path": "mimic", "privacy_unit": "patient", "size": 46520}
     assert {key: made[key] for key in expected} == expected
     assert (made["limit"], made["planned"]) == ({"epsilon": 3.0, "delta": 1e-5}, planned)
-    assert (made["epsilon"], made["epsilon_declared"]) == (0.0, 0.0)
+    assert (made["epsilon"], made["epsilon_rdp"]) == (0.0, 0.0)
     assert made["created_at"] == made["updated_at"]
 
 
@@ -73,9 +73,9 @@ def test_a_run_without_an_event_says_nothing_about_what_remains(seeded: SeededLe
 
 
 def test_a_run_with_a_limit_of_its_own_is_read_by_it(seeded: SeededLedger) -> None:
-    limit = {"epsilon": 0.95, "delta": 1e-6}
+    limit = {"epsilon": 0.3, "delta": 1e-6}
     run = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(limit=limit)}").json()
-    assert (run["limit"], run["epsilon_limit"], run["delta"]) == (limit, 0.95, 1e-6)
+    assert (run["limit"], run["epsilon_limit"], run["delta"]) == (limit, 0.3, 1e-6)
     assert (run["binding_account"], run["binding_account_path"]) == (run["id"], "mimic/icu-team/model")
 
 
@@ -172,18 +172,17 @@ def test_a_run_does_not_lie_directly_under_a_population(shared: SeededLedger, by
     assert shared.rows() == before
 
 
-@pytest.mark.parametrize("kind", FilterKind)
 @pytest.mark.parametrize("path", CREATES)
-def test_a_limit_that_only_bounded_losses_fit_is_warned_of(shared: SeededLedger, path: str, kind: FilterKind) -> None:
+def test_a_limit_that_only_bounded_losses_fit_is_warned_of(shared: SeededLedger, path: str) -> None:
     delta = 1e-30
-    smallest = smallest_useful_epsilon(delta, kind, finite_orders(GRID_VERSION))
+    smallest = smallest_useful_epsilon(delta, finite_orders(GRID_VERSION))
     assert smallest > 0
-    body = _bodies(f"small-{kind}")[path] | {"filter": str(kind)}
+    body = _bodies("small")[path]
     small = shared.ledger.post(path, body | {"limit": {"epsilon": smallest, "delta": delta}})
     assert small.status_code == 201
     [warning] = small.json()["warnings"]
     assert f"admitted above epsilon {smallest:.4g} only" in warning
-    large = body | {"name": f"larger-{kind}", "limit": {"epsilon": smallest * 1.01, "delta": delta}}
+    large = body | {"name": "larger", "limit": {"epsilon": smallest * 1.01, "delta": delta}}
     assert shared.ledger.post(path, large).json()["warnings"] == []
-    vacuous = body | {"name": f"vacuous-{kind}", "limit": {"epsilon": 21.0, "delta": 1e-9}}
+    vacuous = body | {"name": "vacuous", "limit": {"epsilon": 21.0, "delta": 1e-9}}
     assert "vacuous" in shared.ledger.post(path, vacuous).json()["warnings"][0]

@@ -193,8 +193,8 @@ def test_an_account_above_two_budgets_of_a_run_is_charged_once(ledger: Ledger) -
         ledger.budget(name, limit=LIMIT)
     both = register(ledger, "mimic/a", "mimic/b").json()["id"]
     assert steps(ledger, both, 10)["decision"] == "admitted"
-    spent = {item["epsilon_declared"] for item in ledger.get("/v1/budgets").json()["items"]}
-    spent.add(ledger.get("/v1/populations").json()["items"][0]["epsilon_declared"])
+    spent = {item["epsilon_rdp"] for item in ledger.get("/v1/budgets").json()["items"]}
+    spent.add(ledger.get("/v1/populations").json()["items"][0]["epsilon_rdp"])
     assert len(spent) == 1
     assert verify(ledger.database).sound
 

@@ -196,17 +196,18 @@ def test_an_operation_without_a_body_does_not_take_a_broken_one(shared: SeededLe
 
 
 MANY = [{"event": GAUSSIAN}] * 1001
+PLANNED = [{"event": GAUSSIAN, "count": 1}] * 1001
 TOO_MANY: dict[str, dict[str, object]] = {
     "createPopulation": {
         "name": "many",
         "privacy_unit": "user",
         "neighboring_relation": "add_or_remove_one",
         "limit": {"epsilon": 1.0, "delta": 1e-5},
-        "planned": MANY,
+        "planned": PLANNED,
     },
-    "createBudget": {"name": "many", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": MANY},
-    "createRun": {"name": "many", "budget": "mimic/icu-team", "planned": MANY},
-    "createExperiment": {"name": "many", "budget": "mimic/icu-team", "charging_mode": "each_run", "planned": MANY},
+    "createBudget": {"name": "many", "parent": "mimic", "limit": {"epsilon": 1.0, "delta": 1e-5}, "planned": PLANNED},
+    "createRun": {"name": "many", "budget": "mimic/icu-team", "planned": PLANNED},
+    "createExperiment": {"name": "many", "budget": "mimic/icu-team", "charging_mode": "each_run", "planned": PLANNED},
     "authorizeSteps": {"events": MANY},
     "createReservation": {"plan": MANY},
     "computeEpsilon": {"delta": 1e-5, "events": MANY},

@@ -61,12 +61,11 @@ FIELDS = [
     ),
     ("/v1/populations", POPULATION.replace('{"epsilon": 1.0, "delta": 1e-5}', "@") + "}", [*NO_LIMITS, "null"]),
     ("/v1/populations", POPULATION + ', "size": @}', [*NO_NUMBERS, "0", "-1", "1.5", "1.0", "1000000000001"]),
-    ("/v1/populations", POPULATION + ', "filter": @}', [*NO_TEXTS, '"none"', '"Adaptive"']),
     ("/v1/populations", POPULATION + ', "planned": @}', [*NO_LISTS, "null"]),
     (
         "/v1/populations",
         POPULATION + ", @}",
-        ['"x": 1', '"id": "pop_1"', '"name": "n"', '"parent": null', '"size": 5, "size": 5'],
+        ['"x": 1', '"filter": "adaptive"', '"id": "pop_1"', '"name": "n"', '"parent": null', '"size": 5, "size": 5'],
     ),
     ("/v1/budgets", BUDGET.replace("1.0", "@") + "}", EPSILONS),
     ("/v1/budgets", BUDGET.replace("1e-5", "@") + "}", DELTAS),

@@ -106,7 +106,7 @@ def test_a_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -
     run = ledger.get(f"/v1/runs/{made['run']}").json()
     assert (run["next_step"], run["declared_steps"], run["event"]) == (1, 1, made["event"])
     priced = ledger.post("/v1/accounting/epsilon", {"events": [{"event": made["event"]}], "delta": run["delta"]}).json()
-    assert run["epsilon_declared"] == pytest.approx(priced["epsilon"], rel=1e-9)
+    assert run["epsilon_rdp"] == pytest.approx(priced["epsilon"], rel=1e-9)
     single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["events"], "delta": run["delta"]}).json()
     assert priced["epsilon"] > single["epsilon"]
     assert verify(ledger.database).problems == ()
@@ -185,7 +185,7 @@ def test_a_sweep_is_not_charged_again_by_a_step_of_its_run(seeded: SeededLedger)
 
 
 def test_a_sweep_is_a_run_with_a_limit_to_policies(seeded: SeededLedger) -> None:
-    policy = {"policy": {"require_limit": True, "require_plan": True}, "reason": "Runs are bounded."}
+    policy = {"policy": {"require_limit": True, "require_plan": "declare"}, "reason": "Runs are bounded."}
     sent = seeded.ledger.headers("admin") | {"If-Match": "*"}
     assert seeded.ledger.http.put("/v1/policy", json=policy, headers=sent).status_code == 200
     assert declared(seeded.ledger, AT_ONCE)["trials"] > 0

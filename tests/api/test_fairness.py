@@ -72,7 +72,7 @@ def beneath_plans(seeded: SeededLedger) -> str:
     """A run under four budgets, each with a plan of its own."""
     parent = "mimic"
     for level in range(4):
-        planned = [{"event": _sampled(9 + level + i / 1000)} for i in range(5)]
+        planned = [{"event": _sampled(9 + level + i / 1000), "count": 100} for i in range(5)]
         seeded.ledger.budget(f"level-{level}", parent, planned=planned)
         parent += f"/level-{level}"
     return seeded.ledger.run(parent, event=_sampled(20.0))

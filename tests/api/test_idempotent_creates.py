@@ -44,7 +44,7 @@ def test_the_same_key_and_body_get_the_first_answer(seeded: SeededLedger, path: 
 @each_create
 def test_the_same_body_spelled_differently_is_the_same_request(seeded: SeededLedger, path: str) -> None:
     first = seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")
-    body = dict(reversed(BODIES[path].items())) | {"filter": "adaptive", "planned": []}
+    body = dict(reversed(BODIES[path].items())) | {"planned": []}
     if "limit" in body:
         body["limit"] = {"delta": 0.00001, "epsilon": 1}
     again = seeded.ledger.post(path, body, Idempotency_Key="k-1")
@@ -66,8 +66,8 @@ def test_the_first_answer_is_given_whatever_happened_since(seeded: SeededLedger,
 @each_create
 @pytest.mark.parametrize(
     "other",
-    [{"name": "other"}, {"filter": "declared"}, {"limit": {"epsilon": 1.0000001, "delta": 1e-5}}],
-    ids=["name", "filter", "limit"],
+    [{"name": "other"}, {"planned": [{"event": SAMPLED}]}, {"limit": {"epsilon": 1.0000001, "delta": 1e-5}}],
+    ids=["name", "planned", "limit"],
 )
 def test_the_same_key_with_another_body_is_refused(seeded: SeededLedger, path: str, other: dict[str, Any]) -> None:
     seeded.ledger.post(path, BODIES[path], Idempotency_Key="k-1")

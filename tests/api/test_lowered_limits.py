@@ -74,8 +74,7 @@ def test_steps_of_a_plan_are_refused_from_the_moment_they_pass_a_lowered_limit(t
     assert f"from epsilon {change['epsilon_before']:g}" in refused["detail"]
     assert change["actor"].startswith("key_")
     assert change["actor"] in refused["detail"]
-    cost = trainer.price((LOUD, 10 + taken))
-    assert [account.spent for account in trainer.path()] == [cost] * 3
+    assert [account.spent for account in trainer.path()] == trainer.costs((LOUD, 10 + taken))
     assert all(account.held.is_zero for account in trainer.path())
     ended = plan(trainer, held)
     assert (ended["status"], ended["steps_executed"]) == ("committed", 10 + taken)
@@ -122,7 +121,7 @@ def test_what_was_spent_stays_spent_and_nothing_more_fits(trainer: Trainer) -> N
     lower(trainer, 0, 0.3)
     assert until_refused(trainer)[0] == 0
     assert plan(trainer, held)["steps_executed"] == 100
-    assert [account.spent for account in trainer.path()] == [trainer.price((LOUD, 100))] * 3
+    assert [account.spent for account in trainer.path()] == trainer.costs((LOUD, 100))
     assert trainer.sound()
 
 
@@ -154,7 +153,7 @@ def test_what_was_executed_all_the_same_is_never_dropped(trainer: Trainer) -> No
     assert (answer["steps_executed"], answer["steps_authorized"]) == (MANY - 20, MANY - 20)
     decided = [(point["decision"], point["count"]) for point in trainer.history()]
     assert decided == [("admitted", kept), ("reported", MANY - 20 - kept)]
-    assert [account.spent for account in trainer.path()] == [trainer.price((LOUD, MANY - 20))] * 3
+    assert [account.spent for account in trainer.path()] == trainer.costs((LOUD, MANY - 20))
     assert all(account.held.is_zero for account in trainer.path())
     assert trainer.read()["status"] == "overdrawn"
     is_refused(another(trainer).steps(), 403, "budget_exceeded")
@@ -167,7 +166,7 @@ def test_a_silent_trainer_may_have_executed_what_was_revoked(trainer: Trainer, m
     other.reserved((LOUD, 5))
     lower(trainer, 1, 0.5)
     assert expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=61)) == 1
-    assert trainer.path()[1].spent == trainer.price((LOUD, MANY))
+    assert trainer.path()[1].spent == trainer.costs((LOUD, MANY))[1]
     assert trainer.sound()
 
 
@@ -189,7 +188,7 @@ def test_a_plan_whose_lease_has_run_out_counts_whole(trainer: Trainer, monkeypat
 def test_what_was_revoked_stays_reserved_until_its_trainer_says_that_it_was_not_executed(trainer: Trainer) -> None:
     held = trainer.reserved((LOUD, MANY))
     lower(trainer, 1, 0.5)
-    assert trainer.path()[0].held == trainer.price((LOUD, MANY))
+    assert trainer.path()[0].held == trainer.costs((LOUD, MANY))[0]
     other = another(trainer)
     is_refused(other.steps(), 403, "budget_exceeded")
     assert trainer.end(held, "void").status_code == 200

@@ -28,12 +28,11 @@ def test_deltas_beyond_all_bounds_are_refused_with_numbers(seeded: SeededLedger,
     assert verify(seeded.ledger.database).sound
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
-def test_own_deltas_are_counted_to_the_last(ledger: Ledger, kind: str) -> None:
+@pytest.mark.parametrize("planned", [[], [{"event": _stated(1e-7), "count": 10}]], ids=["orders", "plan"])
+def test_own_deltas_are_counted_to_the_last(ledger: Ledger, planned: list[dict[str, Any]]) -> None:
     event = _stated(1e-7)
-    planned = [{"event": event, "count": 10}]
-    population = ledger.population(filter=kind, planned=planned, limit={"epsilon": 3.0, "delta": 1e-5})
-    ledger.budget(filter=kind, planned=planned, limit={"epsilon": 3.0, "delta": 1e-5})
+    population = ledger.population(planned=planned, limit={"epsilon": 3.0, "delta": 1e-5})
+    ledger.budget(planned=planned, limit={"epsilon": 3.0, "delta": 1e-5})
     run = ledger.run(event=event)
     left = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
     assert 20 < left < 100

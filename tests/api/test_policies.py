@@ -70,12 +70,12 @@ def test_a_policy_is_set_read_inherited_and_recorded(seeded: SeededLedger) -> No
     assert (empty["policy"], empty["revision"], empty["account"], empty["path"]) == ({}, 0, None, "organisation")
     assert (empty["effective"]["approvers_to_raise_limit"], empty["effective"]["deviations"]) == (2, "flag")
     _set(seeded, {"max_epsilon": 2.0, "mechanisms": ["laplace", "gaussian"]})
-    _set(seeded, {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}, seeded.budget)
+    _set(seeded, {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": "declare"}, seeded.budget)
     reply = seeded.ledger.get(f"/v1/accounts/{seeded.budget}/policy")
     answer = reply.json()
-    assert answer["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": True}
+    assert answer["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": "declare"}
     holds = {name: answer["effective"][name] for name in ("max_epsilon", "mechanisms", "require_plan", "max_delta")}
-    assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": True, "max_delta": None}
+    assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": "declare", "max_delta": None}
     audit_events = seeded.ledger.get("/v1/audit-events?order=oldest&action=policy.replaced", "auditor").json()["items"]
     assert [(audit_event["subject"], audit_event["reason"]) for audit_event in audit_events][1] == (seeded.budget, WHY)
     assert audit_events[0]["before"] == {"policy": {}, "revision": 0}
@@ -102,10 +102,10 @@ def test_a_policy_is_changed_by_whoever_has_seen_it(seeded: SeededLedger) -> Non
 
 def test_a_run_has_no_policy_and_a_bound_key_reaches_its_own_part_only(seeded: SeededLedger) -> None:
     assert seeded.ledger.get(f"/v1/accounts/{seeded.run}/policy").status_code == 404
-    assert put(seeded, {"require_plan": True}, seeded.run).status_code == 404
+    assert put(seeded, {"require_plan": "declare"}, seeded.run).status_code == 404
     key = seeded.ledger.post("/v1/api-keys", {"role": "privacy_officer", "scope": seeded.budget}).json()["key"]
     headers = {"Authorization": f"Bearer {key}", "If-Match": "*"}
-    body = {"policy": {"require_plan": True}, "reason": WHY}
+    body = {"policy": {"require_plan": "declare"}, "reason": WHY}
     for path, status in (
         ("/v1/policy", 403),
         (f"/v1/accounts/{seeded.population}/policy", 403),
@@ -190,7 +190,7 @@ def test_reports_are_kept_whatever_they_tell_if_the_teller_may_tell(seeded: Seed
     ("policy", "terms", "named"),
     [
         ({"require_limit": True}, {}, ("require_limit", "not given", True)),
-        ({"require_plan": True}, {}, ("require_plan", "not given", True)),
+        ({"require_plan": "declare"}, {}, ("require_plan", "not given", "declare")),
         ({"max_epsilon": 0.4}, {"limit": LIMIT}, ("max_epsilon", 0.5, 0.4)),
         ({"max_epsilon": 0.4}, {}, ("max_epsilon", 1.0, 0.4)),
         ({"max_delta": 1e-7}, {"limit": LIMIT}, ("max_delta", 1e-6, 1e-7)),
@@ -223,8 +223,8 @@ def test_a_run_that_a_policy_forbids_is_not_registered(
     ("policy", "terms"),
     [
         ({"require_limit": True, "max_epsilon": 0.5, "max_delta": 1e-6}, {"limit": LIMIT}),
-        ({"require_plan": True, "max_epsilon": 0.5}, {"plan": [{"event": GAUSSIAN, "count": 2}]}),
-        ({"require_plan": True, "max_epsilon": 0.5}, {"planned": [{"event": GAUSSIAN, "count": 2}]}),
+        ({"require_plan": "declare", "max_epsilon": 0.5}, {"plan": [{"event": GAUSSIAN, "count": 2}]}),
+        ({"require_plan": "declare", "max_epsilon": 0.5}, {"planned": [{"event": GAUSSIAN, "count": 2}]}),
         ({"max_epsilon": 1.0, "mechanisms": ["gaussian"]}, {}),
     ],
     ids=str,
@@ -320,7 +320,7 @@ def test_a_policy_costs_a_step_no_query(seeded: SeededLedger, monkeypatch: pytes
 @pytest.mark.parametrize("column", ["policy", "organisation_policy"])
 def test_a_policy_that_nobody_has_set_is_found(seeded: SeededLedger, column: str) -> None:
     _set(seeded, {"mechanisms": ["gaussian"]})
-    _set(seeded, {"require_plan": True}, seeded.population)
+    _set(seeded, {"require_plan": "declare"}, seeded.population)
     with seeded.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(accounts).where(accounts.c.id == seeded.population).values({column: "{}"}))
     (problem,) = verify(seeded.ledger.database).problems

@@ -15,7 +15,6 @@ TERMS: dict[str, Any] = {
     "neighboring_relation": "replace_one",
     "size": 1000,
     "limit": {"epsilon": 2.0, "delta": 1e-6},
-    "filter": "declared",
     "planned": [{"event": GAUSSIAN, "count": 3}],
     "composition": "parallel",
     "max_partitions_per_unit": 2,

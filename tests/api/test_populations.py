@@ -127,14 +127,14 @@ def test_replacing_a_record_costs_more_than_removing_one(replacing: Ledger) -> N
 
 
 @pytest.mark.parametrize("path", ["/v1/populations", "/v1/budgets", "/v1/runs"])
-def test_the_filter_is_adaptive_unless_it_is_said(shared: SeededLedger, path: str) -> None:
+def test_an_account_has_no_plan_unless_it_is_said(shared: SeededLedger, path: str) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/populations": POPULATION | {"name": "defaults"},
         "/v1/budgets": {"name": "defaults", "parent": "mimic", "limit": LIMIT},
         "/v1/runs": {"name": "defaults", "budget": "mimic/icu-team"},
     }
     made = shared.ledger.post(path, bodies[path]).json()
-    assert (made["filter"], made["planned"], made["weights_frozen"]) == ("adaptive", [], False)
+    assert (made["planned"], made["plan"], made["weights_frozen"]) == ([], None, False)
 
 
 def test_weights_freeze_with_the_first_charge_at_every_level(seeded: SeededLedger) -> None:

@@ -1,5 +1,6 @@
 """Refusals: every number in them is one that the next request can rely on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
 
 LEVELS = ["run", "budget", "division", "population"]
+each_plan = pytest.mark.parametrize("planned", [[], [{"event": SAMPLED}]], ids=["run", "all"])
+"""A plan of the run alone, which its default event is, or of every account."""
+
 LARGE = {"epsilon": 8.0, "delta": 1e-5}
 SMALL = {"epsilon": 1.2, "delta": 1e-5}
 PROBLEM = {"type", "title", "status", "detail", "code", "request_id"}
@@ -30,9 +34,9 @@ def _sampled(noise: float, sampling: float = 0.02) -> dict[str, Any]:
     return {"type": "poisson_sampled", "sampling_probability": sampling, "event": _gaussian(noise)}
 
 
-def _tree(ledger: Ledger, level: str, kind: str = "adaptive") -> dict[str, str]:
+def _tree(ledger: Ledger, level: str, planned: Sequence[dict[str, Any]] = ()) -> dict[str, str]:
     """A population, a division, a budget and a run, one of which has the small limit; their ids."""
-    limits = {name: {"limit": SMALL if name == level else LARGE, "filter": kind} for name in LEVELS}
+    limits = {name: {"limit": SMALL if name == level else LARGE, "planned": list(planned)} for name in LEVELS}
     ids = {"population": str(ledger.population("people", **limits["population"])["id"])}
     ids["division"] = str(ledger.budget("division", "people", **limits["division"])["id"])
     ids["budget"] = str(ledger.budget("team", "people/division", **limits["budget"])["id"])
@@ -83,10 +87,10 @@ def test_an_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
     assert response["max_count_that_fits"] == 0
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
+@each_plan
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, kind: str) -> None:
-    ids = _tree(ledger, level, kind)
+def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, planned: list[dict[str, Any]]) -> None:
+    ids = _tree(ledger, level, planned)
     for charged in (0, 7):
         if charged:
             assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
@@ -124,10 +128,10 @@ def _first(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.sqlite
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
+@each_plan
 @pytest.mark.parametrize("mixture", MIXTURES)
-def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, kind: str) -> None:
-    ids = _tree(ledger, "division", kind)
+def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, planned: list[dict[str, Any]]) -> None:
+    ids = _tree(ledger, "division", planned)
     events = MIXTURES[mixture]
     for _ in range(2):
         response = _ask(ledger, ids["run"], {"events": events})

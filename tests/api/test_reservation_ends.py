@@ -1,4 +1,4 @@
-"""Reservations at the end of runs, with deltas of their own, under both filters; and who may touch them."""
+"""Reservations at the end of runs, with deltas of their own, with and without plans; and who may touch them."""
 
 from typing import Any
 
@@ -87,22 +87,24 @@ def test_a_paused_run_keeps_what_it_holds(trainer: Trainer) -> None:
     assert trainer.sound()
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
-def test_a_plan_freezes_the_filters(ledger: Ledger, kind: str) -> None:
-    """Nothing was charged before; what the plan is, and not what comes first, chooses the weights."""
-    ledger.population(filter=kind)
-    ledger.budget(filter=kind)
-    trainer = Trainer(ledger, ledger.run(event=QUIET, limit={"epsilon": 0.5, "delta": 1e-6}, filter=kind))
+@pytest.mark.parametrize("planned", [[], [{"event": QUIET}]], ids=["orders", "plan"])
+def test_a_reservation_freezes_the_filters(ledger: Ledger, planned: list[dict[str, Any]]) -> None:
+    """What is reserved, and not the first step, chooses the weights, unless a plan did."""
+    ledger.population(planned=planned)
+    ledger.budget(planned=planned)
+    trainer = Trainer(ledger, ledger.run(event=None, limit={"epsilon": 0.5, "delta": 1e-6}, planned=planned))
+    before = [account.weights for account in trainer.path()]
     held = trainer.reserved((LOUD, 5), (QUIET, 9))
     weights = [account.weights for account in trainer.path()]
     assert all(account.weights_frozen for account in trainer.path())
     assert trainer.read()["weights_frozen"]
-    assert all((each is None) == (kind == "declared") for each in weights)
-    assert trainer.steps(count=9).json()["reservation"] == held
+    assert before == (weights if planned else [None] * 3)
+    assert all((each is not None and each.plan is not None) == bool(planned) for each in weights)
+    assert trainer.steps(event=QUIET, count=9).json()["reservation"] == held
     assert trainer.steps(event={"type": "laplace", "noise_multiplier": 500.0}).json()["reservation"] is None
     trainer.end(held, "commit", 12)
     assert [account.weights for account in trainer.path()] == weights
-    assert trainer.steps(count=10**6, on_exceed="truncate").json()["steps_remaining"] == 0
+    assert trainer.steps(event=QUIET, count=10**6, on_exceed="truncate").json()["steps_remaining"] == 0
     assert within_limits(trainer.path())
     assert trainer.sound()
 
@@ -116,11 +118,12 @@ def test_a_voided_plan_leaves_the_filters_frozen(trainer: Trainer) -> None:
     assert trainer.sound()
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
-def test_deltas_of_mechanisms_are_held_and_spent(ledger: Ledger, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = counted((OWN_DELTA, 20))
-    ledger.population(filter=kind, planned=planned)
-    ledger.budget(filter=kind, planned=planned)
+@pytest.mark.parametrize("planned", [[], counted((OWN_DELTA, 20))], ids=["orders", "plan"])
+def test_deltas_of_mechanisms_are_held_and_spent(
+    ledger: Ledger, planned: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.population(planned=planned)
+    ledger.budget(planned=planned)
     trainer = Trainer(ledger, ledger.run(event=OWN_DELTA))
     trainer.reserved((OWN_DELTA, 6), (LOUD, 2), lease_seconds=60)
     one = trainer.price((OWN_DELTA, 1)).delta
@@ -131,7 +134,9 @@ def test_deltas_of_mechanisms_are_held_and_spent(ledger: Ledger, kind: str, monk
     assert trainer.steps(count=left + 5, on_exceed="truncate").json()["count"] in {left, 4}
     expire_reservations(ledger.database, moved(monkeypatch, seconds=61))
     assert all(held.is_zero for _, held in trainer.balance())
-    assert {spent for spent, _ in trainer.balance()} == {trainer.path()[0].spent}
+    charged = [item for point in trainer.history() for item in point["events"] if point["decision"] != "refused"]
+    costs = trainer.costs(*((item["event"], item["count"]) for item in charged))
+    assert [spent for spent, _ in trainer.balance()] == costs
     assert within_limits(trainer.path())
     refused = trainer.reserve((OWN_DELTA, 10**6))
     assert is_refused(refused, 403, "budget_exceeded")["delta_requested"] > 1e-6

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from app.accounting.curves import RdpCurve
 from app.service.maintenance import expire_reservations
 from app.service.verification import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, counted, hired, is_refused, moved, within_limits
 from tests.conftest import Ledger
 from tests.persistence.dump import changed
 
-PLAN = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
+Items = tuple[tuple[dict[str, Any], int], ...]
+
+PLAN: Items = ((LOUD, 5), (QUIET, 3), (LOUD, 2))
 MEMBERS = {
     *("type", "title", "status", "detail", "code", "request_id", "decision", "count", "binding_account"),
     *("binding_account_path", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp"),
@@ -30,9 +31,9 @@ def _hired(ledger: Ledger) -> Trainer:
 FURNISHED = {"trainer": _hired}
 
 
-def _after(trainer: Trainer, spent: RdpCurve, held: RdpCurve) -> None:
-    """Every account of the path has spent and holds the same."""
-    assert trainer.balance() == [(spent, held)] * 3
+def _after(trainer: Trainer, spent: Items, held: Items) -> None:
+    """Every account of the path has spent and holds the same, and the run's plan was used as much."""
+    assert trainer.balance() == list(zip(trainer.costs(*spent), trainer.costs(*held), strict=True))
     assert trainer.sound()
 
 
@@ -50,7 +51,7 @@ def test_what_is_held_is_the_plan_to_the_byte_on_every_account(trainer: Trainer)
     assert (made["steps_authorized"], made["steps_executed"]) == (0, None)
     assert trainer.ledger.get(f"/v1/reservations/{made['id']}").json().items() <= made.items()
     assert trainer.read()["reservation"] == made["id"]
-    _after(trainer, trainer.price((LOUD, 2)), trainer.price(*PLAN))
+    _after(trainer, ((LOUD, 2),), PLAN)
 
 
 def test_steps_of_the_plan_touch_the_runs_own_rows_only(trainer: Trainer) -> None:
@@ -99,7 +100,7 @@ def test_what_the_plan_does_not_cover_is_charged_to_the_accounts(trainer: Traine
     answer = trainer.steps(**body).json()
     assert (answer["decision"], answer["reservation"]) == ("admitted", None)
     charged = [(item["event"], item["count"]) for item in trainer.history()[-1]["events"]]
-    _after(trainer, trainer.price((LOUD, 2), *charged), trainer.price(*PLAN))
+    _after(trainer, ((LOUD, 2), *charged), PLAN)
     assert trainer.steps(count=7).json()["reservation"] is not None
 
 
@@ -179,7 +180,7 @@ def test_a_commit_spends_what_was_executed_and_returns_the_rest(trainer: Trainer
     assert (answer["status"], answer["steps_executed"], answer["steps_authorized"]) == ("committed", executed, executed)
     assert trainer.read()["next_step"] == 2 + executed
     assert trainer.read()["reservation"] is None
-    _after(trainer, trainer.price((LOUD, 2 + executed - 3), (QUIET, 3)), trainer.price())
+    _after(trainer, ((LOUD, 2 + executed - 3), (QUIET, 3)), ())
     before = trainer.rows()
     assert trainer.end(held, "commit", executed).json() == answer
     assert trainer.rows() == before
@@ -198,7 +199,7 @@ def test_a_commit_of_what_cannot_be_is_refused(trainer: Trainer, executed: int, 
 def test_a_void_gives_everything_back_but_only_what_is_unused(trainer: Trainer) -> None:
     held = trainer.reserved(*PLAN)
     assert trainer.end(held, "void").json()["status"] == "voided"
-    _after(trainer, trainer.price((LOUD, 2)), trainer.price())
+    _after(trainer, ((LOUD, 2),), ())
     held = trainer.reserved(*PLAN)
     trainer.steps()
     before = trainer.rows()
@@ -228,13 +229,13 @@ def test_silence_forfeits_and_the_budget_stays_gone(trainer: Trainer, monkeypatc
     assert expire_reservations(trainer.ledger.database, now) == 1
     assert expire_reservations(trainer.ledger.database, now) == 0
     assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
-    _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price())
+    _after(trainer, ((LOUD, 2), *PLAN), ())
     last = trainer.history()[-1]
     assert (last["decision"], last["reservation"]) == ("forfeited", held)
     assert last["events"] == counted((LOUD, 4), (QUIET, 3))
     assert trainer.read()["next_step"] == 5
     assert trainer.steps(first_step=5).json()["reservation"] is None
-    _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
+    _after(trainer, ((LOUD, 3), *PLAN), ())
 
 
 @pytest.mark.parametrize("how", ["commit", "void", "renew"])
@@ -249,7 +250,7 @@ def test_who_comes_late_forfeits(trainer: Trainer, monkeypatch: pytest.MonkeyPat
         answer = is_refused(trainer.end(held, how, executed), 409, "reservation_closed")
         assert answer["reservation_status"] == "forfeited"
     expire_reservations(trainer.ledger.database, moved(monkeypatch, seconds=601))
-    _after(trainer, trainer.price((LOUD, 3), *PLAN), trainer.price())
+    _after(trainer, ((LOUD, 3), *PLAN), ())
 
 
 def test_a_lapsed_plan_gives_way_to_the_next_one(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +260,7 @@ def test_a_lapsed_plan_gives_way_to_the_next_one(trainer: Trainer, monkeypatch: 
     assert refused["rdp"]["held"] == 0
     assert trainer.ledger.get(f"/v1/reservations/{held}").json()["status"] == "forfeited"
     trainer.reserved((QUIET, 4))
-    _after(trainer, trainer.price((LOUD, 2), *PLAN), trainer.price((QUIET, 4)))
+    _after(trainer, ((LOUD, 2), *PLAN), ((QUIET, 4),))
 
 
 ENDS = {"committed": ("commit", 4), "voided": ("void", None), "forfeited": ("abort", None)}

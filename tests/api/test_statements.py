@@ -13,7 +13,7 @@ from app.service.signatures import is_signed_by
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
 from tests.api.conftest import SeededLedger
-from tests.conftest import SAMPLED, open_ledger, signing_key
+from tests.conftest import SAMPLED, Ledger, open_ledger, signing_key
 from tests.service.tampering import shift_curve, tampering
 
 NOISE = {"type": "gaussian", "noise_multiplier": 80.0}
@@ -51,8 +51,8 @@ def test_a_run_s_statement_says_what_was_done_and_what_it_cost(seeded: SeededLed
     assert said["decisions"] == {"admitted": 3, "refused": 1}
     assert said["loss"]["limit"] == {"epsilon": 1.0, "delta": 1e-5}
     assert said["loss"]["epsilon_by_filter"] == run["epsilon"]
-    assert said["loss"]["epsilon_if_fixed_in_advance"] == run["epsilon_declared"]
-    assert said["loss"]["epsilon_if_fixed_in_advance"] <= said["loss"]["epsilon_by_filter"]
+    assert said["loss"]["epsilon_rdp"] == run["epsilon_rdp"]
+    assert said["loss"]["epsilon_rdp"] <= said["loss"]["epsilon_by_filter"]
     assert [account["path"] for account in said["accounts"]] == ["mimic", "mimic/icu-team"]
     history = seeded.ledger.get(f"/v1/runs/{seeded.run}/history").json()
     assert (said["chain"]["decisions"], said["chain"]["head"]) == (4, history["points"][-1]["hash"])
@@ -117,6 +117,19 @@ def test_the_page_says_the_same_and_lets_nothing_through(seeded: SeededLedger, w
     assert "&lt;img src=x" in page.text
     for words in ("fixed beforehand", "Not covered", "Signature", "patient"):
         assert words in page.text
+
+
+def test_the_plan_is_stated_with_what_is_used_of_it(ledger: Ledger) -> None:
+    planned: dict[str, Any] = ledger.population(planned=[{"event": SAMPLED}])
+    ledger.budget()
+    run = ledger.run()
+    ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer")
+    path = f"/v1/populations/{planned['id']}/statement"
+    steps = planned["plan"]["steps"]
+    used = {"state": "active", "delta": planned["plan"]["delta"], "steps": steps, "steps_used": 5}
+    assert ledger.get(path).json()["payload"]["loss"]["plan"] == used | {"steps_left": steps - 5}
+    assert f"active: 5 of {steps} steps used, {steps - 5} left" in ledger.get(f"{path}.html").text
+    assert ledger.get(f"/v1/runs/{run}/statement").json()["payload"]["loss"]["plan"] is None
 
 
 def test_nothing_is_stated_about_a_balance_that_is_not_proven(seeded: SeededLedger) -> None:

@@ -18,12 +18,19 @@ ADMITTED = {
 }
 
 
-@pytest.fixture(params=["adaptive", "declared"])
-def fresh(ledger: Ledger, request: pytest.FixtureRequest) -> SeededLedger:
+@pytest.fixture(params=[[], [{"event": SAMPLED}]], ids=["orders", "plan"])
+def planned(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """What population and budget have planned."""
+    items: list[dict[str, Any]] = request.param
+    return items
+
+
+@pytest.fixture
+def fresh(ledger: Ledger, planned: list[dict[str, Any]]) -> SeededLedger:
     """A seeded ledger in which nothing was spent."""
-    population = ledger.population(filter=request.param)
-    budget = ledger.budget(filter=request.param)
-    return SeededLedger(ledger, str(population["id"]), str(budget["id"]), ledger.run(filter=request.param))
+    population = ledger.population(planned=planned)
+    budget = ledger.budget(planned=planned)
+    return SeededLedger(ledger, str(population["id"]), str(budget["id"]), ledger.run())
 
 
 def _take(seeded: SeededLedger, body: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def _read(seeded: SeededLedger) -> dict[str, Any]:
     return run
 
 
-def test_every_admission_adds_up(fresh: SeededLedger) -> None:
+def test_every_admission_adds_up(fresh: SeededLedger, planned: list[dict[str, Any]]) -> None:
     epsilon, next_step = 0.0, 0
     remaining = _read(fresh)["steps_remaining"]
     for count in (1, 1, 5, 1, 20, 1):
@@ -49,7 +56,8 @@ def test_every_admission_adds_up(fresh: SeededLedger) -> None:
         next_step += count
         remaining -= count
         assert (answer["next_step"], answer["steps_remaining"]) == (next_step, remaining)
-        assert epsilon < answer["epsilon"] <= answer["epsilon_limit"] == 1.0
+        assert epsilon <= answer["epsilon"] <= answer["epsilon_limit"] == 1.0
+        assert epsilon < answer["epsilon"] or planned  # a plan's epsilon rises in steps
         epsilon = answer["epsilon"]
         read = _read(fresh)
         same = ("epsilon", "delta", "epsilon_limit", "next_step", "steps_remaining", "binding_account")
@@ -82,7 +90,7 @@ def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(seeded: Seeded
     for path, earlier in zip(above, before, strict=True):
         later = seeded.ledger.get(path).json()
         assert later["epsilon"] > earlier["epsilon"]
-        assert later["epsilon_declared"] > earlier["epsilon_declared"]
+        assert later["epsilon_rdp"] > earlier["epsilon_rdp"]
         assert later["updated_at"] > earlier["updated_at"]
     moved = seeded.ledger.get(paths[0]).json()
     assert moved.pop("lifetime")["epsilon"] > unmoved[0].pop("lifetime")["epsilon"]  # that of the population
@@ -93,9 +101,9 @@ def test_a_charge_is_carried_by_the_whole_path_and_by_nobody_else(seeded: Seeded
     assert read["steps_remaining"] == _read(seeded)["steps_remaining"]
 
 
-def test_a_declared_filter_counts_as_the_stateless_accountant_does(ledger: Ledger) -> None:
-    ledger.population(filter="declared")
-    ledger.budget(filter="declared")
+def test_an_rdp_accountant_counts_as_the_stateless_one_does(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
     plan: list[dict[str, Any]] = [
         {"event": SAMPLED, "count": 40},
         {"event": GAUSSIAN, "count": 3},
@@ -103,21 +111,30 @@ def test_a_declared_filter_counts_as_the_stateless_accountant_does(ledger: Ledge
     ]
     one, two = ledger.run(), ledger.run()
     for item in plan:
-        last = ledger.post(f"/v1/runs/{one}/steps", {"events": [item]}, "trainer").json()
+        assert ledger.post(f"/v1/runs/{one}/steps", {"events": [item]}, "trainer").status_code == 200
     asked = ledger.post("/v1/accounting/epsilon", {"events": plan, "delta": 1e-5}, "viewer").json()
-    assert last["epsilon"] == asked["epsilon"]
-    assert last["epsilon"] == ledger.get(f"/v1/runs/{one}").json()["epsilon_declared"]
+    assert ledger.get(f"/v1/runs/{one}").json()["epsilon_rdp"] == asked["epsilon"]
     ledger.post(f"/v1/runs/{two}/steps", {"count": 11}, "trainer")
     both = [*plan, {"event": SAMPLED, "count": 11}]
     asked = ledger.post("/v1/accounting/epsilon", {"events": both, "delta": 1e-5}, "viewer").json()
     for item in (*ledger.get("/v1/budgets").json()["items"], *ledger.get("/v1/populations").json()["items"]):
-        assert item["epsilon"] == asked["epsilon"]
+        assert item["epsilon_rdp"] == asked["epsilon"]
 
 
-def test_the_adaptive_filter_reads_no_less_than_the_declared_one(seeded: SeededLedger) -> None:
+def test_without_a_plan_the_filter_reads_no_less_than_an_rdp_accountant(seeded: SeededLedger) -> None:
     for count in (1, 10, 50):
         answer = _take(seeded, {"count": count})
-        assert answer["epsilon"] >= _read(seeded)["epsilon_declared"] > 0
+        assert answer["epsilon"] >= _read(seeded)["epsilon_rdp"] > 0
+
+
+def test_a_full_plan_reads_less_than_an_rdp_accountant(ledger: Ledger) -> None:
+    ledger.population(planned=[{"event": SAMPLED}])
+    budget = ledger.budget(planned=[{"event": SAMPLED}])
+    steps = ledger.get(f"/v1/budgets/{budget['id']}").json()["plan"]["steps"]
+    seeded = SeededLedger(ledger, "", "", ledger.run())
+    assert _take(seeded, {"count": steps})["steps_remaining"] == 0
+    read = _read(seeded)
+    assert read["epsilon"] <= 1.0 < read["epsilon_rdp"]
 
 
 SPELLINGS: dict[str, list[dict[str, Any]]] = {
@@ -210,7 +227,7 @@ def test_a_thousand_events_in_one_request_are_fine(seeded: SeededLedger) -> None
 
 
 def test_a_run_is_held_by_its_own_limit_too(seeded: SeededLedger) -> None:
-    own = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(limit={'epsilon': 0.9, 'delta': 1e-5})}").json()
+    own = seeded.ledger.get(f"/v1/runs/{seeded.ledger.run(limit={'epsilon': 0.3, 'delta': 1e-5})}").json()
     assert own["binding_account"] == own["id"]
     assert own["steps_remaining"] < _read(seeded)["steps_remaining"]
     small = SeededLedger(seeded.ledger, seeded.population, seeded.budget, own["id"])

@@ -64,7 +64,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 def _build(group: Group) -> dict[str, str]:
     """Two populations; the first has two sites that share no patient, and a team at each; the second has one team."""
-    people = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "filter": "adaptive"}
+    people = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
     limit = {"epsilon": 4.0, "delta": 1e-5}
     ids = {}
     parts = {

@@ -30,10 +30,11 @@ def _prefix(items: list[tuple[dict[str, Any], int]], count: int) -> list[tuple[d
     return taken
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "declared"])
+@pytest.mark.parametrize("event", [None, LOUD], ids=["orders", "plan"])
 @pytest.mark.parametrize("name", LISTS)
-def test_the_longest_prefix_is_admitted(ledger: Ledger, name: str, kind: str) -> None:
-    trainer, items = hired(ledger, limit={"epsilon": 0.7, "delta": 1e-5}, filter=kind), LISTS[name]
+def test_the_longest_prefix_is_admitted(ledger: Ledger, name: str, event: dict[str, Any] | None) -> None:
+    """By the orders alone, or by the plan that the run's default event is as well."""
+    trainer, items = hired(ledger, limit={"epsilon": 0.7, "delta": 1e-5}, event=event), LISTS[name]
     asked = sum(count for _, count in items)
     preview = trainer.steps(events=counted(*items), on_exceed="truncate", dry_run=True).json()
     answer = trainer.steps(events=counted(*items), on_exceed="truncate").json()
@@ -42,7 +43,7 @@ def test_the_longest_prefix_is_admitted(ledger: Ledger, name: str, kind: str) ->
     assert (answer["decision"], answer["requested_count"], answer["next_step"]) == ("admitted", asked, fits)
     assert 0 < fits < asked
     kept = _prefix(items, fits)
-    assert {spent for spent, _ in trainer.balance()} == {trainer.price(*kept)}
+    assert [spent for spent, _ in trainer.balance()] == trainer.costs(*kept)
     assert trainer.history()[-1]["events"] == counted(*kept)
     assert trainer.sound()
     further, _ = _prefix(items, fits + 1)[-1]

@@ -86,13 +86,23 @@ class Trainer:
         return [record.account for record in found]
 
     def price(self, *items: tuple[dict[str, Any], int]) -> RdpCurve:
-        """What step events cost by the ledger's own price list."""
+        """What step events cost by the ledger's own price list, with what they use up of the plans of the path."""
         with self.ledger.database.read(ALL_TENANTS) as tx:
             listed = {kept.canonical_json: kept.curve for kept in dp_events.list_all(tx)}
-        total = RdpCurve.zero(self.path()[0].spent.values.size)
+        path = self.path()
+        plans = {account.id: account.plan.workload for account in path if account.plan is not None}
+        total = RdpCurve.zero(path[0].spent.values.size).using(
+            {owner: (0,) * workload.chains.size for owner, workload in plans.items()}
+        )
         for event, count in items:
-            total = total + listed[canonical(event_from_dict(event))].times(count)
+            used = {owner: workload.cost(event_from_dict(event)) for owner, workload in plans.items()}
+            total = total + listed[canonical(event_from_dict(event))].using(used).times(count)
         return total
+
+    def costs(self, *items: tuple[dict[str, Any], int]) -> list[RdpCurve]:
+        """What step events cost each account of the path, root first: with usage of the plans that it counts."""
+        price = self.price(*items)
+        return [account.counting(price) for account in self.path()]
 
     def balance(self) -> list[tuple[RdpCurve, RdpCurve]]:
         """Spent and held of every account of the path, root first."""
@@ -100,7 +110,7 @@ class Trainer:
 
     def sound(self) -> bool:
         found = verify(self.ledger.database)
-        assert found.problems == ()
+        assert found.problems == (), found.problems
         return True
 
 
@@ -116,11 +126,20 @@ def within_limits(path: list[Account]) -> bool:
     for account in path:
         if account.limit is None:
             continue
-        own_delta = account.spent.delta + account.held.delta
-        gate = account.bounds(own_delta)
-        if own_delta > gate.room or not bool((gate.left(account.spent, account.held) >= 0).any()):
+        gate, own_delta = account.bounds(), account.spent.delta + account.held.delta
+        by_orders = bool((gate.left(account.spent, account.held) >= 0).any())
+        if own_delta > gate.room or not (by_orders or within_plan(account)):
             return False
     return True
+
+
+def within_plan(account: Account) -> bool:
+    """Whether the account's plan holds all that is spent and held."""
+    plan = account.plan
+    if plan is None:
+        return False
+    used = (account.spent + account.held).used[account.id]
+    return all(taken <= there for taken, there in zip(used, plan.capacity, strict=True))
 
 
 class Clock(datetime):

@@ -58,7 +58,7 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_the_reference_says
         # The ledger's orders are finer: never above the reference, and hardly below.
         answer = reference(each["records"], each["steps"], each["delta"])
         assert each["epsilon_reference"] == answer
-        assert answer * (1 - 5e-4) <= each["epsilon_declared"] <= answer
+        assert answer * (1 - 5e-4) <= each["epsilon_rdp"] <= answer
     steps = [each["steps"] for each in privacy]
     assert steps == sorted(steps)
     assert steps[0] > 50

@@ -17,8 +17,8 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert facts["refused"]
     assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
     # The ledger's orders are finer: never above Opacus', and hardly below.
-    assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_declared"] <= facts["epsilon_opacus"]
-    assert facts["epsilon_declared"] <= facts["epsilon"] <= 4.0
+    assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_rdp"] <= facts["epsilon_opacus"]
+    assert facts["epsilon_rdp"] <= facts["epsilon"] <= 4.0
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         state = ledger.get_run(facts["run"]).state
         history = ledger.get_run_history(facts["run"], max_points=2000)

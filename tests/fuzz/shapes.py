@@ -67,7 +67,7 @@ class Shapes:
             steps = choice.choice(({}, {}, {"count": choice.choice((1, 1, 10, 3000))}, sent, counted))
             return steps | choice.choice(({}, {}, {"on_exceed": "pause"}, {"mode": "report"}, {"first_step": 0}))
         if operation in {"createRun", "createExperiment"}:
-            more = choice.choice(({}, {"limit": limit}, {"filter": "declared"}, {"plan": self._counted()}))
+            more = choice.choice(({}, {"limit": limit}, {"planned": self._counted()}, {"plan": self._counted()}))
             more = more if operation == "createRun" else {"charging_mode": choice.choice(("each_run", "composed"))}
             own = {} if "charging_mode" in more else {"event": event(choice)}
             return {"name": self._world.new_name(), "budget": self._path("budget")} | own | more

@@ -6,7 +6,7 @@ from tests.conftest import SAMPLED
 from tests.golden.recording import Recorder
 
 LIMIT = {"epsilon": 3.0, "delta": 1e-5}
-PEOPLE = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "filter": "adaptive"}
+PEOPLE = {"privacy_unit": "patient", "neighboring_relation": "add_or_remove_one"}
 QUIET = {"type": "gaussian", "noise_multiplier": 40.0}
 WHY = "The board has met."
 EVENTS: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger import admission
 from app.ledger.accounts import Account, AccountKind, zero_curve
-from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.composition import counting_plans
+from app.ledger.filters import FilterWeights, Limit
 from app.ledger.step_events import StepEvent
+from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
 AccountMaker = Callable[..., Account]
 
@@ -27,27 +30,36 @@ def repetitions_left(path: Sequence[Account], event: DpEvent) -> tuple[int, Acco
     return admission.repetitions_left(path, path[0].price(StepEvent(event, 1)))
 
 
-def thresholds(limit: Limit, kind: FilterKind, weights: FilterWeights | None, own_delta: int = 0) -> NDArray[np.int64]:
+def thresholds(limit: Limit, weights: FilterWeights | None) -> NDArray[np.int64]:
     """What may be spent at each order of the grid, -1 where an order counts not."""
-    gate = replace(make_account(limit.epsilon, limit.delta, kind), weights=weights).bounds(own_delta)
+    gate = replace(make_account(limit.epsilon, limit.delta), weights=weights).bounds()
     found = np.full(orders(GRID_VERSION).shape, -1, dtype=np.int64)
     found[gate.places] = gate.bounds
     return found
 
 
+_weights = cache(planned_weights)
+
+
+def planning(account: Account, *items: StepEvent, share: float = DECLARED_SHARE) -> Account:
+    """Give an account a plan, as it is created with."""
+    assert account.limit is not None, "a plan is of a limit"
+    weights = _weights(account.limit, items, account.relation, account.grid_version, share)
+    return counting_plans(replace(account, planned=items, weights=weights), [])
+
+
 def chained(*accounts: Account) -> tuple[Account, ...]:
     """Accounts as a path: each under the one before it."""
-    parents = [None, *(above.id for above in accounts)]
-    return tuple(
-        replace(account, parent_id=parent, depth=depth)
-        for depth, (account, parent) in enumerate(zip(accounts, parents, strict=False))
-    )
+    found: list[Account] = []
+    for depth, account in enumerate(accounts):
+        under = replace(account, parent_id=found[-1].id if found else None, depth=depth)
+        found.append(counting_plans(under, found))
+    return tuple(found)
 
 
 def make_account(
     epsilon: float = 1.0,
     delta: float = 1e-5,
-    kind: FilterKind = FilterKind.ADAPTIVE,
     *,
     name: str = "p",
     limited: bool = True,
@@ -64,7 +76,6 @@ def make_account(
         depth=1,
         relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
         limit=Limit(epsilon, delta) if limited else None,
-        filter=kind,
         planned=planned,
         weights=None,
         spent=zero_curve(),

@@ -1,216 +1,156 @@
-"""The best adversary against a plan filter, by exact dynamic programming over small games.
+"""The best adversary against a filter, by exact dynamic programming over small games.
 
-Every mechanism exchanges two outputs of ratio e^epsilon, and with probability `own` shows which of two neighbours it
-saw. The adversary chooses the next mechanism after each output, among those that the rule admits, or stops. The value
-of a game is the largest hockey-stick divergence, at the limit's epsilon, of all that it can see.
+Every mechanism has two outputs, and with probability `own` shows which of two neighbours it saw. The adversary chooses
+the next move after each output, among those that a rule admits, or stops. The value of a game is the largest
+hockey-stick divergence, at epsilon, of all that it can see.
+
+What was seen matters only by the number of first outputs of each kind of mechanism: they give the likelihood ratio. So
+each state of a rule has an array of values with one axis for each kind, and a release is an average along its axis.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
-from math import exp, fsum, log
+from math import exp, log
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.accounting.pld.domination import Mechanism
 from app.accounting.pld.pairs import FinitePair
-from app.ledger.plan_filter import Chains, Coordinates, repetitions
 
-ORDERS = (3.0, 12.0)
-EPSILONS = (0.2, 0.4, 0.7, 1.1, 1.6)
+Floats: TypeAlias = NDArray[np.float64]
+State = TypeVar("State", bound=Hashable)
+
+SILENT = -1
+"""The axis of moves that show nothing: another limit, a hold, or a release about others' data."""
+
+Moves: TypeAlias = Callable[[State], Iterable[tuple[int, State]]]
+"""What a rule admits in a state: axes and following states. No state follows itself, however indirectly."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A mechanism that the adversary may choose."""
+    """A mechanism with two outputs.
 
-    epsilon: float
+    Args:
+        first: probabilities of the first output on both neighbours, in (0, 1).
+        own: probability of showing which one it saw.
+        epsilon: if its outputs are exchanged, with this largest privacy loss.
+    """
+
+    first: tuple[float, float]
     own: float = 0.0
+    epsilon: float | None = None
+
+    @classmethod
+    def exchanged(cls, epsilon: float, own: float = 0.0) -> "Kind":
+        """Exchange two outputs of ratio e^epsilon."""
+        likely = 1 / (1 + exp(-epsilon))
+        return cls((likely, exp(-epsilon) * likely), own, epsilon)
+
+    @property
+    def turned(self) -> "Kind":
+        """The same with the neighbours exchanged."""
+        return Kind(self.first[::-1], self.own)
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Its dominating pair, without its own delta."""
-        pair = FinitePair.exchanged(self.epsilon)
-        return Mechanism(pair, pair)
+        """Its dominating pairs, without its own delta."""
+        if self.epsilon is not None:
+            pair = FinitePair.exchanged(self.epsilon)
+            return Mechanism(pair, pair)
+        p, q = self.first
+        outputs = sorted([(p, q), (1 - p, 1 - q)], key=lambda each: each[0] / each[1])
+        (low_p, low_q), (high_p, high_q) = outputs
+        return Mechanism(FinitePair((low_p, high_p), (low_q, high_q)), FinitePair((high_q, low_q), (high_p, low_p)))
 
     def divergence(self, order: float) -> float:
-        """Its Renyi divergence, without its own delta."""
-        likely = 1 / (1 + exp(-self.epsilon))
-        moment = likely * exp((order - 1) * self.epsilon) + (1 - likely) * exp(-(order - 1) * self.epsilon)
-        return log(moment) / (order - 1)
+        """Its Renyi divergence in the worse direction, without its own delta."""
+        p, q = self.first
+        return max(_divergence(order, p, q), _divergence(order, q, p))
+
+
+def _divergence(order: float, p: float, q: float) -> float:
+    return log(p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)) / (order - 1)
 
 
 @dataclass(frozen=True)
-class Variants:
-    """What a wrong rule does; none of it: the right one."""
+class Board:
+    """What the adversary sees of mechanisms of some kinds, at an epsilon."""
 
-    full_delta_everywhere: bool = False
-    forgets_uncovered: bool = False
-    own_deltas_of_covered_are_free: bool = False
-    reserve_is_not_subtracted: bool = False
-    counts_without_levels: bool = False
-    covers_stronger: bool = False
-
-
-@dataclass(frozen=True)
-class Game:
-    """A limit's epsilon, a plan with the delta that it takes, and what the rest of delta is for.
-
-    Args:
-        kinds: that the adversary may choose.
-        plan: number of each kind in the plan.
-        order_deltas: delta of each of ORDERS.
-        reserve: delta for mechanisms' own deltas.
-        rounds: the most that are played.
-    """
-
-    epsilon: float
     kinds: tuple[Kind, ...]
-    plan: tuple[int, ...]
-    order_deltas: tuple[float, float]
-    reserve: float
-    rounds: int
-    variants: Variants = Variants()
-    _values: dict[tuple[tuple[int, ...], float], float] = field(default_factory=dict, repr=False)
-    _admitted: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _ratios: dict[tuple[int, ...], Floats] = field(default_factory=dict, repr=False)
+    _stops: dict[tuple[float, tuple[int, ...]], Floats] = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def plan_delta(self) -> float:
-        """The exact delta of the plan at the limit's epsilon."""
-        losses = [kind.epsilon for kind, count in zip(self.kinds, self.plan, strict=True) for _ in range(count)]
-        terms = []
-        for signs in product((1, -1), repeat=len(losses)):
-            loss = fsum(sign * each for sign, each in zip(signs, losses, strict=True))
-            chance = np.prod([1 / (1 + exp(-sign * each)) for sign, each in zip(signs, losses, strict=True)])
-            terms.append(float(chance) * max(0.0, -np.expm1(self.epsilon - loss)))
-        return fsum(terms)
+    def ratios(self, counts: tuple[int, ...]) -> Floats:
+        """Compute Q / P by the number of first outputs of each kind; (counts + 1, ...)."""
+        found = self._ratios.get(counts)
+        if found is None:
+            found = np.ones(())
+            for count, kind in zip(counts, self.kinds, strict=True):
+                p, q = kind.first
+                first = np.arange(count + 1)
+                found = np.multiply.outer(found, (q / p) ** first * ((1 - q) / (1 - p)) ** (count - first))
+            self._ratios[counts] = found
+        return found
 
-    @property
-    def delta(self) -> float:
-        """The limit's delta."""
-        if self.variants.full_delta_everywhere:
-            return self.plan_delta
-        parts = fsum([self.plan_delta, *self.order_deltas])
-        return parts if self.variants.reserve_is_not_subtracted else parts + self.reserve
+    def stops(self, epsilon: float, counts: tuple[int, ...]) -> Floats:
+        """Compute what stopping is worth, per probability under P."""
+        key = (epsilon, counts)
+        found = self._stops.get(key)
+        if found is None:
+            found = self._stops[key] = np.maximum(0.0, 1 - exp(epsilon) * self.ratios(counts))
+        return found
 
-    @cached_property
-    def chains(self) -> Chains:
-        """The plan's mechanisms."""
-        return Chains.of(kind.mechanism for kind, count in zip(self.kinds, self.plan, strict=True) if count)
+    def delta(self, epsilon: float, counts: tuple[int, ...]) -> float:
+        """Compute the exact delta of mechanisms that were fixed in advance, without their own deltas."""
+        value = self.stops(epsilon, counts)
+        for axis, (count, kind) in enumerate(zip(counts, self.kinds, strict=True)):
+            for _ in range(count):
+                value = _average(value, axis, kind.first[0])
+        return float(value.reshape(()))
 
-    @cached_property
-    def capacity(self) -> Coordinates:
-        """What the plan holds."""
-        held = Counter[Mechanism]()
-        for kind, count in zip(self.kinds, self.plan, strict=True):
-            held[kind.mechanism] += count
-        return self.chains.cost(+held)
 
-    @cached_property
-    def costs(self) -> tuple[Coordinates, ...]:
-        """What each kind uses up."""
-        found = []
-        for kind in self.kinds:
-            cost = self.chains.cost({kind.mechanism: 1})
-            if cost[0] and self.variants.forgets_uncovered:
-                cost = (0,) * len(cost)
-            if cost[0] and self.variants.covers_stronger:
-                cost = tuple(int(place >= 2) for place in range(len(cost)))
-            if self.variants.counts_without_levels:
-                cost = tuple(each if place <= 2 else 0 for place, each in enumerate(cost))
-            found.append(cost)
-        return tuple(found)
+def _average(values: Floats, axis: int, chance: float) -> Floats:
+    """Average over the outputs of one mechanism, of which the first has a chance."""
+    if axis:
+        values = values.swapaxes(0, axis)
+    mixed: Floats = chance * values[1:] + (1 - chance) * values[:-1]
+    return mixed.swapaxes(0, axis) if axis else mixed
 
-    @cached_property
-    def divergences(self) -> tuple[tuple[float, ...], ...]:
-        """The divergence of each kind at both orders."""
-        return tuple(tuple(kind.divergence(order) for order in ORDERS) for kind in self.kinds)
 
-    @cached_property
-    def bounds(self) -> tuple[float, ...]:
-        """The largest divergence at each order, by the conversion of Canonne, Kamath and Steinke."""
-        full = self.variants.full_delta_everywhere
-        return tuple(
-            self.epsilon - log(1 - 1 / order) + log((self.delta if full else delta) * order) / (order - 1)
-            for order, delta in zip(ORDERS, self.order_deltas, strict=True)
-        )
+def solve(board: Board, epsilon: float, start: State, moves: Moves[State]) -> float:
+    """Compute the largest divergence that an adversary reaches, from the first neighbour to the second."""
+    known: dict[tuple[State, tuple[int, ...]], Floats] = {}
+    kinds = board.kinds
 
-    def admits(self, used: tuple[int, ...], new: int) -> bool:
-        """Apply the rule: own deltas fit the reserve, and the plan or an order has room."""
-        after = [count + (kind == new) for kind, count in enumerate(used)]
-        covered = not self.costs[new][0] or self.variants.covers_stronger
-        own = fsum(
-            count * each.own
-            for kind, (count, each) in enumerate(zip(after, self.kinds, strict=True))
-            if not (self.variants.own_deltas_of_covered_are_free and not self.costs[kind][0])
-        )
-        if own > self.reserve:
-            return False
-        taken = self.used(used)
-        if covered and self._is_admitted_by_plan(taken, new):
-            return True
-        return any(
-            fsum(count * each[order] for count, each in zip(after, self.divergences, strict=True)) <= bound
-            for order, bound in enumerate(self.bounds)
-        )
-
-    def used(self, used: Iterable[int]) -> Coordinates:
-        """Count what was used of the plan."""
-        total = [0] * len(self.capacity)
-        for count, cost in zip(used, self.costs, strict=True):
-            total = [taken + count * each for taken, each in zip(total, cost, strict=True)]
-        return tuple(total)
-
-    def _is_admitted_by_plan(self, taken: Coordinates, new: int) -> bool:
-        if self.variants.forgets_uncovered and not any(self.costs[new]):
-            return False  # it is for the orders to admit
-        return repetitions(self.capacity, taken, self.costs[new]) >= 1
-
-    def value(self) -> float:
-        """Compute the largest divergence that an adversary reaches."""
-        return self._value((0,) * len(self.kinds), 1.0)
-
-    def _value(self, used: tuple[int, ...], ratio: float) -> float:
-        """Compute the value per probability under P, where Q has `ratio` times as much."""
-        key = (used, round(ratio, 12))
-        known = self._values.get(key)
-        if known is not None:
-            return known
-        best = max(0.0, 1 - exp(self.epsilon) * ratio)
-        if ratio and sum(used) < self.rounds:
-            for new in self._admitted_after(used):
-                best = max(best, self._after(used, ratio, new))
-        self._values[key] = best
+    def values(state: State, counts: tuple[int, ...]) -> Floats:
+        key = (state, counts)
+        best = known.get(key)
+        if best is not None:
+            return best
+        best = board.stops(epsilon, counts)
+        for axis, following in moves(state):
+            if axis == SILENT:
+                best = np.maximum(best, values(following, counts))
+            else:
+                after = values(following, (*counts[:axis], counts[axis] + 1, *counts[axis + 1 :]))
+                own, seen = kinds[axis].own, _average(after, axis, kinds[axis].first[0])
+                best = np.maximum(best, own + (1 - own) * seen if own else seen)
+        known[key] = best
         return best
 
-    def _admitted_after(self, used: tuple[int, ...]) -> tuple[int, ...]:
-        if used not in self._admitted:
-            self._admitted[used] = tuple(kind for kind in range(len(self.kinds)) if self.admits(used, kind))
-        return self._admitted[used]
-
-    def _after(self, used: tuple[int, ...], ratio: float, new: int) -> float:
-        """Average over the outputs of a mechanism; what it shows with its own delta is worth 1."""
-        kind = self.kinds[new]
-        following = tuple(count + (place == new) for place, count in enumerate(used))
-        likely = 1 / (1 + exp(-kind.epsilon))
-        shown = likely * self._value(following, ratio * exp(-kind.epsilon))
-        shown += (1 - likely) * self._value(following, ratio * exp(kind.epsilon))
-        return kind.own + (1 - kind.own) * shown
+    return float(values(start, (0,) * len(kinds)).reshape(()))
 
 
-def draw(random: np.random.Generator, variants: Variants = Variants()) -> Game:
-    """Draw a game whose plan, orders and reserve all matter."""
-    chosen = sorted(float(each) for each in random.choice(EPSILONS, size=int(random.integers(2, 4)), replace=False))
-    while True:
-        plan = tuple(int(each) for each in random.integers(0, 3, size=len(chosen)))
-        if sum(plan):
-            break
-    epsilon = float(random.uniform(0.4, 0.9)) * sum(count * each for count, each in zip(plan, chosen, strict=True))
-    owns = [float(random.choice([0.0, 0.0, 0.3, 0.5])) for _ in chosen]
-    plain = Game(epsilon, tuple(map(Kind, chosen)), plan, (1.0, 1.0), 0.0, 1)
-    deltas = [plain.plan_delta * float(each) for each in 10 ** random.uniform(-1.5, 0.7, size=2)]
-    reserve = plain.plan_delta * float(10 ** random.uniform(-2, 0.3))
-    kinds = tuple(Kind(each, min(own * reserve, 0.3)) for each, own in zip(chosen, owns, strict=True))
-    return Game(epsilon, kinds, plan, (deltas[0], deltas[1]), reserve, int(random.integers(4, 7)), variants)
+def swapped(board: Board) -> Board:
+    """Exchange the neighbours."""
+    return Board(tuple(kind.turned for kind in board.kinds))
+
+
+def delta_both_ways(kinds: Sequence[Kind], epsilon: float, counts: tuple[int, ...]) -> float:
+    """Compute the exact delta of mechanisms that were fixed in advance, in the worse direction."""
+    board = Board(tuple(kinds))
+    return max(board.delta(epsilon, counts), swapped(board).delta(epsilon, counts))

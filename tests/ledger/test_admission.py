@@ -21,10 +21,9 @@ from app.accounting.events import (
 from app.ledger import accounts, fitting_noise
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission, Refusal
-from app.ledger.filters import FilterKind
 from app.ledger.step_events import StepEvent, total_cost
 
-from .conftest import AccountMaker, admit, chained, repetitions_left, thresholds
+from .conftest import AccountMaker, admit, chained, planning, repetitions_left, thresholds
 
 EVENTS: list[DpEvent] = [
     Gaussian(1.0),
@@ -36,7 +35,7 @@ EVENTS: list[DpEvent] = [
 ]
 events = st.sampled_from(EVENTS)
 charges = st.lists(st.builds(StepEvent, events, st.integers(1, 400)), min_size=1, max_size=4)
-terms = st.tuples(st.sampled_from([0.3, 1.0, 2.5, 8.0]), st.sampled_from([1e-5, 1e-8]), st.sampled_from(FilterKind))
+terms = st.tuples(st.sampled_from([0.3, 1.0, 2.5, 8.0]), st.sampled_from([1e-5, 1e-8]))
 
 
 def over_limit(account: Account) -> bool:
@@ -45,20 +44,20 @@ def over_limit(account: Account) -> bool:
         return False
     spent = [int(value) for value in account.spent.values]
     held = [int(value) for value in account.held.values]
-    bound = [int(value) for value in thresholds(account.limit, account.filter, account.weights)]
+    bound = [int(value) for value in thresholds(account.limit, account.weights)]
     return not any(
         b >= 0 and s < EXHAUSTED and h < EXHAUSTED and s + h <= b for s, h, b in zip(spent, held, bound, strict=True)
     )
 
 
-def path_of(account: AccountMaker, limits: list[tuple[float, float, FilterKind]]) -> tuple[Account, ...]:
+def path_of(account: AccountMaker, limits: list[tuple[float, float]]) -> tuple[Account, ...]:
     nodes = [account(*limit, name=f"n{depth}") for depth, limit in enumerate(limits)]
     return chained(*nodes, account(name="run", limited=False))
 
 
 @given(st.lists(terms, min_size=1, max_size=3), st.lists(charges, min_size=1, max_size=12))
 def test_no_ancestor_is_ever_past_its_limit(
-    account: AccountMaker, limits: list[tuple[float, float, FilterKind]], asked: list[list[StepEvent]]
+    account: AccountMaker, limits: list[tuple[float, float]], asked: list[list[StepEvent]]
 ) -> None:
     path = path_of(account, limits)
     for steps in asked:
@@ -78,7 +77,7 @@ def test_no_ancestor_is_ever_past_its_limit(
 @given(st.lists(terms, min_size=1, max_size=3), charges, charges)
 def test_the_longest_prefix_is_what_the_refusal_says(
     account: AccountMaker,
-    limits: list[tuple[float, float, FilterKind]],
+    limits: list[tuple[float, float]],
     before: list[StepEvent],
     asked: list[StepEvent],
 ) -> None:
@@ -108,7 +107,7 @@ def prefix(steps: list[StepEvent], count: int) -> list[StepEvent]:
 
 @given(terms, events, st.integers(1, 100_000))
 def test_the_noise_that_fits_fits_and_a_little_less_does_not(
-    account: AccountMaker, limit: tuple[float, float, FilterKind], event: DpEvent, count: int
+    account: AccountMaker, limit: tuple[float, float], event: DpEvent, count: int
 ) -> None:
     path = path_of(account, [limit])
     outcome = admit(path, [StepEvent(event, count)])
@@ -121,13 +120,12 @@ def test_the_noise_that_fits_fits_and_a_little_less_does_not(
     assert isinstance(admit(path, [StepEvent(less, count)]), Refusal)
 
 
-@pytest.mark.parametrize("kind", FilterKind)
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_search_for_the_noise_that_fits_computes_few_curves(
-    account: AccountMaker, monkeypatch: pytest.MonkeyPatch, kind: FilterKind, event: DpEvent
+    account: AccountMaker, monkeypatch: pytest.MonkeyPatch, event: DpEvent
 ) -> None:
     """Each takes as long as all else in a refused step."""
-    path = path_of(account, [(1.0, 1e-5, kind)])
+    path = path_of(account, [(1.0, 1e-5)])
     computed = []
 
     def counted(compute: Callable[..., object]) -> Callable[..., object]:
@@ -149,7 +147,7 @@ def test_a_search_for_the_noise_that_fits_computes_few_curves(
 
 @given(terms, events, st.lists(st.integers(1, 50), min_size=1, max_size=8), st.randoms())
 def test_splitting_and_order_change_no_byte(
-    account: AccountMaker, limit: tuple[float, float, FilterKind], event: DpEvent, counts: list[int], random: object
+    account: AccountMaker, limit: tuple[float, float], event: DpEvent, counts: list[int], random: object
 ) -> None:
     path = path_of(account, [limit])
     whole = admit(path, [StepEvent(event, sum(counts))])
@@ -167,8 +165,9 @@ def test_splitting_and_order_change_no_byte(
 
 
 def test_held_counts_like_spent(account: AccountMaker) -> None:
-    free = account(1.0, 1e-5, FilterKind.DECLARED)
     event = PoissonSampled(0.01, Gaussian(2.0))
+    opened = account(1.0, 1e-5)
+    free = opened.prepared_for([opened.price(StepEvent(event, 1))])
     count, _ = repetitions_left([free], event)
     half = free.price(StepEvent(event, count // 2)).cost
     holding = replace(free, held=half)
@@ -230,8 +229,8 @@ def test_noise_is_sought_only_where_a_trial_is_little_work(account: AccountMaker
 
 def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:
     planned = PoissonSampled(0.004, Gaussian(1.1))
-    misleading = Gaussian(1000.0)
-    answer = account(1.0, planned=(StepEvent(planned, 1000),))
+    misleading = PoissonSampled(1e-6, Gaussian(1000.0))  # the plan covers it
+    answer = planning(account(1.0), StepEvent(planned, 1000))
     untold = account(1.0)
     after = [admit([node], [StepEvent(misleading, 1)]) for node in (answer, untold)]
     assert all(isinstance(outcome, Admission) for outcome in after)

@@ -35,6 +35,7 @@ ENTRIES = st.builds(
     steps_remaining=st.none() | COUNT,
     binding_account_id=TEXT,
     refusal_details=st.none() | TEXT,
+    ended_plans=st.none() | TEXT,
     created_at=st.integers(0, 2**52).map(lambda us: datetime(1970, 1, 2, tzinfo=UTC) + timedelta(microseconds=us)),
     actor=TEXT,
     request_id=st.none() | TEXT,
@@ -58,6 +59,7 @@ ENTRY = DecisionEntry(
     steps_remaining=12,
     binding_account_id="bud_1",
     refusal_details=None,
+    ended_plans=None,
     created_at=datetime(2026, 12, 1, 9, 30, tzinfo=UTC),
     actor="key_1",
 )
@@ -67,7 +69,7 @@ def test_the_formula_is_for_ever() -> None:
     assert genesis("org_1", "run_1").hex() == "b7a94a342d850cc139ba0f25a0aeb4d2cbd34e4f79e5587985b5753ebae0a61c"
     assert canonical_entry(ENTRY) == (
         '{"actor":"key_1","attempt":1,"binding_account_id":"bud_1","created_at":"2026-12-01T09:30:00.000000+00:00",'
-        '"delta":1e-05,"epsilon":0.5,"epsilon_limit":3.0,"first_step":7,"idempotency_key":"key","items":[["'
+        '"delta":1e-05,"ended_plans":null,"epsilon":0.5,"epsilon_limit":3.0,"first_step":7,"idempotency_key":"key","items":[["'
         + "a"
         * 64
         + '",2]],'
@@ -78,7 +80,7 @@ def test_the_formula_is_for_ever() -> None:
         '"step_count":2,"steps_remaining":12}'
     )
     assert entry_hash(genesis("org_1", "run_1"), ENTRY).hex() == (
-        "0992aff20d9df6bad6f2ef4e97ee562899f2aa71d40518b7853b6cdbb1b762f9"
+        "61f710a7c8f4d2a492df1adab92e13ffeaa74cd38c2f3f9e8cae58e369d4fef4"
     )
 
 

@@ -55,7 +55,7 @@ def test_what_is_left_is_what_the_definition_leaves(
         (tree.hold if is_hold else tree.charge)(runs[which % len(runs)], each)
     run = runs[0]
     made = tree.charges + tree.holds
-    gate = FilterBounds(slice(None), np.array(bounds, dtype=np.int64), np.zeros(ORDERS), room=20)
+    gate = FilterBounds(np.arange(ORDERS), np.array(bounds, dtype=np.int64), np.zeros(ORDERS), room=20)
 
     def value(account: Account, count: int) -> Cost:
         return tree.value(account.id, [*made, (run, summed([pending, *[cost] * count]))])

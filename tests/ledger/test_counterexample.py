@@ -1,4 +1,4 @@
-"""The exact counterexample to "some order still fits at the full delta", and what the adaptive filter does to it.
+"""The exact counterexample to "some order still fits at the full delta", and what a filter does to it.
 
 Everything is two-valued, so the hockey-stick divergence is a finite sum. Round 1 releases a bit; depending on that
 bit, round 2 runs one of two mechanisms, if the filter admits it.
@@ -14,10 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.accounting.conversion import Rule, declared_bounds
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.events import EpsilonDelta, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.filters import FilterKind, FilterWeights, Limit, adaptive_weights
+from app.ledger.filters import FilterWeights, Limit, filter_weights
 
 from .conftest import thresholds
 
@@ -75,13 +76,13 @@ class Process:
 COUNTEREXAMPLE = Process(ROUND_1, BRANCHES)
 
 
-def admits(kind: FilterKind, weights: FilterWeights | None, limit: Limit = LIMIT) -> Callable[[RdpCurve], bool]:
-    bound = thresholds(limit, kind, weights)
+def admits(weights: FilterWeights, limit: Limit = LIMIT) -> Callable[[RdpCurve], bool]:
+    bound = thresholds(limit, weights)
     return lambda spent: bool(np.any(spent.values <= bound))
 
 
 def test_each_branch_fits_at_one_of_the_two_orders_only() -> None:
-    bound = thresholds(LIMIT, FilterKind.DECLARED, None)
+    bound = declared_bounds(LIMIT.epsilon, LIMIT.delta, GRID_VERSION)
     fits = [
         [bool(curve(ROUND_1).values[j] + curve(branch).values[j] <= bound[j]) for j in (TEN, SIXTY_FOUR)]
         for branch in BRANCHES
@@ -89,8 +90,8 @@ def test_each_branch_fits_at_one_of_the_two_orders_only() -> None:
     assert fits == [[True, False], [False, True]]
 
 
-def test_the_declared_filter_is_not_sound_under_adaptive_choice() -> None:
-    rule = admits(FilterKind.DECLARED, None)
+def test_the_rule_for_plans_fixed_in_advance_is_not_sound_under_adaptive_choice() -> None:
+    rule = Rule(LIMIT.epsilon, LIMIT.delta).fits
     assert rule(curve(ROUND_1) + curve(BRANCHES[0]))
     assert rule(curve(ROUND_1) + curve(BRANCHES[1]))
     assert COUNTEREXAMPLE.delta(LIMIT.epsilon, rule) == pytest.approx(1.779012e-3, rel=1e-6)
@@ -98,14 +99,14 @@ def test_the_declared_filter_is_not_sound_under_adaptive_choice() -> None:
 
 
 @pytest.mark.parametrize("share", [0.04, 0.25, 0.5, 0.75, 0.96])
-def test_the_adaptive_filter_is(share: float) -> None:
+def test_a_filter_is(share: float) -> None:
     weights = FilterWeights((TEN, SIXTY_FOUR), (share * LIMIT.delta, (1 - share) * LIMIT.delta * (1 - 1e-12)))
-    assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(FilterKind.ADAPTIVE, weights)) <= LIMIT.delta
+    assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(weights)) <= LIMIT.delta
 
 
-def test_the_adaptive_filter_with_its_own_weights_is() -> None:
-    weights = adaptive_weights(LIMIT, curve(ROUND_1), GRID_VERSION)
-    assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(FilterKind.ADAPTIVE, weights)) <= LIMIT.delta
+def test_a_filter_with_its_own_weights_is() -> None:
+    weights = filter_weights(LIMIT, curve(ROUND_1), GRID_VERSION)
+    assert COUNTEREXAMPLE.delta(LIMIT.epsilon, admits(weights)) <= LIMIT.delta
 
 
 def widest(first: Pair, base: float, upwards: bool, rule: Callable[[RdpCurve], bool]) -> Pair:  # noqa: FBT001
@@ -134,7 +135,7 @@ probabilities = st.floats(1e-6, 1 - 1e-6)
     pair_of_orders=st.tuples(st.integers(0, len(GRID) // 2), st.integers(len(GRID) // 2 + 1, len(GRID) - 1)),
     epsilon=st.floats(0.5, 4.0),
 )
-def test_no_adversary_gets_past_the_adaptive_filter(
+def test_no_adversary_gets_past_a_filter(
     first: Pair,
     bases: Pair,
     upwards: tuple[bool, bool],
@@ -145,7 +146,7 @@ def test_no_adversary_gets_past_the_adaptive_filter(
     """Branches as wide as the filter lets them be, for weights of every kind: the exact delta holds."""
     limit = Limit(epsilon, 1e-3)
     weights = FilterWeights(pair_of_orders, (share * limit.delta, (1 - share) * limit.delta * (1 - 1e-12)))
-    rule = admits(FilterKind.ADAPTIVE, weights, limit)
+    rule = admits(weights, limit)
     round_1 = (first[0], min(first[0] * first[1], 0.995))
     assume(rule(curve(round_1)))
     branches = tuple(widest(round_1, base, up, rule) for base, up in zip(bases, upwards, strict=True))
@@ -167,8 +168,8 @@ def true_delta(count: int, q: float, answer: float, epsilon: float) -> float:
 def test_clients_that_are_seen_to_answer_stay_within_their_limit(epsilon: float) -> None:
     limit, q = Limit(epsilon, 1e-6), 0.01
     price = event_curve(PoissonSampled(q, EpsilonDelta(1.0)), NeighboringRelation.REPLACE_SPECIAL)
-    weights = adaptive_weights(limit, price, GRID_VERSION)
-    count = int((thresholds(limit, FilterKind.ADAPTIVE, weights) // price.values).max())
+    weights = filter_weights(limit, price, GRID_VERSION)
+    count = int((thresholds(limit, weights) // price.values).max())
     assert true_delta(count, q, 1.0, epsilon) <= limit.delta
     assert count > 0 or epsilon == 1.0  # one answer alone has that epsilon, and the price is rounded up
 

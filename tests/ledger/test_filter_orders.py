@@ -1,14 +1,12 @@
-"""Repetitions and epsilons at the orders of a filter are those of its bounds, with few orders and with many."""
-
-from dataclasses import replace
+"""Repetitions and epsilons at the orders of a filter are those of its bounds."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.ledger.filter_orders import FewOrders, ManyOrders, filter_orders
+from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
+from app.ledger.filter_orders import FilterOrders
 from app.ledger.filters import FilterBounds
 
 ORDERS = 6
@@ -31,17 +29,15 @@ def curves() -> st.SearchStrategy[RdpCurve]:
 
 @st.composite
 def gates(draw: st.DrawFn) -> FilterBounds:
-    """The bounds of an adaptive filter of some orders, or of a declared one of all orders."""
+    """The bounds of a filter of some orders, or of all."""
     places = np.array(sorted(draw(st.sets(st.integers(0, ORDERS - 1), min_size=1))))
-    declared = draw(st.booleans())
     bounds = draw(vectors(st.one_of(st.integers(-1, 20), st.integers(-1, EXHAUSTED - 1))))
     prices = draw(vectors(st.integers(-200, 200)))
     return FilterBounds(
-        slice(None) if declared else places,
-        np.array(bounds, dtype=np.int64)[slice(None) if declared else places],
-        np.array(prices)[slice(None) if declared else places] / 7,
+        places,
+        np.array(bounds, dtype=np.int64)[places],
+        np.array(prices)[places] / 7,
         draw(st.integers(0, 2)),
-        draw(st.sampled_from([-1, 3])) if declared else -1,
     )
 
 
@@ -49,9 +45,8 @@ def gates(draw: st.DrawFn) -> FilterBounds:
 def test_orders_count_as_the_bounds(
     gate: FilterBounds, begun: RdpCurve, delta: int, charges: list[tuple[RdpCurve, int]], further: int
 ) -> None:
-    spent = RdpCurve(begun.values, delta)
-    orders = filter_orders(gate, spent, charges[0][0])
-    assert isinstance(orders, ManyOrders if isinstance(gate.places, slice) or delta > gate.room else FewOrders)
+    spent = RdpCurve(begun.values, min(delta, gate.room))
+    orders = FilterOrders.of(gate, spent, charges[0][0])
     for number, (curve, count) in enumerate(charges):
         most, endless = orders.repetitions()
         for charged in (0, count, max(most, 0), max(most, 0) + 1):  # the boundary, and one beside it
@@ -65,18 +60,18 @@ def test_orders_count_as_the_bounds(
             found = epsilons(repeated)
             if found is None:
                 here, cost = spent.values[gate.places], curve.values[gate.places]
-                highest = int(here.max()) + int(cost.max()) * repeated
-                assert delta > gate.room or not highest or highest >= EXACT
+                least = gate.epsilon(after) - gate.prices.min()
+                assert not (here.any() or cost.any()) or least >= EXACT * UNIT - 1
             else:
                 assert found == gate.epsilon(after)
         spent = spent + curve.times(count)
         orders = orders.after(count, charges[(number + 1) % len(charges)][0])
 
 
-@pytest.fixture(params=[np.array([0, 1, 2]), slice(None)], ids=["few orders", "many orders"])
-def gate(request: pytest.FixtureRequest) -> FilterBounds:
+@pytest.fixture
+def gate() -> FilterBounds:
     """The bounds at three orders."""
-    return FilterBounds(request.param, np.array([90, 90, 90]), np.array([0.5, 0.1, 0.2]), 0)
+    return FilterBounds(np.array([0, 1, 2]), np.array([90, 90, 90]), np.array([0.5, 0.1, 0.2]), 0)
 
 
 def curve(*values: int) -> RdpCurve:
@@ -85,22 +80,23 @@ def curve(*values: int) -> RdpCurve:
 
 def test_infinite_orders_are_left_out(gate: FilterBounds) -> None:
     spent, cost = curve(5, EXHAUSTED, 0), curve(1, 2, EXHAUSTED)
-    orders = filter_orders(gate, spent, cost)
+    orders = FilterOrders.of(gate, spent, cost)
     assert orders.repetitions() == (85, -1)
     assert orders.epsilons()(3) == gate.epsilon(spent + cost.times(3)) > 0.5
     assert orders.after(1, spent).epsilons()(1) == gate.epsilon(spent + cost + spent)
 
 
 def test_units_that_floats_do_not_hold_are_for_the_rule(gate: FilterBounds) -> None:
-    spent, cost = curve(EXACT - 5, EXACT - 5, EXACT - 5), curve(1, 1, 1)
-    epsilons = filter_orders(gate, spent, cost).epsilons()
-    assert epsilons(4) == gate.epsilon(spent + cost.times(4))
+    nat = round(1 / UNIT)
+    spent, cost = curve(*3 * [EXACT - 2 * nat]), curve(*3 * [nat // 4])
+    epsilons = FilterOrders.of(gate, spent, cost).epsilons()
+    assert epsilons(3) == gate.epsilon(spent + cost.times(3)) > 510
+    assert epsilons(4) is None
     assert epsilons(5) is None
-    assert epsilons(6) is None
 
 
-def test_a_loss_that_delta_covers_has_no_epsilon(gate: FilterBounds) -> None:
-    covering, cost = replace(gate, covered=3), curve(5, 1, 5)
-    epsilons = filter_orders(covering, curve(0, 0, 0), cost).epsilons()
-    assert epsilons(3) == covering.epsilon(cost.times(3)) == 0.0
-    assert epsilons(4) == covering.epsilon(cost.times(4)) > 0.0
+def test_an_order_that_floats_do_not_hold_is_not_the_least(gate: FilterBounds) -> None:
+    spent, cost = curve(EXACT + 3, 5, 7), curve(EXACT, 1, 1)
+    epsilons = FilterOrders.of(gate, spent, cost).epsilons()
+    for count in (0, 1, 1000):
+        assert epsilons(count) == gate.epsilon(spent + cost.times(count)) < 1

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.accounting.conversion import declared_bounds, epsilon_of_curve
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, finite_orders, orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
 from app.ledger.errors import DeltaTooLargeError, InvalidInputError, LimitTooSmallError
 from app.ledger.filters import (
     PLANNED_SHARE,
-    FilterKind,
     Limit,
-    adaptive_weights,
     check_limit,
+    filter_weights,
     smallest_useful_epsilon,
 )
 
@@ -35,7 +35,7 @@ workloads = st.builds(
 
 @given(limits, workloads)
 def test_weights_never_sum_to_more_than_delta(limit: Limit, workload: RdpCurve) -> None:
-    weights = adaptive_weights(limit, workload, GRID_VERSION)
+    weights = filter_weights(limit, workload, GRID_VERSION)
     assert sum(map(Fraction, weights.deltas)) <= Fraction(limit.delta)
     assert max(weights.deltas) == PLANNED_SHARE * limit.delta
     assert len(weights.indices) <= 9
@@ -46,15 +46,14 @@ def test_weights_do_not_depend_on_the_size_of_the_workload(limit: Limit, workloa
     many = workload.times(count)
     if np.any(many.values == EXHAUSTED):
         return
-    assert adaptive_weights(limit, many, GRID_VERSION) == adaptive_weights(limit, workload, GRID_VERSION)
+    assert filter_weights(limit, many, GRID_VERSION) == filter_weights(limit, workload, GRID_VERSION)
 
 
-@given(limits, workloads, st.sampled_from(FilterKind))
-def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(
-    limit: Limit, workload: RdpCurve, kind: FilterKind
-) -> None:
-    weights = adaptive_weights(limit, workload, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
-    found = thresholds(limit, kind, weights)
+@given(limits, st.none() | workloads)
+def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(limit: Limit, workload: RdpCurve | None) -> None:
+    """Those of a filter, and without a workload those for what is fixed in advance, which has every order."""
+    weights = None if workload is None else filter_weights(limit, workload, GRID_VERSION)
+    found = thresholds(limit, weights) if weights else declared_bounds(limit.epsilon, limit.delta, GRID_VERSION)
     counting = weights.indices if weights else range(len(GRID))
     deltas = dict(zip(weights.indices, weights.deltas, strict=True)) if weights else {}
     with mpmath.workdps(50):
@@ -64,7 +63,7 @@ def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(
             order, delta = mpmath.mpf(GRID[index]), mpmath.mpf(deltas.get(index, limit.delta))
             exact = limit.epsilon - mpmath.log(1 - 1 / order) + mpmath.log(delta * order) / (order - 1)
             units = exact * 2**44
-            if kind is FilterKind.DECLARED and found[index] == covered:
+            if weights is None and found[index] == covered:
                 assert exact < (covered + 1) * mpmath.mpf(2) ** -44
             elif found[index] == -1:
                 assert exact < 1e-9
@@ -75,51 +74,50 @@ def test_thresholds_lie_below_the_exact_ones_by_less_than_a_billionth(
     assert all(found[index] == -1 for index in others)
 
 
-@given(limits, workloads, st.sampled_from(FilterKind))
-def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, kind: FilterKind) -> None:
-    weights = adaptive_weights(limit, workload, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
-    bound = thresholds(limit, kind, weights)
+@given(limits, workloads, st.booleans())
+def test_what_fits_reads_as_at_most_the_limit(limit: Limit, workload: RdpCurve, in_advance: bool) -> None:  # noqa: FBT001
+    weights = filter_weights(limit, workload, GRID_VERSION)
+    bound = declared_bounds(limit.epsilon, limit.delta, GRID_VERSION) if in_advance else thresholds(limit, weights)
     count = int(np.max(np.maximum(bound, 0) // np.maximum(workload.values, 1)))
+
+    def read(spent: RdpCurve) -> float:
+        if in_advance:
+            return epsilon_of_curve(GRID, spent, limit.delta).epsilon
+        return replace(make_account(limit.epsilon, limit.delta), weights=weights).bounds().epsilon(spent)
+
     if count:
-        spent = workload.times(count)
-        gate = replace(make_account(limit.epsilon, limit.delta, kind), weights=weights).bounds(0)
-        assert gate.epsilon(spent) <= limit.epsilon
-        more = gate.epsilon(workload.times(count + 1))
-        assert more > limit.epsilon * (1 - 1e-9)
+        assert read(workload.times(count)) <= limit.epsilon
+        assert read(workload.times(count + 1)) > limit.epsilon * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", FilterKind)
-def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite(kind: FilterKind, account: AccountMaker) -> None:
+def test_nothing_spent_reads_as_zero_and_everything_lost_as_infinite(account: AccountMaker) -> None:
     lost = RdpCurve.from_nats(np.full(GRID.shape, np.inf))
-    opened = account(kind=kind)
-    assert (opened.epsilon(), opened.epsilon_declared(1e-5)) == (0, 0)
+    opened = account()
+    assert (opened.epsilon(), opened.epsilon_rdp(1e-5)) == (0, 0)
     bankrupt = replace(opened, spent=lost)
-    assert (bankrupt.epsilon(), bankrupt.epsilon_declared(1e-5)) == (np.inf, np.inf)
+    assert (bankrupt.epsilon(), bankrupt.epsilon_rdp(1e-5)) == (np.inf, np.inf)
 
 
-@pytest.mark.parametrize("kind", FilterKind)
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-12])
-def test_the_smallest_useful_epsilon_is_where_something_begins_to_fit(kind: FilterKind, delta: float) -> None:
-    smallest = smallest_useful_epsilon(delta, kind, finite_orders(GRID_VERSION))
+def test_the_smallest_useful_epsilon_is_where_something_begins_to_fit(delta: float) -> None:
+    smallest = smallest_useful_epsilon(delta, finite_orders(GRID_VERSION))
     # Faint, and yet more than what delta covers by itself.
     faint = event_curve(PoissonSampled(1e-9, Gaussian(1e6)), NeighboringRelation.ADD_OR_REMOVE_ONE).times(10**6)
     above, below = Limit(smallest * 1.001, delta), Limit(smallest * 0.999, delta)
-    weights = adaptive_weights(above, faint, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
-    assert np.any(faint.values <= thresholds(above, kind, weights))
-    weights = adaptive_weights(below, faint, GRID_VERSION) if kind is FilterKind.ADAPTIVE else None
-    assert not np.any(faint.values <= thresholds(below, kind, weights))
+    assert np.any(faint.values <= thresholds(above, filter_weights(above, faint, GRID_VERSION)))
+    assert not np.any(faint.values <= thresholds(below, filter_weights(below, faint, GRID_VERSION)))
 
 
 def test_a_limit_that_admits_nothing_is_refused() -> None:
     with pytest.raises(LimitTooSmallError, match="Choose a larger epsilon"):
-        check_limit(Limit(1e-18, 1e-30), FilterKind.ADAPTIVE, None)
-    check_limit(Limit(0.001, 1e-5), FilterKind.ADAPTIVE, None)  # mechanisms with a bounded loss fit
+        check_limit(Limit(1e-18, 1e-30), None)
+    check_limit(Limit(0.001, 1e-5), None)  # mechanisms with a bounded loss fit
 
 
 def test_a_delta_that_protects_nobody_is_refused() -> None:
-    check_limit(Limit(1.0, 1e-5), FilterKind.ADAPTIVE, 99_999)
+    check_limit(Limit(1.0, 1e-5), 99_999)
     with pytest.raises(DeltaTooLargeError, match="not below 1/100000"):
-        check_limit(Limit(1.0, 1e-5), FilterKind.ADAPTIVE, 100_000)
+        check_limit(Limit(1.0, 1e-5), 100_000)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,15 @@ import pytest
 from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.admission import Admission, admit
 from app.ledger.alerts import LARGEST_SHARE, Forecast, forecast, share_used
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 from tests.ledger.test_thresholds import PRICES, account, charged
 
 
-@pytest.mark.parametrize("kind", FilterKind)
-def test_a_share_grows_evenly_and_is_1_where_nothing_is_admitted(kind: FilterKind) -> None:
+def test_a_share_grows_evenly_and_is_1_where_nothing_is_admitted() -> None:
     event = Gaussian(90.0)
     step = PricedStep(StepEvent(event, 1), PRICES[event])
-    start = account(kind=kind).prepared_for([step])
+    start = account().prepared_for([step])
     admitted = admit([start], [step])
     assert isinstance(admitted, Admission)
     most = admitted.steps_remaining + 1

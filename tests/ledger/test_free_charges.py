@@ -6,7 +6,7 @@ from app.accounting.curves import GRID_VERSION
 from app.accounting.events import NeighboringRelation, RandomizedResponse
 from app.accounting.rdp import event_curve
 from app.ledger.admission import Admission, admit
-from app.ledger.filters import FilterKind, adaptive_weights
+from app.ledger.filters import filter_weights
 from app.ledger.step_events import PricedStep, StepEvent
 
 from .conftest import AccountMaker
@@ -30,13 +30,12 @@ def test_weights_are_frozen_with_the_first_charge_that_costs_anything(
     assert isinstance(charged, Admission)
     limit = opened.limit
     assert limit is not None
-    assert charged.accounts[0].weights == adaptive_weights(limit, priced(0.0).curve, GRID_VERSION)
+    assert charged.accounts[0].weights == filter_weights(limit, priced(0.0).curve, GRID_VERSION)
 
 
-@pytest.mark.parametrize("kind", FilterKind)
-def test_what_is_free_does_not_change_how_much_fits(account: AccountMaker, kind: FilterKind) -> None:
-    alone = [isinstance(admit([account(kind=kind)], [priced(0.0, n)]), Admission) for n in range(1, 60)]
-    after = [isinstance(admit([account(kind=kind)], [FREE, priced(0.0, n)]), Admission) for n in range(1, 60)]
+def test_what_is_free_does_not_change_how_much_fits(account: AccountMaker) -> None:
+    alone = [isinstance(admit([account()], [priced(0.0, n)]), Admission) for n in range(1, 60)]
+    after = [isinstance(admit([account()], [FREE, priced(0.0, n)]), Admission) for n in range(1, 60)]
     assert alone == after
     assert True in alone
     assert False in alone

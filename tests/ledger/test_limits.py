@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from app.accounting.curves import DELTA_UNIT, GRID_VERSION
 from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.filters import Limit, adaptive_weights
-from app.ledger.limit_changes import rescale_weights
+from app.ledger.filters import Limit, filter_weights
+from app.ledger.tuning import rescale_weights
 
 WORKLOAD = event_curve(Gaussian(20.0), NeighboringRelation.ADD_OR_REMOVE_ONE)
 DELTAS = st.floats(1e-20, 1e-3)
@@ -19,7 +19,7 @@ DELTAS = st.floats(1e-20, 1e-3)
 @given(st.lists(DELTAS, min_size=2, max_size=30))
 def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
     limits = [Limit(2.0, delta) for delta in deltas]
-    first = adaptive_weights(limits[0], WORKLOAD, GRID_VERSION)
+    first = filter_weights(limits[0], WORKLOAD, GRID_VERSION)
     weights = first
     for before, after in pairwise(limits):
         earlier, weights = weights, rescale_weights(weights, before, after)
@@ -36,7 +36,7 @@ def test_no_part_of_delta_ever_gets_a_larger_share(deltas: list[float]) -> None:
 @given(DELTAS, st.floats(0.01, 0.99))
 def test_a_thousand_changes_move_nothing_into_the_reserve(delta: float, factor: float) -> None:
     high, low = Limit(2.0, delta), Limit(2.0, delta * factor)
-    weights = adaptive_weights(high, WORKLOAD, GRID_VERSION)
+    weights = filter_weights(high, WORKLOAD, GRID_VERSION)
     most = weights.set_aside()
     for _ in range(1000):
         weights = rescale_weights(rescale_weights(weights, high, low), low, high)

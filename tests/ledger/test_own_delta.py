@@ -13,7 +13,7 @@ from app.accounting.events import Gaussian, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, repetitions_left
-from app.ledger.filters import FilterKind, Limit, adaptive_weights
+from app.ledger.filters import Limit, filter_weights
 from app.ledger.step_events import PricedStep, StepEvent
 
 from .conftest import AccountMaker
@@ -37,7 +37,7 @@ def charge(account: Account, step: PricedStep) -> Account:
 @given(st.floats(1e-12, 1e-3), st.floats(0.3, 8))
 def test_the_parts_of_delta_and_what_is_set_aside_sum_to_at_most_delta(delta: float, epsilon: float) -> None:
     limit = Limit(epsilon, delta)
-    weights = adaptive_weights(limit, NOISY, GRID_VERSION)
+    weights = filter_weights(limit, NOISY, GRID_VERSION)
     aside = weights.set_aside()
     assert sum(map(Fraction, weights.deltas)) + aside * Fraction(DELTA_UNIT) <= Fraction(delta)
     assert aside * DELTA_UNIT == pytest.approx(0.01 * delta, rel=1e-6, abs=DELTA_UNIT)
@@ -67,18 +67,17 @@ def test_of_equally_refusing_accounts_the_one_without_own_delta_is_named(account
 
 def test_what_is_planned_is_set_aside_for(account: AccountMaker) -> None:
     frugal = account(epsilon=3.0, delta=1e-5)
-    weights = adaptive_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
+    weights = filter_weights(Limit(3.0, 1e-5), priced(1e-8).curve, GRID_VERSION)
     planned = replace(frugal, weights=weights)
-    gate = planned.bounds(0)
+    gate = planned.bounds()
     by_delta = gate.room // priced(1e-8).curve.delta
     by_curve = int((gate.left(planned.spent) // np.maximum(NOISY.values[gate.places], 1)).max())
     assert by_delta == pytest.approx(by_curve, rel=0.05)
     assert repetitions_left([planned], priced(1e-8))[0] == min(by_delta, by_curve)
 
 
-@pytest.mark.parametrize("kind", FilterKind)
-def test_the_count_that_is_said_to_be_left_is_exact(account: AccountMaker, kind: FilterKind) -> None:
-    first = charge(account(epsilon=2.0, delta=1e-5, kind=kind), priced(1e-9))
+def test_the_count_that_is_said_to_be_left_is_exact(account: AccountMaker) -> None:
+    first = charge(account(epsilon=2.0, delta=1e-5), priced(1e-9))
     left, _ = repetitions_left([first], priced(1e-9))
     assert left > 10
     assert isinstance(admit([first], [priced(1e-9, left)]), Admission)
@@ -88,11 +87,10 @@ def test_the_count_that_is_said_to_be_left_is_exact(account: AccountMaker, kind:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1e-9, 1e-8, 3e-7]), st.integers(1, 30)), min_size=1, max_size=12))
-@pytest.mark.parametrize("kind", FilterKind)
 def test_no_order_of_charges_takes_more_of_delta_than_there_is(
-    account: AccountMaker, kind: FilterKind, charges: list[tuple[float, int]]
+    account: AccountMaker, charges: list[tuple[float, int]]
 ) -> None:
-    here = account(epsilon=2.0, delta=1e-6, kind=kind)
+    here = account(epsilon=2.0, delta=1e-6)
     for delta, count in charges:
         outcome = admit([here], [priced(delta, count)])
         if isinstance(outcome, Admission):
@@ -102,25 +100,21 @@ def test_no_order_of_charges_takes_more_of_delta_than_there_is(
     assert here.limit is not None
     own = Fraction(DELTA_UNIT) * here.spent.delta
     grid, nats = orders(GRID_VERSION), here.spent.nats()
-    if kind is FilterKind.DECLARED:
-        parts = {place: Fraction(here.limit.delta) - own for place in range(grid.size)}
-    else:
-        assert here.weights is not None
-        parts = {place: Fraction(part) for place, part in zip(here.weights.indices, here.weights.deltas, strict=True)}
-        assert sum(parts.values()) + own <= Fraction(here.limit.delta)
+    assert here.weights is not None
+    parts = {place: Fraction(part) for place, part in zip(here.weights.indices, here.weights.deltas, strict=True)}
+    assert sum(parts.values()) + own <= Fraction(here.limit.delta)
     bounds = {
         place: here.limit.epsilon
         - np.log1p(-1 / grid[place])
         + (np.log(float(part)) + np.log(grid[place])) / (grid[place] - 1)
         for place, part in parts.items()
-        if part > 0
     }
     assert any(nats[place] <= bound + 1e-9 for place, bound in bounds.items())
 
 
 def test_the_odometer_counts_own_deltas(account: AccountMaker) -> None:
-    declared = account(epsilon=3.0, delta=1e-5, kind=FilterKind.DECLARED)
-    without, half = charge(declared, priced(0.0)), charge(declared, priced(5e-6))
-    assert half.epsilon() > without.epsilon()
-    assert half.epsilon_declared(1e-5) > without.epsilon_declared(1e-5)
-    assert half.epsilon_declared(4e-6) == np.inf
+    opened = account(epsilon=3.0, delta=1e-5)
+    without, half = charge(opened, priced(0.0)), charge(opened, priced(5e-6))
+    assert replace(half, weights=without.weights).epsilon() == np.inf > without.epsilon()  # the reserve is smaller
+    assert half.epsilon_rdp(1e-5) > without.epsilon_rdp(1e-5)
+    assert half.epsilon_rdp(4e-6) == np.inf

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts import zero_curve
-from app.ledger.filters import FilterKind, FilterWeights, Limit
+from app.ledger.filters import FilterWeights, Limit
 from app.ledger.parallel_exposure import largest
 
 from .conftest import thresholds
@@ -32,7 +32,7 @@ Rule = Callable[[RdpCurve, RdpCurve], bool]
 
 def within(most: int, limit: Limit = LIMIT, weights: FilterWeights = WEIGHTS) -> Rule:
     """The rule under which the sum of so many of the largest counts."""
-    bound = thresholds(limit, FilterKind.ADAPTIVE, weights)
+    bound = thresholds(limit, weights)
     return lambda a, b: bool(np.any(largest([a, b], most).values <= bound))
 
 

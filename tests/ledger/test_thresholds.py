@@ -14,7 +14,7 @@ from app.ledger.account_records import holds_on, reached, watermark_of
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.alerts import DEFAULT_THRESHOLDS, check_thresholds
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind, Limit
+from app.ledger.filters import Limit
 from app.ledger.step_events import PricedStep, StepEvent
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -34,7 +34,7 @@ thresholds = st.lists(st.floats(0.01, 3.0), min_size=0, max_size=6, unique=True)
 LIMIT = Limit(2.0, 1e-5)
 
 
-def account(limit: Limit | None = LIMIT, kind: FilterKind = FilterKind.ADAPTIVE) -> Account:
+def account(limit: Limit | None = LIMIT) -> Account:
     return Account(
         id="bud_1",
         kind=AccountKind.BUDGET,
@@ -45,7 +45,6 @@ def account(limit: Limit | None = LIMIT, kind: FilterKind = FilterKind.ADAPTIVE)
         depth=1,
         relation=RELATION,
         limit=limit,
-        filter=kind,
         planned=(),
         weights=None,
         spent=zero_curve(),
@@ -61,15 +60,14 @@ def charged(before: Account, event: DpEvent, count: int) -> Account:
 @given(
     taken=charges,
     shares=thresholds,
-    kind=st.sampled_from(FilterKind),
     epsilon=st.floats(0.05, 20.0),
     every=st.integers(1, 3),
 )
 def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
-    taken: list[tuple[DpEvent, int]], shares: tuple[float, ...], kind: FilterKind, epsilon: float, every: int
+    taken: list[tuple[DpEvent, int]], shares: tuple[float, ...], epsilon: float, every: int
 ) -> None:
     limit = Limit(epsilon, 1e-5)
-    before = account(limit, kind)
+    before = account(limit)
     watch = watermark_of(before, shares)
     answer: list[float] = []
     for number, (event, count) in enumerate(taken):
@@ -90,17 +88,15 @@ def test_each_threshold_is_crossed_once_and_when_epsilon_reaches_it(
     taken=charges,
     more=charges,
     shares=thresholds,
-    kind=st.sampled_from(FilterKind),
     epsilons=st.lists(st.floats(0.05, 20.0), min_size=1, max_size=2),
 )
 def test_what_a_watch_proves_of_a_later_state_is_what_epsilon_says(
     taken: list[tuple[DpEvent, int]],
     more: list[tuple[DpEvent, int]],
     shares: tuple[float, ...],
-    kind: FilterKind,
     epsilons: list[float],
 ) -> None:
-    before = account(Limit(epsilons[0], 1e-5), kind)
+    before = account(Limit(epsilons[0], 1e-5))
     for event, count in taken:
         before = charged(before, event, count)
     watch, now = watermark_of(before, shares), before
@@ -145,13 +141,10 @@ def test_a_steady_workload_is_looked_at_a_few_times_only() -> None:
     assert looks < 20
 
 
-@pytest.mark.parametrize("kind", FilterKind)
-def test_a_watch_holds_for_what_it_was_made_of(kind: FilterKind) -> None:
-    step = charged(account(kind=kind), Gaussian(90.0), 1)
+def test_a_watch_holds_for_what_it_was_made_of() -> None:
+    step = charged(account(), Gaussian(90.0), 1)
     assert watermark_of(step, DEFAULT_THRESHOLDS).holds(step.spent)
-    assert not watermark_of(account(kind=kind), DEFAULT_THRESHOLDS).holds(
-        zero_curve()
-    )  # its filter may not be fixed yet
+    assert not watermark_of(account(), DEFAULT_THRESHOLDS).holds(zero_curve())  # its filter may not be fixed yet
 
 
 def test_behind_the_last_threshold_nothing_is_watched() -> None:
@@ -192,7 +185,7 @@ def test_other_thresholds_are_refused(shares: tuple[float, ...], words: str) -> 
 
 def test_epsilon_only_grows() -> None:
     """What all of it rests on: a threshold that was reached stays so."""
-    path: list[Any] = [account(kind=FilterKind.DECLARED)]
+    path: list[Any] = [account()]
     for event in (*EVENTS, *EVENTS):
         path.append(charged(path[-1], event, 3))
     readings = [each.epsilon() for each in path]

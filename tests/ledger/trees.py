@@ -11,7 +11,6 @@ from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import check_several, exposed, require_charged_directly
 from app.ledger.errors import InvalidInputError
-from app.ledger.filters import FilterKind
 
 ORDERS = 3
 Cost = tuple[int, ...]
@@ -59,7 +58,6 @@ class Tree:
             depth=above.depth + 1 if above else 0,
             relation=relation,
             limit=None,
-            filter=FilterKind.DECLARED,
             planned=(),
             weights=None,
             spent=zero,

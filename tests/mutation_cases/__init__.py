@@ -9,6 +9,7 @@ from tests.mutation_cases import (
     ledger,
     operation,
     persistence,
+    plans,
     verification,
 )
 from tests.mutation_cases.case import Mutation
@@ -22,5 +23,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ledger.CASES,
     *operation.CASES,
     *persistence.CASES,
+    *plans.CASES,
     *verification.CASES,
 )

@@ -231,11 +231,4 @@ CASES = (
         "                total[begin + weakest] = 1\n",
         (PLAN_FILTER,),
     ),
-    Mutation(
-        "noise on all data is rounded down",
-        "app/ledger/plan_filter.py",
-        "ceil(UNITS / Fraction(mechanism.removal.noise_multiplier) ** 2)",
-        "round(UNITS // 2**60 / Fraction(mechanism.removal.noise_multiplier) ** 2)",
-        (PLAN_FILTER,),
-    ),
 )

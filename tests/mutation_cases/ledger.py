@@ -26,13 +26,6 @@ CASES = (
         (ADMISSION, MODEL),
     ),
     Mutation(
-        "one step too many is admitted",
-        "app/ledger/admission.py",
-        "overdrawn=remaining < 0",
-        "overdrawn=remaining < -1",
-        (ADMISSION, MODEL),
-    ),
-    Mutation(
         "what is held does not count",
         "app/ledger/filters.py",
         "        for curve in taken[1:]:\n",
@@ -136,13 +129,6 @@ CASES = (
         "for part in child_events(event) if (found",
         "for part in child_events(event)[:0] if (found",
         ("tests/api/test_removal.py",),
-    ),
-    Mutation(
-        "what rounding takes from the parts of delta goes into the reserve",
-        "app/ledger/limit_changes.py",
-        "    changed = FilterWeights(weights.indices, parts[:-1], parts[-1])",
-        "    changed = FilterWeights.of(after.delta, weights.indices, parts[:-1])",
-        ("tests/ledger/test_limits.py",),
     ),
     Mutation(
         "the virtual steps of a completed tree do not count",

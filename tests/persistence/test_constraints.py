@@ -39,10 +39,10 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
     """
     with open_ledger(tmp_path_factory.mktemp("constraints"), module_database_url) as ledger:
         ledger.population(size=1000)
-        ledger.budget(filter="declared")
+        ledger.budget()
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
-        ledger.budget("may", "cohort", filter="declared", block=block)
+        ledger.budget("may", "cohort", block=block)
         sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
         assert ledger.post("/v1/experiments", sweep).status_code == 201
         run = ledger.run()
@@ -255,8 +255,7 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "epsilon_limit": float("inf")}, "ck_accounts_limit_in_range"),
     ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": 0.0}, "ck_accounts_limit_in_range"),
     ("accounts", KIND, {"id": "a", "path": "x", "delta_limit": 0.5}, "ck_accounts_limit_in_range"),
-    ("accounts", KIND, {"id": "a", "path": "x", "filter": "none"}, "ck_accounts_filter_known"),
-    ("accounts", KIND, {"id": "a", "path": "x", "filter_weights": "{}"}, "ck_accounts_filter_weights_only_if_adaptive"),
+    ("accounts", RUN, {"id": "a", "filter_weights": "{}"}, "ck_accounts_filter_weights_only_with_limit"),
     (
         "balances",
         OF_RUN,

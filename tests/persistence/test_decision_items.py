@@ -78,6 +78,7 @@ class Writer:
                     steps_remaining=0,
                     binding_account_id=self.population,
                     refusal_details=None,
+                    ended_plans=None,
                     created_at=datetime(2026, 11, 23, tzinfo=UTC),
                     actor="key_test",
                 )

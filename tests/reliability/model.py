@@ -6,13 +6,16 @@ of orders.
 """
 
 from dataclasses import dataclass, field
-from math import floor, log, log1p
+from math import erfc, exp, floor, log, log1p, sqrt
 from typing import Any
 
 from app.accounting.curves import GRID_VERSION, orders
 
 ADAPTIVE_SHARE = 0.96
 """Of delta, at the order that fits most repetitions (DESIGN section 4, ADR 0007)."""
+
+PLAN_SHARE, DEFAULT_SHARE = 0.96, 0.5
+"""Of delta, for a plan, and for the default event of a run with a limit (ADR 0038)."""
 
 UNLIMITED = 1e9
 """More than any account above can hold."""
@@ -28,13 +31,30 @@ def cost(sigma: float) -> float:
     return 1 / (2 * sigma * sigma)
 
 
-def capacity(epsilon: float, delta: float, kind: str) -> float:
-    """The most that fits into a limit at the best order."""
-    share = delta if kind == "declared" else delta * ADAPTIVE_SHARE
+def capacity(epsilon: float, delta: float, planned: float | None = None, share: float = PLAN_SHARE) -> float:
+    """The most that fits into a limit: at the best order, or by a plan of one noise without end, which holds more."""
+    if planned is not None:
+        steps = floor((planned * _most_mu(epsilon, delta * share)) ** 2)
+        return (steps + 1e-6) * cost(planned)
+    share = delta * ADAPTIVE_SHARE
     return max(
         (epsilon - log1p(-1 / order) + (log(share) + log(order)) / (order - 1)) / order
         for order in map(float, orders(GRID_VERSION))
     )
+
+
+def _most_mu(epsilon: float, delta: float) -> float:
+    """The largest mu of a Gaussian mechanism within (epsilon, delta): Balle and Wang 2018, Theorem 8."""
+
+    def reached(mu: float) -> float:
+        left, right = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+        return (erfc(left / sqrt(2)) - exp(epsilon) * erfc(right / sqrt(2))) / 2
+
+    low, high = 1e-6, 100.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reached(middle) <= delta else (low, middle)
+    return low
 
 
 @dataclass

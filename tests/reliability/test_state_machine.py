@@ -18,7 +18,17 @@ from hypothesis.stateful import (
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.reliability.model import UNLIMITED, Account, Expected, Model, Request, Run, capacity
+from tests.reliability.model import (
+    DEFAULT_SHARE,
+    PLAN_SHARE,
+    UNLIMITED,
+    Account,
+    Expected,
+    Model,
+    Request,
+    Run,
+    capacity,
+)
 
 STEPS = 40
 EXAMPLES = {"sqlite": 12 * ROUNDS, "postgresql": 4 * ROUNDS}
@@ -31,7 +41,7 @@ LIMITS = [0.5, 1.0, 2.0]
 DELTA = 1e-5
 
 noises = st.sampled_from(NOISES)
-filters = st.sampled_from(["adaptive", "declared"])
+plans = st.none() | noises
 limits = st.sampled_from(LIMITS)
 items = st.lists(st.tuples(st.none() | noises, st.integers(1, 12)), min_size=1, max_size=3)
 numberings = st.sampled_from(["none", "next", "next", "gap", "past"])
@@ -42,6 +52,10 @@ _numbers = itertools.count()
 
 def event(sigma: float | None) -> dict[str, Any] | None:
     return None if sigma is None else {"type": "gaussian", "noise_multiplier": sigma}
+
+
+def plan(sigma: float | None) -> list[dict[str, Any]]:
+    return [] if sigma is None else [{"event": event(sigma)}]
 
 
 class Beside(RuleBasedStateMachine):
@@ -62,25 +76,25 @@ class Beside(RuleBasedStateMachine):
         headers = {} if key is None else {"Idempotency_Key": key}
         return self.ledger.post(path, body, **headers)
 
-    @initialize(target=budgets, epsilon=limits, kind=filters)
-    def population(self, epsilon: float, kind: str) -> str:
+    @initialize(target=budgets, epsilon=limits, planned=plans)
+    def population(self, epsilon: float, planned: float | None) -> str:
         name = f"population{next(_numbers)}"
-        self.ledger.population(name, limit={"epsilon": epsilon, "delta": DELTA}, filter=kind)
-        self.accounts[name] = Account(capacity(epsilon, DELTA, kind))
-        return self.open_budget(name, epsilon, kind, None)
+        self.ledger.population(name, limit={"epsilon": epsilon, "delta": DELTA}, planned=plan(planned))
+        self.accounts[name] = Account(capacity(epsilon, DELTA, planned))
+        return self.open_budget(name, epsilon, planned, None)
 
-    @rule(target=budgets, parent=budgets, epsilon=limits, kind=filters)
-    def budget(self, parent: str, epsilon: float, kind: str) -> str:
+    @rule(target=budgets, parent=budgets, epsilon=limits, planned=plans)
+    def budget(self, parent: str, epsilon: float, planned: float | None) -> str:
         assume(parent.count("/") < DEEPEST)
-        return self.open_budget(parent, epsilon, kind, f"key{next(_numbers)}")
+        return self.open_budget(parent, epsilon, planned, f"key{next(_numbers)}")
 
-    def open_budget(self, parent: str, epsilon: float, kind: str, key: str | None) -> str:
+    def open_budget(self, parent: str, epsilon: float, planned: float | None, key: str | None) -> str:
         name = f"budget{next(_numbers)}"
         limit = {"epsilon": epsilon, "delta": DELTA}
-        body: dict[str, object] = {"name": name, "parent": parent, "limit": limit, "filter": kind}
+        body: dict[str, object] = {"name": name, "parent": parent, "limit": limit, "planned": plan(planned)}
         self.created("/v1/budgets", body, key)
         path = f"{parent}/{name}"
-        self.accounts[path] = Account(capacity(epsilon, DELTA, kind), self.accounts[parent])
+        self.accounts[path] = Account(capacity(epsilon, DELTA, planned), self.accounts[parent])
         return path
 
     @rule(
@@ -88,15 +102,19 @@ class Beside(RuleBasedStateMachine):
         parent=budgets,
         sigma=st.none() | noises,
         epsilon=st.none() | limits,
-        kind=filters,
+        planned=plans,
         key=st.booleans(),
     )
-    def register(self, parent: str, sigma: float | None, epsilon: float | None, kind: str, *, key: bool) -> str:
+    def register(
+        self, parent: str, sigma: float | None, epsilon: float | None, planned: float | None, *, key: bool
+    ) -> str:
         body: dict[str, object] = {"name": "model", "budget": parent, "event": event(sigma)}
         if epsilon is not None:
-            body |= {"limit": {"epsilon": epsilon, "delta": DELTA}, "filter": kind}
+            body |= {"limit": {"epsilon": epsilon, "delta": DELTA}, "planned": plan(planned)}
         made = self.created("/v1/runs", body, f"key{next(_numbers)}" if key else None)
-        most = UNLIMITED if epsilon is None else capacity(epsilon, DELTA, kind)
+        most, share = UNLIMITED, DEFAULT_SHARE if planned is None else PLAN_SHARE
+        if epsilon is not None:
+            most = capacity(epsilon, DELTA, sigma if planned is None else planned, share)
         self.model.runs[made["id"]] = Run(Account(most, self.accounts[parent]), sigma)
         return str(made["id"])
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from epsilon_ledger import (
@@ -18,28 +19,55 @@ from epsilon_ledger import (
     LedgerClient,
     LedgerError,
     Limit,
+    Plan,
+    PlanItem,
+    PlannedEventCount,
     Run,
     UnexpectedResponseError,
     gaussian,
+    poisson_sampled,
 )
 from tests.sdk.fake_ledger import KEY, PROBLEM_JSON, RUN, RUN_ID, TRIES, URL, FakeLedger, Fault, problem
 
+PLAN = {
+    "state": "active",
+    "share": 0.96,
+    "delta": 9.6e-06,
+    "steps": 90,
+    "steps_used": 4,
+    "steps_reserved": 1,
+    "steps_left": 85,
+    "items": [
+        {"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5, "steps": 5, "steps_used": 4},
+        {"event": {"type": "gaussian", "noise_multiplier": 3.0}, "count": None, "steps": 85, "steps_used": 0},
+    ],
+}
 ACCOUNT = {
     "id": "pop_1",
     "name": "mimic",
     "path": "mimic",
     "limit": {"epsilon": 3, "delta": 1e-5},
-    "filter": "adaptive",
-    "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5, "new": 1}],
+    "plan": PLAN,
+    "planned": [
+        {"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5, "new": 1},
+        {"event": {"type": "gaussian", "noise_multiplier": 3.0}, "count": None},
+    ],
     "epsilon": 0.0,
-    "epsilon_declared": 0.0,
+    "epsilon_rdp": 0.0,
     "weights_frozen": False,
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00+00:00",
     "of_tomorrow": [1, 2],
 }
 POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "replace_one", "size": None}
-BUDGET = ACCOUNT | {"id": "bud_1", "path": "mimic/icu", "parent": "pop_1", "population": "pop_1", "planned": []}
+BUDGET = ACCOUNT | {
+    "id": "bud_1",
+    "path": "mimic/icu",
+    "parent": "pop_1",
+    "population": "pop_1",
+    "planned": [],
+    "plan": None,
+}
 
 
 def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, ledger: FakeLedger) -> None:
@@ -130,7 +158,9 @@ def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
     }
     assert made.limit == Limit(3.0, 1e-5)
     assert isinstance(made.limit.epsilon, float)
-    assert made.planned == ({"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5},)
+    assert made.planned == ({"event": gaussian(2.0), "count": 5}, {"event": gaussian(3.0), "count": None})
+    items = (PlanItem(gaussian(2.0), 5, 5, 4), PlanItem(gaussian(3.0), None, 85, 0))
+    assert made.plan == Plan("active", 0.96, 9.6e-6, 90, 4, 1, 85, items)
     assert made.size is None
     assert made.created_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
     assert client.get_population("pop_1") == made
@@ -169,18 +199,68 @@ def test_an_argument_of_another_type_is_named_before_anything_is_sent(
 def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(instead=httpx.Response(201, json=BUDGET))] * 2)
     planned = [EventCount(event=gaussian(2.0), count=5)]
-    made = client.create_budget(
-        "icu", parent="mimic", limit=Limit(3.0, 1e-5), privacy_filter="declared", planned=planned
-    )
+    made = client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=planned)
     assert ledger.bodies[0] == {
         "name": "icu",
         "parent": "mimic",
         "limit": {"epsilon": 3.0, "delta": 1e-5},
-        "filter": "declared",
         "planned": planned,
     }
-    assert (made.parent, made.privacy_filter, made.planned) == ("pop_1", "adaptive", ())
+    assert (made.parent, made.planned, made.plan) == ("pop_1", (), None)
     assert client.get_budget("bud_1") == made
+
+
+PLANS: dict[str, tuple[Any, Any]] = {
+    "bare events": ([gaussian(2.0)], [{"event": gaussian(2.0)}]),
+    "pairs": ([(gaussian(2.0), 3)], [{"event": gaussian(2.0), "count": 3}]),
+    "mixed": (
+        ((gaussian(2.0), np.int64(3)), EventCount(event=gaussian(4.0), count=2), poisson_sampled(0.1, gaussian(3.0))),
+        [
+            {"event": gaussian(2.0), "count": 3},
+            {"event": gaussian(4.0), "count": 2},
+            {"event": poisson_sampled(0.1, gaussian(3.0))},
+        ],
+    ),
+    "as it was answered": (
+        [PlannedEventCount(event=gaussian(2.0), count=5), PlannedEventCount(event=gaussian(2.0), count=None)],
+        [{"event": gaussian(2.0), "count": 5}, {"event": gaussian(2.0)}],
+    ),
+    "nothing": ([], []),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_is_events_with_counts_of_which_the_last_may_be_bare(
+    client: LedgerClient, ledger: FakeLedger, name: str
+) -> None:
+    ledger.faults.append(Fault(instead=httpx.Response(201, json=BUDGET)))
+    given, sent = PLANS[name]
+    client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=given)
+    client.create_run("icu", budget="mimic/icu", limit=Limit(3.0, 1e-5), planned=given)
+    assert [body["planned"] for body in ledger.bodies] == [sent, sent]
+
+
+@pytest.mark.parametrize(
+    ("planned", "error", "told"),
+    [
+        (gaussian(2.0), TypeError, "planned must be a list of events"),
+        ([gaussian(2.0), 3], TypeError, "planned holds events, or events with counts"),
+        ([(gaussian(2.0),)], TypeError, "planned holds events, or events with counts"),
+        (["gaussian"], TypeError, "planned holds events, or events with counts"),
+        ([(gaussian(2.0), 0)], ValueError, "count must be at least 1"),
+        ([(gaussian(2.0), 1.5)], TypeError, "count must be a whole number"),
+    ],
+)
+def test_what_is_no_plan_is_named_before_anything_is_sent(
+    client: LedgerClient,
+    ledger: FakeLedger,
+    planned: Any,  # noqa: ANN401 - anything is given
+    error: type[Exception],
+    told: str,
+) -> None:
+    with pytest.raises(error, match=told):
+        client.create_budget("icu", parent="mimic", limit=Limit(3.0, 1e-5), planned=planned)
+    assert ledger.requests == []
 
 
 def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
@@ -190,7 +270,6 @@ def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
         budget="bud_1",
         event=gaussian(2.0),
         limit=Limit(1.0, 1e-6),
-        privacy_filter="adaptive",
         planned=[EventCount(event=gaussian(2.0), count=5)],
         privacy_unit="record",
         neighboring_relation="add_or_remove_one",
@@ -202,7 +281,6 @@ def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
             "budget": "bud_1",
             "event": {"type": "gaussian", "noise_multiplier": 2.0},
             "limit": {"epsilon": 1.0, "delta": 1e-6},
-            "filter": "adaptive",
             "planned": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 5}],
             "privacy_unit": "record",
             "neighboring_relation": "add_or_remove_one",

@@ -22,7 +22,7 @@ from epsilon_ledger import (
     NotFoundError,
     ParallelComposition,
     PermissionDeniedError,
-    PrivacyFilter,
+    PlannedEvents,
     Run,
     RunStateConflictError,
     SequenceConflictError,
@@ -57,7 +57,7 @@ def budget(admin: LedgerClient) -> str:
     return open_budget(admin, epsilon=1.0)
 
 
-def open_budget(admin: LedgerClient, *, epsilon: float, privacy_filter: PrivacyFilter | None = None) -> str:
+def open_budget(admin: LedgerClient, *, epsilon: float, planned: PlannedEvents | None = None) -> str:
     population = admin.create_population(
         f"mimic-{uuid.uuid4().hex[:8]}",
         privacy_unit="patient record",
@@ -65,9 +65,7 @@ def open_budget(admin: LedgerClient, *, epsilon: float, privacy_filter: PrivacyF
         size=5_000,
         limit=Limit(3.0, 1e-5),
     )
-    return admin.create_budget(
-        "icu-team", parent=population.path, limit=Limit(epsilon, 1e-5), privacy_filter=privacy_filter
-    ).path
+    return admin.create_budget("icu-team", parent=population.path, limit=Limit(epsilon, 1e-5), planned=planned).path
 
 
 def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: LedgerClient, budget: str) -> None:
@@ -227,14 +225,24 @@ def test_what_is_wrong_is_named(admin: LedgerClient, trainer: LedgerClient, budg
     assert run.authorize(event=STEP).first_step == 0
 
 
-def test_declared_budgets(admin: LedgerClient, trainer: LedgerClient) -> None:
-    adaptive = trainer.create_run("model", budget=open_budget(admin, epsilon=1.0), event=STEP)
-    declared = trainer.create_run(
-        "model", budget=open_budget(admin, epsilon=1.0, privacy_filter="declared"), event=STEP
-    )
-    assert adaptive.state.steps_remaining is not None
-    assert declared.state.steps_remaining is not None
-    assert adaptive.state.steps_remaining < declared.state.steps_remaining
+def test_a_plan_admits_more_and_says_what_is_used_of_it(admin: LedgerClient, trainer: LedgerClient) -> None:
+    plain = trainer.create_run("model", budget=open_budget(admin, epsilon=1.0), event=STEP)
+    path = open_budget(admin, epsilon=1.0, planned=[(STEP, 5), STEP])
+    planned = trainer.create_run("model", budget=path, event=STEP)
+    assert plain.state.steps_remaining is not None
+    assert planned.state.steps_remaining is not None
+    assert plain.state.steps_remaining < planned.state.steps_remaining
+    planned.authorize(7)
+    budget = admin.get_budget(planned.state.budget)
+    assert [(item["event"], item["count"]) for item in budget.planned] == [(STEP, 5), (STEP, None)]
+    plan = budget.plan
+    assert plan is not None
+    assert (plan.state, plan.steps_used, plan.steps_left) == ("active", 7, plan.steps - 7)
+    assert [(item.count, item.steps_used) for item in plan.items] == [(5, 5), (None, 2)]
+    own = trainer.create_run("own", budget=path, event=STEP, limit=Limit(0.5, 1e-6))
+    assert own.state.plan is not None
+    assert own.state.plan.items[0].event == STEP
+    assert (plain.state.plan, planned.state.plan) == (None, None)
 
 
 def test_the_example_in_the_readme_trains_until_it_is_refused(

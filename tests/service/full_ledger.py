@@ -48,8 +48,8 @@ def fill(ledger: Ledger) -> Trainer:
         if executed is not None:
             _answered(200, trainer.steps(attempt=2))
         _answered(200, trainer.end(reserved, how, executed))
-    ledger.population("überall", neighboring_relation="replace_one", size=1000, filter="declared")
-    ledger.budget("all", "überall", filter="declared")
+    ledger.population("überall", neighboring_relation="replace_one", size=1000)
+    ledger.budget("all", "überall")
     lost = _employed(ledger, "überall/all", "lost")
     assert lost.steps(event=HUGE, mode="report").json()["overdrawn"]
     ledger.population("blocks", composition="parallel", attestation="by month")

@@ -136,10 +136,22 @@ def fits(path: Sequence[Account], asked: Counter[DpEvent]) -> bool:
             continue
         ready = account.prepared_for(priced)
         own_delta = ready.spent.delta + ready.held.delta + new.delta
-        gate = ready.bounds(own_delta)
-        if own_delta > gate.room or not bool((gate.left(ready.spent, ready.held, new) >= 0).any()):
+        gate = ready.bounds()
+        by_orders = bool((gate.left(ready.spent, ready.held, new) >= 0).any())
+        if own_delta > gate.room or not (by_orders or covers(ready, asked)):
             return False
     return True
+
+
+def covers(account: Account, asked: Counter[DpEvent]) -> bool:
+    """Whether an account's plan covers what is spent and held, and a charge."""
+    plan = account.plan
+    if plan is None:
+        return False
+    total = list((account.spent + account.held).used[account.id])
+    for event, count in asked.items():
+        total = [taken + each * count for taken, each in zip(total, plan.workload.cost(event), strict=True)]
+    return all(taken <= there for taken, there in zip(total, plan.capacity, strict=True))
 
 
 def said(entries: Sequence[Decision], plan: Plan, outcome: DecisionOutcome) -> Counter[DpEvent]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation, fingerprint
 from app.ledger.account_records import AccountRecord, Population
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts import Account, with_usage, zero_curve
 from app.ledger.admission import admit, reading_of
 from app.ledger.audit import SERVICE
 from app.ledger.counting import CountedAccount
@@ -53,7 +53,7 @@ class Reserver:
         """Set a plan aside on every account of the path."""
         with self.database.write(ALL_TENANTS) as tx:
             path, run = self._read(tx)
-            priced = self._priced(tx, path[0], steps)
+            priced = self._priced(tx, path, steps)
             admitted = admit(path, priced)
             assert hasattr(admitted, "accounts"), "the plan fits"
             cost = total_cost(priced)
@@ -69,7 +69,7 @@ class Reserver:
             )
             reservations.add(tx, self.organisation_id, reservation, cost, NOW)
             prepared = [account.prepared_for(priced) for account in path]
-            self._save(tx, [replace(account, held=account.held + cost) for account in prepared])
+            self._save(tx, [replace(account, held=account.held + account.counting(cost)) for account in prepared])
             runs.save_all(tx, [(self.organisation_id, run, run._replace(reservation_id=reservation.id))])
         return reservation
 
@@ -79,8 +79,8 @@ class Reserver:
             path, run = self._read(tx)
             taken = take(self._active(tx), steps, NOW)
             assert not isinstance(taken, Shortfall)
-            cost = total_cost(self._priced(tx, path[0], steps))
-            own = replace(path[-1], spent=path[-1].spent + cost, held=self._left(tx, path[-1], taken))
+            cost = total_cost(self._priced(tx, path, steps))
+            own = replace(path[-1].settle_hold(cost, self._left(tx, path, taken)), version=path[-1].version)
             self._save(tx, [own])
             self._append(tx, run, (*path[:-1], own), steps, DecisionOutcome.ADMITTED, taken.id)
             reservations.save_items(tx, [(self.organisation_id, taken, range(len(taken.items)))])
@@ -92,24 +92,23 @@ class Reserver:
         with self.database.write(ALL_TENANTS) as tx:
             path, run = self._read(tx)
             charged = (*closing.charged, *closing.forfeited)
-            further = total_cost(self._priced(tx, path[0], charged)) if charged else zero_curve(path[0].grid_version)
+            further = total_cost(self._priced(tx, path, charged)) if charged else zero_curve(path[0].grid_version)
             used = [StepEvent(item.event, item.used) for item in closed.items if item.used]
             whole = zero_curve(path[0].grid_version)
             for gone in (used, closing.forfeited):
                 if gone:
-                    whole = whole + total_cost(self._priced(tx, path[0], gone))
-            planned = total_cost(
-                self._priced(tx, path[0], [StepEvent(item.event, item.count) for item in closed.items])
-            )
+                    whole = whole + total_cost(self._priced(tx, path, gone))
+            planned = total_cost(self._priced(tx, path, [StepEvent(item.event, item.count) for item in closed.items]))
             above = [
                 replace(
                     account,
-                    spent=account.spent + whole,
+                    spent=account.spent + account.counting(whole),
                     held=RdpCurve(account.held.values - planned.values, account.held.delta - planned.delta),
                 )
                 for account in path[:-1]
             ]
-            own = replace(path[-1], spent=path[-1].spent + further, held=zero_curve(path[-1].grid_version))
+            own = path[-1].settle_hold(further, zero_curve(path[-1].grid_version))
+            own = replace(own, version=path[-1].version)
             self._save(tx, [*above, own])
             if charged:
                 outcome = DecisionOutcome.FORFEITED if closing.forfeited else DecisionOutcome.ADMITTED
@@ -127,7 +126,8 @@ class Reserver:
         assert found is not None
         return found
 
-    def _priced(self, tx: Connection, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
+    def _priced(self, tx: Connection, path: Sequence[Account], steps: Sequence[StepEvent]) -> Sequence[PricedStep]:
+        account = path[0]
         kept = CostTable(self.organisation_id, account.relation, account.grid_version)
         priced = [account.price(step) for step in steps]
         known = dp_events.find_curves(tx, kept, [fingerprint(step.event) for step in steps])
@@ -136,11 +136,11 @@ class Reserver:
         }
         if new:
             dp_events.add_curves(tx, kept, new)
-        return priced
+        return with_usage(path, priced)
 
-    def _left(self, tx: Connection, account: Account, reservation: Reservation) -> RdpCurve:
+    def _left(self, tx: Connection, path: Sequence[Account], reservation: Reservation) -> RdpCurve:
         left = remaining_items(reservation)
-        return total_cost(self._priced(tx, account, left)) if left else zero_curve(account.grid_version)
+        return total_cost(self._priced(tx, path, left)) if left else zero_curve(path[0].grid_version)
 
     def _save(self, tx: Connection, changed: Sequence[Account]) -> None:
         people = Population("user", NeighboringRelation.ADD_OR_REMOVE_ONE, None)
@@ -174,6 +174,7 @@ class Reserver:
             binding_account_id=run.account_id,
             binding_account_path=path[-1].path,
             refusal_details=None,
+            ended_plans=None,
             request_fingerprint="0" * 64,
             idempotency_key=None,
             reservation_id=reservation_id,

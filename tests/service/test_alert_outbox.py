@@ -13,6 +13,7 @@ from sqlalchemy import event as sql_event
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
+from app.accounting.events import event_to_dict
 from app.ledger import account_records
 from app.ledger.account_records import ThresholdWatermark, watermark_of
 from app.ledger.accounts import Account
@@ -170,7 +171,7 @@ def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, 
     chance = Random(seed)  # noqa: S311 - repeatable, not secret
     name = f"population-{next(_numbers)}"
     limit = {"epsilon": chance.uniform(0.2, 3.0), "delta": 1e-5}
-    ledger.population(name, limit=limit, filter=chance.choice(["adaptive", "declared"]))
+    ledger.population(name, limit=limit, planned=chance.choice([[], [{"event": event_to_dict(LOUD)}]]))
     ledger.budget("b", name, limit=limit | {"epsilon": chance.uniform(0.2, 3.0)})
     runs = [another(ledger, budget=f"{name}/b", limit=chance.choice([None, limit])) for _ in range(2)]
     runners = [CommandRunner(ledger) for _ in range(processes)]

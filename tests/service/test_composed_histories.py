@@ -37,7 +37,7 @@ def composed(ledger: Ledger) -> list[str]:
     for name in ("one", "two"):
         ledger.budget(name, "sites/east/wards", limit={"epsilon": 0.9, "delta": 1e-5})
     ledger.population("clinic", limit={"epsilon": 1.2, "delta": 1e-5})
-    ledger.budget("team", "clinic", limit={"epsilon": 1.0, "delta": 1e-5}, filter="declared")
+    ledger.budget("team", "clinic", limit={"epsilon": 1.0, "delta": 1e-5})
     ledger.budget("villages", "clinic/team", limit={"epsilon": 0.7, "delta": 1e-5}, **ATTESTED)
     for name in ("up", "down"):
         ledger.budget(name, "clinic/team/villages", limit={"epsilon": 0.7, "delta": 1e-5})

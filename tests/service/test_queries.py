@@ -92,7 +92,7 @@ DAMAGES: dict[str, Damage] = {
     "its weights": lambda tx: set_account(
         tx, TEAM, filter_weights='{"indices": [100000], "deltas": [1e-06], "reserve": 0}'
     ),
-    "its filter": lambda tx: set_account(tx, TEAM, filter="sieve"),
+    "its plan's usage": lambda tx: set_account(tx, TEAM, plan_usage='{"bud": [[-1], [0]]}'),
     "its policy": lambda tx: set_account(tx, TEAM, policy="{"),
 }
 

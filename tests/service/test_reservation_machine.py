@@ -101,10 +101,8 @@ class Reserving(RuleBasedStateMachine):
     changes = 0
     limited = False
 
-    @initialize(
-        kind=st.sampled_from(["adaptive", "declared"]), own=st.booleans(), planned=st.sampled_from([True, True, False])
-    )
-    def opened(self, kind: str, *, own: bool, planned: bool) -> None:
+    @initialize(own=st.booleans(), planned=st.sampled_from([True, True, False]))
+    def opened(self, *, own: bool, planned: bool) -> None:
         name, database = f"organisation{next(_numbers)}", self.ledger.database
         owner = authentication.create_organisation(database, name, START)
         self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
@@ -114,7 +112,7 @@ class Reserving(RuleBasedStateMachine):
         workload = (
             [{"event": {"type": "epsilon_delta", "epsilon": 0.001, "delta": 1e-9}, "count": 99}] if planned else []
         )
-        self.terms: dict[str, Any] = {"filter": kind, "planned": workload}
+        self.terms: dict[str, Any] = {"planned": workload}
         limit = {"epsilon": 1.0, "delta": 1e-5}
         unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
         population = self.made("populations", name="people", limit=limit, **unit)

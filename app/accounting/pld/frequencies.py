@@ -52,8 +52,8 @@ LARGEST_GRID: Final = 2**16
 CHANGE: Final = 0.05
 """Most that a frequency may change between points of a grid."""
 
-MAX_DIRECT: Final = 4096
-"""Maximum number of frequencies that are computed one by one, where there are too many to compute all."""
+MAX_TURNS: Final = 2**20
+"""Maximum products of frequencies that are computed one by one and masses; they take 32 MB."""
 
 BLOCK: Final = 16
 """Frequencies whose angles are computed; others are their products."""
@@ -93,10 +93,11 @@ def frequencies(
         error: of the sum of the masses.
     """
     first = _first_negligible(masses, counts, places, size)
-    if _is_cheap(first, masses, size) or (size > MAX_SIZE and first <= MAX_DIRECT):
+    too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
+    if first * places.size <= MAX_TURNS and (too_many or _is_cheap(first, masses, size)):
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
     else:
-        if size > min(MAX_SIZE, MAX_SIZES // counts.size):
+        if too_many:
             return None
         size = scipy.fft.next_fast_len(size, real=True)
         first, rows = size // 2 + 1, _fast(masses, places, size)

@@ -30,7 +30,7 @@ _ACCOUNT = {
     "planned": [],
     "plan": None,
     "weights_frozen": True,
-    "epsilon_declared": 1.2539,
+    "epsilon_rdp": 1.2539,
     "own_delta": 0.0,
     "warnings": [],
     "composition": "sequential",
@@ -151,14 +151,17 @@ class Account(Output):
     name: str
     path: str
     planned: list[AnsweredPlannedEvent]
-    plan: Plan | None = Field(description="What the limit allows of the planned events, and how much of it is used.")
+    plan: Plan | None = Field(
+        default=None, description="What the limit allows of the planned events, and how much of it is used."
+    )
     weights_frozen: bool = Field(
         description="Whether the filter's weights are fixed, as they are from the first charge on. A run without "
         "its own limit has none."
     )
     epsilon: ExtendedNumber = Field(description="Spent so far, by the account's filter at its delta.")
-    epsilon_declared: ExtendedNumber = Field(
-        description="Epsilon of an in-process accountant: valid only if all events were fixed in advance."
+    epsilon_rdp: ExtendedNumber = Field(
+        description="What an in-process RDP accountant would print: the best of all orders at the whole delta. It is a "
+        "bound only if all events were fixed in advance."
     )
     own_delta: float = Field(description="Part of the limit's delta that was spent on mechanisms with their own delta.")
     warnings: list[str] = Field(description="Warnings about the limit.")
@@ -244,7 +247,7 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         "weights_frozen": account.weights_frozen,
         "limit": account.limit,
         **reading._asdict(),
-        "epsilon_declared": account.epsilon_declared(reading.delta),
+        "epsilon_rdp": account.epsilon_rdp(reading.delta),
         "own_delta": account.spent.delta_value(),
         "warnings": [*about, *about_loss(reading.epsilon, reading.epsilon_limit)],
         "created_at": record.created_at,

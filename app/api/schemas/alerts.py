@@ -214,8 +214,8 @@ class Forecast(Output):
 
     account: str
     utilisation: float = Field(
-        description="Spent share of the threshold at the order that is exhausted last. Unlike epsilon it grows "
-        "linearly with a steady workload; from 1 on nothing is admitted."
+        description="Used share of the planned steps, or of the threshold at the order that is exhausted last: the "
+        "smaller of the two. Unlike epsilon it grows linearly with a steady workload; from 1 on nothing is admitted."
     )
     utilisation_per_day: float | None = Field(description="Pace of the last seven days; null with too little data.")
     exhaustion_at: datetime | None = Field(description="Null: never at this pace, already exhausted, or unknown.")

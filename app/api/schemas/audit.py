@@ -16,7 +16,7 @@ from app.api.schemas.common import (
     Page,
     example,
 )
-from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_facts, refusal_text
+from app.api.schemas.steps import REFUSED_EXAMPLE, EndedPlan, ended_plans_of, refusal_facts, refusal_text
 from app.ledger.decisions import Decision as DomainDecision
 from app.ledger.decisions import DecisionOutcome, DecisionWithPath
 
@@ -63,7 +63,7 @@ class AuditEventPage(Page[AuditEvent]):
 
 _FACTS = (
     *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
-    *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
+    *("plan", "max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
 )
 DECISION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
@@ -80,6 +80,7 @@ DECISION_EXAMPLE: dict[str, Any] = {
     "binding_account": EXAMPLE_BUDGET_ID,
     "binding_account_path": "mimic/icu-team",
     "refusal": {name: REFUSED_EXAMPLE[name] for name in _FACTS},
+    "ended_plans": [],
     "actor": EXAMPLE_KEY_ID,
     "request_id": EXAMPLE_REQUEST_ID,
     "hash": "9f2c" * 16,
@@ -107,6 +108,7 @@ class Decision(Output):
     binding_account_path: str
     refusal: dict[str, Any] | None = Field(description="Of a refusal: its `detail` and numbers; else null.")
     reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    ended_plans: list[EndedPlan] = Field(description="Plans of accounts that the steps have ended.")
     actor: str = Field(description="Actor of the request.")
     request_id: str | None
     hash: str = Field(description="sha256 (hex) of the decision and of the hash before it: the run's chain.")
@@ -138,6 +140,7 @@ def decision_members(decision: DomainDecision) -> dict[str, Any]:
         "binding_account": decision.binding_account_id,
         "binding_account_path": decision.binding_account_path,
         "reservation": decision.reservation_id,
+        "ended_plans": ended_plans_of(decision),
         "actor": decision.actor.id,
         "request_id": decision.actor.request_id,
         "hash": decision.entry_hash.hex(),

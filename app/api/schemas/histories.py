@@ -161,7 +161,7 @@ class AccountHistory(Output):
     points: list[AccountHistoryPoint] = Field(
         description="Times of charges, after the creation of the account; empty without charges."
     )
-    order: float | None = Field(description="The Rényi order that is exhausted last.")
+    order: float | None = Field(description="The Rényi order that is exhausted last; null: the account's plan decides.")
     children: list[ChildShare] = Field(description="In descending order of their share.")
     limit_changes: list[LimitChange]
     decisions: int = Field(description="Number of decisions on all runs under the account.")

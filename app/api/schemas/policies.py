@@ -12,7 +12,7 @@ from app.service.governance.policies import PolicyRecord
 _WHY = "The board of 12 November: DP-SGD only, and a plan for every run."
 _POLICY: dict[str, Any] = {
     "max_epsilon": 2.0,
-    "require_plan": True,
+    "require_plan": "declare",
     "mechanisms": ["gaussian"],
     "min_noise_multiplier": 0.8,
     "approval_above_epsilon": 1.0,
@@ -52,6 +52,7 @@ MechanismName = TypeAliasType(
     ],
 )
 ReportRole = TypeAliasType("ReportRole", Literal["trainer", "admin"])
+RequirePlan = TypeAliasType("RequirePlan", Literal["declare", "stay"])
 DeviationHandling = TypeAliasType("DeviationHandling", Literal["flag", "refuse"])
 
 
@@ -69,7 +70,11 @@ class PolicyRules(Input):
         default=False, description="Require the population's size, and every delta below 1/size."
     )
     require_limit: bool = Field(default=False, description="Require a limit for every run.")
-    require_plan: bool = Field(default=False, description="Require a `plan` or a `planned` workload for every run.")
+    require_plan: RequirePlan | None = Field(
+        default=None,
+        description="`declare`: every run has a `plan` or `planned` events. `stay`: besides, a step that would end the "
+        "plan of an account that it charges is refused.",
+    )
     mechanisms: list[MechanismName] | None = Field(
         default=None,
         min_length=1,

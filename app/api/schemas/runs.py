@@ -50,7 +50,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "epsilon": 1.6477,
     "delta": 1e-5,
     "epsilon_limit": 3.0,
-    "epsilon_declared": 1.2539,
+    "epsilon_rdp": 1.2539,
     "own_delta": 0.0,
     "warnings": [],
     "steps_remaining": 2698,

@@ -41,6 +41,7 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
     "binding_account_path": "mimic/icu-team",
     "overdrawn": False,
     "reservation": EXAMPLE_RESERVATION_ID,
+    "ended_plans": [],
     "dry_run": False,
 }
 REFUSED_EXAMPLE: dict[str, Any] = {
@@ -65,6 +66,7 @@ REFUSED_EXAMPLE: dict[str, Any] = {
     "rdp": {"order": 7.0376, "spent": 1.5624, "held": 0.0, "requested": 0.0005, "limit": 1.5628},
     "delta_requested": 0.0,
     "delta_left": 1e-7,
+    "plan": None,
     "max_count_that_fits": 0,
     "noise_multiplier_that_fits": 1.182,
     "limit_change": None,
@@ -129,6 +131,14 @@ class AuthorizeSteps(Body):
         )
 
 
+class EndedPlan(Output):
+    """A plan that steps have ended."""
+
+    account: str
+    account_path: str
+    steps_given_up: int = Field(description="Steps of the plan that were neither used nor reserved.")
+
+
 class StepAuthorization(Output):
     """Charged steps, admitted or reported."""
 
@@ -149,6 +159,10 @@ class StepAuthorization(Output):
     binding_account_path: str
     overdrawn: bool = Field(description="Whether reported steps exceeded a limit, which freezes the run.")
     reservation: str | None = Field(default=None, description="The reservation that the steps were taken from.")
+    ended_plans: list[EndedPlan] = Field(
+        description="Plans that these steps end, because the plans do not cover them. From then on the Rényi orders "
+        "alone decide. Ask with `dry_run` to know it before."
+    )
     dry_run: bool
 
 
@@ -170,8 +184,15 @@ def admitted_members(decision: Decision, *, dry_run: bool) -> dict[str, Any]:
         "binding_account_path": decision.binding_account_path,
         "overdrawn": decision.steps_remaining is None,
         "reservation": decision.reservation_id,
+        "ended_plans": ended_plans_of(decision),
         "dry_run": dry_run,
     }
+
+
+def ended_plans_of(decision: Decision) -> list[dict[str, Any]]:
+    """List the plans that a decision's steps have ended, with the steps that are given up."""
+    ended: list[dict[str, Any]] = [] if decision.ended_plans is None else json.loads(decision.ended_plans)
+    return ended
 
 
 def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
@@ -222,10 +243,12 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
     """Describe a refusal of steps or of a plan."""
     is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
     fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
-    spent = (
-        f"{binding_path} has spent epsilon {is_now} of {limit} "
-        f"(delta {facts['delta']:g}); with this request it would be {became}."
-    )
+    spent = f"{binding_path} has spent epsilon {is_now} of {limit} (delta {facts['delta']:g})"
+    plan = facts["plan"]
+    if plan is None:
+        spent += f"; with this request it would be {became}."
+    else:
+        spent += f", and {plan['steps_left']:,} of the {plan['steps']:,} steps of its plan are left."
     if facts["rdp"]["held"]:
         spent += " Reservations hold a part of the rest."
     if facts["delta_requested"] > facts["delta_left"]:

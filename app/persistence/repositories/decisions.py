@@ -34,8 +34,8 @@ a second to read and write."""
 # Fields of a decision with a column of the same name.
 _PLAIN: Final = (
     *("run_id", "position", "attempt", "first_step", "step_count", "requested_count", "steps_remaining"),
-    *("binding_account_id", "refusal_details", "request_fingerprint", "idempotency_key", "reservation_id"),
-    *("created_at", "entry_hash"),
+    *("binding_account_id", "refusal_details", "ended_plans", "request_fingerprint", "idempotency_key"),
+    *("reservation_id", "created_at", "entry_hash"),
 )
 _DECISIONS = select(decisions, accounts.c.path.label("binding_account_path")).join(
     accounts, join_on(accounts, decisions, id="binding_account_id")

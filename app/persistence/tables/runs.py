@@ -128,6 +128,7 @@ decisions = owned_table(
     *number_column("steps_remaining", BigInteger, nullable=True),
     *reference("binding_account_id", "accounts"),
     Column("refusal_details", Text),
+    Column("ended_plans", Text),
     *digest_column("entry_hash"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("actor", String(ACTOR_LENGTH), nullable=False),
@@ -158,6 +159,7 @@ decisions = owned_table(
         " OR (outcome = 'forfeited' AND refusal_details IS NULL AND steps_remaining IS NULL"
         " AND reservation_id IS NOT NULL AND idempotency_key IS NULL)"
     ),
+    ended_plans_unless_refused="outcome <> 'refused' OR ended_plans IS NULL",
     reading_in_range="epsilon >= 0 AND delta > 0 AND epsilon_limit > 0",
 )
 

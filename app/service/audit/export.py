@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -146,6 +147,7 @@ def _lines(
         "exhausted": EXHAUSTED,
     }
     yield from _events(tx, owner, chosen, runs, reservations)
+    yield from _plan_costs(tx, owner, chosen, _mentioned(tx, owner, runs, reservations))
     state = replay_audit_log(audit.all_entries(tx, owner)).get(owner, AuditState())
     for account in chosen:
         charged = budgets.get((owner, account.id), [account.parent_id] if account.parent_id else [])
@@ -182,9 +184,7 @@ def _events(
     reservations: Iterable[StoredReservation],
 ) -> Iterator[dict[str, Any]]:
     """List the events in use, and their costs under the accounts' relations and grids."""
-    mentioned = {fingerprint for one in reservations for fingerprint in one.items}
-    for run in runs:
-        mentioned |= raw_rows.mentioned_events(tx, owner, run.id)
+    mentioned = _mentioned(tx, owner, runs, reservations)
     for _, fingerprint, canonical in sorted(dp_events.descriptions(tx, owner)):
         if fingerprint in mentioned:
             yield {"type": "event", "fingerprint": fingerprint, "canonical": canonical.decode()}
@@ -200,6 +200,28 @@ def _events(
                 "curve": _base64(price.curve.to_bytes()),
                 "delta": price.curve.delta,
             }
+
+
+def _mentioned(
+    tx: Connection, owner: str, runs: Iterable[StoredRun], reservations: Iterable[StoredReservation]
+) -> set[str]:
+    """Collect the fingerprints of the events that were charged, refused or reserved."""
+    mentioned = {fingerprint for one in reservations for fingerprint in one.items}
+    for run in runs:
+        mentioned |= raw_rows.mentioned_events(tx, owner, run.id)
+    return mentioned
+
+
+def _plan_costs(
+    tx: Connection, owner: str, chosen: Iterable[Account], mentioned: Iterable[str]
+) -> Iterator[dict[str, Any]]:
+    """List what one repetition of each event uses up of the plans of accounts."""
+    events = dp_events.find_events(tx, owner, mentioned)
+    for account in chosen:
+        if account.plan is not None:
+            for key, event in sorted(events.items(), key=itemgetter(0)):
+                used = account.plan.workload.cost(event)
+                yield {"type": "plan_cost", "account": account.id, "fingerprint": key, "used": used}
 
 
 def _limits(account: Account, recorded: RecordedAccount | None) -> list[dict[str, float] | None]:
@@ -228,7 +250,10 @@ def _account(
         "weights": weights_facts(account.weights),
         "spent": _base64(account.spent.to_bytes()),
         "spent_delta": account.spent.delta,
-        "plan_usage": {owner: [counts, account.held.used.get(owner)] for owner, counts in account.spent.used.items()},
+        "plan_usage": {
+            owner: [counts, account.held.used.get(owner, [0] * len(counts))]
+            for owner, counts in account.spent.used.items()
+        },
         "held": _base64(account.held.to_bytes()),
         "held_delta": account.held.delta,
     }

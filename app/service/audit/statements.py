@@ -174,7 +174,7 @@ def _loss(governing: Account, account: Account, epsilon: float) -> dict[str, Any
         "delta": governing.limit.delta,
         **json_finite(
             epsilon_by_filter=epsilon,
-            epsilon_if_fixed_in_advance=account.epsilon_declared(governing.limit.delta),
+            epsilon_rdp=account.epsilon_rdp(governing.limit.delta),
         ),
         "own_delta": account.spent.delta_value(),
     }

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts import Account, with_usage, zero_curve
 from app.ledger.admission import reading_of, repetitions_left
 from app.ledger.audit import Actor
 from app.ledger.composition import recompose, topmost_parallel_under
@@ -51,9 +51,9 @@ def close_reservation(
     others = _load_others(tx, work, path, before)
     run = work.run(before.run_id)
     used = [StepEvent(item.event, item.used) for item in before.items if item.used]
-    spent_before = _cost(work, path[0], used)
-    further = _cost(work, path[0], (*closing.charged, *closing.reported, *closing.forfeited))
-    reserved = _cost(work, path[0], [StepEvent(item.event, item.count) for item in before.items])
+    spent_before = _cost(work, path, used)
+    further = _cost(work, path, (*closing.charged, *closing.reported, *closing.forfeited))
+    reserved = _cost(work, path, [StepEvent(item.event, item.count) for item in before.items])
     above = _above(work, path, others, spent_before + further, reserved)
     own = path[-1].settle_hold(further, zero_curve(path[-1].grid_version))
     work.change((*above, own), now)
@@ -130,7 +130,7 @@ def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome,
     """Append a decision; set a run over a limit to overdrawn."""
     path = work.path(run.account_id)
     assert path is not None, "it has not been unlocked"
-    priced = _priced(work, path[0], steps)
+    priced = _priced(work, path, steps)
     # Executed steps that were cancelled count as reported: recorded even over a limit.
     over = (
         next((account for account in path if not account.fits()), None) if outcome is DecisionOutcome.REPORTED else None
@@ -143,12 +143,12 @@ def _append(work: UnitOfWork, run: Run, ended: _Ended, outcome: DecisionOutcome,
     return work.run(run.account_id)
 
 
-def _cost(work: UnitOfWork, account: Account, steps: Sequence[StepEvent]) -> RdpCurve:
-    return total_cost(_priced(work, account, steps)) if steps else zero_curve(account.grid_version)
+def _cost(work: UnitOfWork, path: Sequence[Account], steps: Sequence[StepEvent]) -> RdpCurve:
+    return total_cost(_priced(work, path, steps)) if steps else zero_curve(path[0].grid_version)
 
 
-def _priced(work: UnitOfWork, account: Account, steps: Sequence[StepEvent]) -> list[PricedStep]:
-    return [PricedStep(step, _curve(work, account, step.event)) for step in steps]
+def _priced(work: UnitOfWork, path: Sequence[Account], steps: Sequence[StepEvent]) -> Sequence[PricedStep]:
+    return with_usage(path, [PricedStep(step, _curve(work, path[0], step.event)) for step in steps])
 
 
 def _curve(work: UnitOfWork, account: Account, event: DpEvent) -> RdpCurve:
@@ -180,7 +180,8 @@ def _above(
         else:
             held = zero_curve(account.grid_version)
             for event, count in others.planned[account.id]:  # a sum over plans may pass the limit of a step event
-                held = held + _curve(work, account, event).times(count)
+                [one] = _priced(work, path, [StepEvent(event, 1)])
+                held = held + one.curve.times(count)
             for part in others.parts.get(account.id, ()):
                 held = held + (after.get(part) or others.kept[part]).held
             moved = spent if inner is None else without(after[inner.id].spent, inner.spent)
@@ -216,6 +217,7 @@ def _decision(
         binding_account_id=binding.id,
         binding_account_path=binding.path,
         refusal_details=None,
+        ended_plans=None,
         request_fingerprint=hashlib.sha256(request.encode()).hexdigest(),
         idempotency_key=None,
         reservation_id=ended.id,

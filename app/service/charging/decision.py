@@ -17,6 +17,7 @@ from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
     require_open,
+    require_plans_kept,
     require_reporter,
     require_steps,
     sources_of,
@@ -181,6 +182,8 @@ def _by_the_accounts(
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)
         return work.append(run, new_decision(command, run, steps, fingerprint, outcome))
+    if request.mode is Mode.AUTHORIZE:
+        require_plans_kept(sources_of(path), outcome.ended_plans)
     decision = new_decision(command, run, steps, fingerprint, outcome)
     if computed.prices:  # only then may the ledger lack any
         work.remember_costs(path[0], priced)

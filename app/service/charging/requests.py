@@ -12,6 +12,7 @@ from app.accounting.events import DpEvent
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, LimitChange, Refusal
 from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.plans import PlanStatus
 from app.ledger.reservations import Reservation
 from app.ledger.runs import Run
 from app.ledger.step_events import StepEvent
@@ -114,6 +115,7 @@ def new_decision(
         kind, details = DecisionOutcome.REFUSED, json.dumps(refusal_details(outcome))
     elif not outcome.overdrawn:
         remaining = outcome.steps_remaining
+    ended = () if isinstance(outcome, Refusal) else outcome.ended_plans
     return Decision(  # by position: names take ten times as long
         run.account_id,
         run.decisions,
@@ -128,6 +130,7 @@ def new_decision(
         outcome.binding.id,
         outcome.binding.path,
         details,
+        json.dumps([each.facts() for each in ended]) if ended else None,
         fingerprint,
         request.idempotency_key,
         reservation_id,
@@ -162,10 +165,15 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         ),
         "delta_requested": refusal.delta_requested,
         "delta_left": refusal.delta_left,
+        "plan": None if refusal.plan is None else _plan_facts(refusal.plan),
         "max_count_that_fits": refusal.max_count_that_fits,
         "noise_multiplier_that_fits": refusal.noise_multiplier_that_fits,
         "limit_change": None if refusal.limit_change is None else _change_facts(refusal.limit_change),
     }
+
+
+def _plan_facts(plan: PlanStatus) -> dict[str, int]:
+    return {"steps": plan.steps, "steps_used": plan.steps_used, "steps_left": plan.steps_left}
 
 
 def _change_facts(change: LimitChange) -> dict[str, Any]:

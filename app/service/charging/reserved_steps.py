@@ -1,7 +1,9 @@
 """Charge steps to the reservation of their run, which holds their cost on every account of its path."""
 
+from collections.abc import Sequence
+
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts import Account, with_usage, zero_curve
 from app.ledger.admission import Admission, reading_of
 from app.ledger.decisions import Decision
 from app.ledger.parallel_exposure import is_exact, without
@@ -41,9 +43,9 @@ def charge_reserved(
     require_open(path, command.context.now)
     own = path[-1]
     priced = price_steps(own, steps, work.costs_of(own), command.context.costs)
-    cost = total_cost(priced)
+    cost = total_cost(with_usage(path, priced))
     exact = _is_exact(work, own, taken)
-    held = without(own.held, cost) if exact else _held_by(work, command, own, taken)
+    held = without(own.held, cost) if exact else _held_by(work, command, path, taken)
     after = own.settle_hold(cost, held)
     remaining = next(item.left for item in taken.items if item.event == steps[-1].event)
     outcome = Admission((after,), reading_of((*path[:-1], after)), remaining, after)
@@ -63,9 +65,10 @@ def _is_exact(work: UnitOfWork, own: Account, taken: Reservation) -> bool:
     return is_exact(own.held, left)
 
 
-def _held_by(work: UnitOfWork, command: StepCommand, own: Account, taken: Reservation) -> RdpCurve:
-    """Sum the costs of the rest of a plan."""
+def _held_by(work: UnitOfWork, command: StepCommand, path: Sequence[Account], taken: Reservation) -> RdpCurve:
+    """Sum the costs of the rest of a plan of a path's run."""
+    own = path[-1]
     if taken.run_id not in work.costed_plans:
         raise NotLoadedError(own, taken)
     priced = price_steps(own, remaining_items(taken), work.costs_of(own), command.context.costs)
-    return total_cost(priced) if priced else zero_curve(own.grid_version)
+    return total_cost(with_usage(path, priced)) if priced else zero_curve(own.grid_version)

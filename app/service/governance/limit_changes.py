@@ -150,7 +150,11 @@ def _propose(tx: Connection, context: RequestContext, record: AccountRecord, lim
 def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCosts) -> Account:
     """Build the account with another limit, valid for every population above it."""
     account = path[-1].account
-    after = with_limit(account, limit, costs.filter_weights(Job(weights_under, (Tuning.of(account), limit))))
+    tuning = Tuning.of(account)
+    # Without a plan this takes no time, and another try would read the accounts again.
+    planned = account.weights is not None and account.weights.plan is not None
+    weights = costs.filter_weights(Job(weights_under, (tuning, limit))) if planned else weights_under(tuning, limit)
+    after = with_limit(account, limit, weights)
     for population in _populations(path):
         check_account_limit(after, population)
     return after

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
 from app.ledger.admission import Refusal, admit
-from app.ledger.composition import exposed
+from app.ledger.composition import counting_plans, exposed
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.fitting_noise import noise_that_fits
@@ -242,12 +242,13 @@ def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -
         partitions_per_unit=None,
     )
     if path[-1].partitions_per_unit is not None:
-        part = replace(run, id="part", kind=AccountKind.BUDGET)
+        part = counting_plans(replace(run, id="part", kind=AccountKind.BUDGET), path)
         path, run = [*path, part], replace(run, parent_id="part")
-    return exposed([*path, run], partitions_of(tx, context, path))
+    return exposed([*path, counting_plans(run, path)], partitions_of(tx, context, path))
 
 
 def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:
     ready = account.prepared_for(steps)
-    growth = ready.grown_by(steps[0].cost)
+    [priced] = with_usage([ready], steps)
+    growth = ready.grown_by(priced.cost)
     return ProjectedAccount(account, account.epsilon(), ready.epsilon(ready.spent + ready.held + growth))

@@ -1,7 +1,7 @@
 """Read model of an account's spending over time."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
-from app.accounting.curves import EXHAUSTED, orders
+from app.accounting.curves import EXHAUSTED, RdpCurve, orders
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction, AuditFilter
@@ -64,7 +64,8 @@ class AccountHistory:
     Args:
         moments: creation of the account, then times of charges, evenly thinned out.
         epsilons: at each moment, by the account's present filter and delta.
-        order: the order at which the filter decides, where the children's shares add up; None: nothing spent.
+        order: the order at which the filter decides, where the children's shares add up; None: its plan decides, or
+            nothing is spent.
         children: the largest share at the last moment first.
         decisions: number of decisions under the account; `read` of them were used.
         exact: whether all charges were read; otherwise only the end is exact, and charges between samples are evenly
@@ -128,16 +129,17 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
         found,
         events,
         {part.run_id: part.child_id for part in parts},
-        dp_events.find_curves(tx, prices, keys),
+        _with_plan(tx, organisation_id, account, dp_events.find_curves(tx, prices, keys)),
         moments,
         whole=whole,
     )
-    most = account.parts_that_count
-    exact = whole and grown.ends_with(account.spent, most)
+    most, end = account.parts_that_count, _extended(account.spent, account.spent.used.get(account.id, ()))
+    exact = whole and grown.ends_with(end, most)
     if not exact:
-        grown = grown.scaled(account.spent, most)
+        grown = grown.scaled(end, most)
     curves, deltas = grown.total(most)
-    spent = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
+    before = [curve_at(values, float(delta)) for values, delta in zip(curves[:-1], deltas[:-1], strict=True)]
+    spent = [_divided(account, curve) for curve in before]
     order, children = _shares(tx, organisation_id, account, grown)
     return AccountHistory(
         account=account,
@@ -152,6 +154,29 @@ def _made(tx: Connection, organisation_id: str, record: AccountRecord, max_point
     )
 
 
+def _with_plan(
+    tx: Connection, organisation_id: str, account: Account, curves: Mapping[str, RdpCurve]
+) -> Mapping[str, RdpCurve]:
+    """Add to the costs of events, as further orders, what they use up of an account's plan."""
+    plan = account.plan
+    if plan is None:
+        return curves
+    events = dp_events.find_events(tx, organisation_id, curves)
+    return {key: _extended(curve, plan.workload.cost(events[key])) for key, curve in curves.items() if key in events}
+
+
+def _extended(curve: RdpCurve, used: Sequence[int]) -> RdpCurve:
+    further = np.array([min(each, EXHAUSTED) for each in used], dtype=np.int64)
+    return RdpCurve(np.concatenate([curve.values, further]), curve.delta)
+
+
+def _divided(account: Account, curve: RdpCurve) -> RdpCurve:
+    """Take a curve and the usage of an account's plan apart."""
+    size = account.spent.values.size
+    used = {account.id: tuple(curve.values[size:].tolist())} if account.id in account.spent.used else {}
+    return RdpCurve(curve.values[:size], curve.delta, used)
+
+
 def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) -> list[datetime]:
     """Choose the creation of the account and times of charges."""
     times = sorted({one.at for one in found})
@@ -161,15 +186,11 @@ def _moments(record: AccountRecord, found: Sequence[Sample], max_points: int) ->
 def _shares(
     tx: Connection, organisation_id: str, account: Account, grown: SpendSeries
 ) -> tuple[float | None, tuple[ChildShare, ...]]:
-    """Get each child's share of the threshold, at the order that admits the most."""
-    gate = account.bounds()
-    spent = account.spent.values[gate.places]
-    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
-    if not usable.any():
+    """Get each child's share of the threshold, at the order that admits the most, or of the plan if that does."""
+    found = _deciding(account)
+    if found is None:
         return None, ()
-    chosen = int(np.argmin(np.where(usable, spent / np.maximum(gate.bounds, 1), np.inf)))
-    place = int(np.arange(orders(account.grid_version).size)[gate.places][chosen])
-    bound = float(gate.bounds[chosen])
+    place, bound = found
     shares = {child: grown.through(child, place) / bound for child in grown.counts}
     ranked = sorted(shares, key=lambda child: (-float(shares[child][-1]), child))
     named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
@@ -181,7 +202,24 @@ def _shares(
     if others:
         rest = np.sum([shares[child] for child in others], axis=0)
         children.append(ChildShare(None, f"{len(others)} others", None, tuple(rest.tolist())))
-    return float(orders(account.grid_version)[place]), tuple(children)
+    grid = orders(account.grid_version)
+    return float(grid[place]) if place < grid.size else None, tuple(children)
+
+
+def _deciding(account: Account) -> tuple[int, float] | None:
+    """Find the order, or the plan's mechanism behind the orders, that decides, and its threshold; None: none fits."""
+    gate, plan = account.bounds(), account.plan
+    spent = account.spent.values[gate.places]
+    usable = (gate.bounds > 0) & (spent < EXHAUSTED)
+    shares = np.where(usable, spent / np.maximum(gate.bounds, 1), np.inf)
+    chosen = int(np.argmin(shares))
+    found = (int(gate.places[chosen]), float(gate.bounds[chosen])) if usable.any() else None
+    if plan is None or plan.share(account.spent.used[account.id]) > float(shares[chosen]):
+        return found
+    used = zip(account.spent.used[account.id], plan.capacity, strict=True)
+    by_share = [each / most if most else 0.0 for each, most in used]
+    scarcest = max(range(len(by_share)), key=by_share.__getitem__)
+    return account.spent.values.size + scarcest, float(max(plan.capacity[scarcest], 1))
 
 
 def _changes(tx: Connection, organisation_id: str, account: Account) -> tuple[LimitChange, ...]:

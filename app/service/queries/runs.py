@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account, AccountKind, with_usage
 from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
@@ -244,5 +244,6 @@ def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tu
 
 
 def _after(path: list[Account], one: PricedStep, further: int) -> float:
-    governing = governing_of([account.prepared_for([one]) for account in path])
-    return governing.epsilon(path[-1].spent + one.curve.times(further))
+    touched = [account.prepared_for([one]) for account in path]
+    [priced] = with_usage(touched, [one])
+    return governing_of(touched).epsilon(touched[-1].charged(priced.curve.times(further)).spent)

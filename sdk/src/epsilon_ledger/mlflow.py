@@ -13,6 +13,7 @@ statement. Needs `pip install "epsilon-ledger-client[mlflow]"`.
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Final, Self
@@ -123,7 +124,7 @@ class EpsilonLogger:
         return {
             "claim": (
                 f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
-                f"governs it is {state.epsilon_limit:.6g}, by the {state.privacy_filter} filter. This protects one "
+                f"governs it is {state.epsilon_limit:.6g}, valid under adaptive choices. This protects one "
                 f"{state.privacy_unit} under {state.neighboring_relation}, if the trainer did what its events say. "
                 f"Other runs on the same people come on top: {state.population} has them all."
             ),
@@ -135,10 +136,10 @@ class EpsilonLogger:
             "population": state.population,
             "privacy_unit": state.privacy_unit,
             "neighboring_relation": state.neighboring_relation,
-            "filter": state.privacy_filter,
+            "plan": None if state.plan is None else asdict(state.plan),
             "delta": state.delta,
             "epsilon": _finite(state.epsilon),
-            "epsilon_declared": _finite(state.epsilon_declared),
+            "epsilon_rdp": _finite(state.epsilon_rdp),
             "epsilon_limit": _finite(state.epsilon_limit),
             "steps": state.next_step,
             "steps_remaining": state.steps_remaining,

@@ -109,3 +109,10 @@ def test_nothing_costs_nothing_and_more_than_the_most_is_read_alone() -> None:
     assert readings.epsilon(700) == prefix_epsilon(parts, 700, 1e-6)
     nothing = PlanReadings([Part(Directions({}, {}), 10, 0.0)], 1e-6, 10)
     assert nothing.epsilon(10) == 0
+
+
+def test_small_numbers_have_lattices_of_their_own() -> None:
+    parts = [noisy(1e-4, 0.7, 150_000)]
+    readings = PlanReadings(parts, 1e-5, 150_000)
+    for count in (36, 145, 2329):
+        assert readings.epsilon(count) <= prefix_epsilon(parts, count, 1e-5) * 1.005

@@ -12,7 +12,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, PrivacyFilter, Problem, Run
+from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, Problem, Run
 from tests.sdk.fake_ledger import REFUSAL
 
 # Read when MLflow is imported: tests tell nobody that they ran.
@@ -150,14 +150,11 @@ def make_private(engine: PrivacyEngine, loader: DataLoader[Any] | None = None, *
     return Training(*made)
 
 
-def open_budget(admin: LedgerClient, epsilon: float, privacy_filter: PrivacyFilter = "adaptive") -> str:
+def open_budget(admin: LedgerClient, epsilon: float) -> str:
     population = admin.create_population(
         f"digits-{uuid.uuid4().hex[:8]}",
         privacy_unit="record",
         neighboring_relation="add_or_remove_one",
         limit=Limit(100.0, 1e-5),
-        privacy_filter="declared",
     )
-    return admin.create_budget(
-        "team", parent=population.path, limit=Limit(epsilon, 1e-5), privacy_filter=privacy_filter
-    ).path
+    return admin.create_budget("team", parent=population.path, limit=Limit(epsilon, 1e-5)).path

@@ -89,7 +89,7 @@ def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
     assert (said["run"], said["budget"], said["status"]) == (run.id, run.state.budget_path, "completed")
     assert (said["privacy_unit"], said["neighboring_relation"]) == ("record", "add_or_remove_one")
     assert (said["epsilon"], said["delta"], said["epsilon_limit"]) == (spent[-1], 1e-5, 2.0)
-    assert (said["filter"], said["event"], said["decisions"]) == ("adaptive", STEP, 3)
+    assert (said["plan"], said["event"], said["decisions"]) == (None, STEP, 3)
     assert (said["events"], said["warnings"], said["refusal"]) == ([{"event": STEP, "count": 3}], [], None)
     assert said["steps"] == 3
 

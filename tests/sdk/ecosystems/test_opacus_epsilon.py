@@ -97,7 +97,7 @@ def test_where_opacus_series_loses_its_digits_the_ledger_agrees_with_its_whole_o
 def test_a_real_training_spends_what_opacus_says_for_the_same_plan(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient, authorize_every: int
 ) -> None:
-    budget = open_budget(admin, 10.0, "declared")
+    budget = open_budget(admin, 10.0)
     with trainer.create_run("digits", budget=budget, authorize_every=authorize_every) as run:
         training = make_private(engine)
         attach(training.optimizer, run, data_loader=training.loader)
@@ -105,7 +105,7 @@ def test_a_real_training_spends_what_opacus_says_for_the_same_plan(
     state = trainer.get_run(run.id).state
     assert (steps, state.next_step) == (80, 80)
     # The best order is 3, which both have.
-    assert state.epsilon_declared == pytest.approx(engine.get_epsilon(1e-5), rel=5e-9)
+    assert state.epsilon_rdp == pytest.approx(engine.get_epsilon(1e-5), rel=5e-9)
 
 
 @HOOKS_WARN

@@ -8,9 +8,9 @@ from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints import get_run as read_run
 from epsilon_ledger._wire.endpoints import path
-from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.members import wire_limit
-from epsilon_ledger._wire.models import Limit, NeighboringRelation, PrivacyFilter, RunState
+from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
+from epsilon_ledger._wire.members import wire_limit, wire_planned
+from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
 from epsilon_ledger._wire.requests import Call, RequestFlow, post
 
 
@@ -38,8 +38,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     budgets: Sequence[str] | None = None,
     event: Event | None = None,
     limit: Limit | None = None,
-    privacy_filter: PrivacyFilter | None = None,
-    planned: Sequence[EventCount] | None = None,
+    planned: PlannedEvents | None = None,
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     plan: Sequence[EventCount] | None = None,
@@ -57,8 +56,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
             them or to none.
         event: of a step, unless `authorize` overrides it.
         limit: the run's own limit, if any.
-        privacy_filter: of the run's own limit.
-        planned: workload for which the run's own adaptive filter is tuned.
+        planned: the plan of the run's own limit: events in order, each with a count, such as `[(event, 1000)]`. The
+            last one may be a bare event: as many as the limit allows. None: `event` is the plan, without a count.
         privacy_unit: that the trainer protects; the ledger refuses the run if the population's differs.
         neighboring_relation: of the trainer's noise; checked like `privacy_unit`.
         plan: to reserve at once; if it does not fit, no run is created.
@@ -82,8 +81,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "budgets": None if budgets is None else list(budgets),
         "event": event,
         "limit": wire_limit(limit),
-        "filter": privacy_filter,
-        "planned": planned,
+        "planned": wire_planned(planned),
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
         "plan": plan,

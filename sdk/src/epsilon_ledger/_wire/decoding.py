@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 _Decoder: TypeAlias = Callable[[object], object]
 
-# These wire names would shadow builtins.
-_WIRE_NAMES = {"privacy_filter": "filter", "next_cursor": "next"}
+# The wire name would shadow a builtin.
+_WIRE_NAMES = {"next_cursor": "next"}
 
 
 class MalformedError(Exception):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import quote, urlencode
 
-from epsilon_ledger._wire.events import EventCount
-from epsilon_ledger._wire.members import wire_composition, wire_data_block, wire_limit, wire_timestamp
+from epsilon_ledger._wire.events import EventCount, PlannedEvents
+from epsilon_ledger._wire.members import wire_composition, wire_data_block, wire_limit, wire_planned, wire_timestamp
 from epsilon_ledger._wire.models import (
     Budget,
     DataBlock,
@@ -14,7 +14,6 @@ from epsilon_ledger._wire.models import (
     NeighboringRelation,
     ParallelComposition,
     Population,
-    PrivacyFilter,
     Reservation,
     RunHistory,
     RunState,
@@ -22,15 +21,14 @@ from epsilon_ledger._wire.models import (
 from epsilon_ledger._wire.requests import Call, get, post
 
 
-def create_population(  # noqa: PLR0913 - the members of the request, by name
+def create_population(
     name: str,
     *,
     privacy_unit: str,
     neighboring_relation: NeighboringRelation,
     limit: Limit,
     size: int | None = None,
-    privacy_filter: PrivacyFilter | None = None,
-    planned: Sequence[EventCount] | None = None,
+    planned: PlannedEvents | None = None,
     composition: ParallelComposition | None = None,
 ) -> Call[Population]:
     """Create a population, the root of a budget tree; needs an admin's key.
@@ -41,8 +39,8 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         neighboring_relation: which data sets are neighbours.
         limit: of all runs on the population together.
         size: number of privacy units, if known; the limit's delta must be below 1 / size.
-        privacy_filter: that enforces the limit; adaptive by default.
-        planned: workload for which an adaptive filter is tuned.
+        planned: the plan: events in order, each with a count, such as `[(event, 1000)]`. The last one may be a bare
+            event: as many as the limit allows. None: the filter is tuned for the first charged event.
         composition: declares its budgets as disjoint; None: their spending adds up.
 
     Returns:
@@ -58,20 +56,18 @@ def create_population(  # noqa: PLR0913 - the members of the request, by name
         "neighboring_relation": neighboring_relation,
         "limit": wire_limit(limit),
         "size": size,
-        "filter": privacy_filter,
-        "planned": planned,
+        "planned": wire_planned(planned),
         **wire_composition(composition),
     }
     return Call(post("v1/populations", body), Population)
 
 
-def create_budget(  # noqa: PLR0913 - as above
+def create_budget(  # noqa: PLR0913 - the members of the request, by name
     name: str,
     *,
     parent: str,
     limit: Limit,
-    privacy_filter: PrivacyFilter | None = None,
-    planned: Sequence[EventCount] | None = None,
+    planned: PlannedEvents | None = None,
     composition: ParallelComposition | None = None,
     opens_at: datetime | None = None,
     closes_at: datetime | None = None,
@@ -83,8 +79,8 @@ def create_budget(  # noqa: PLR0913 - as above
         name: unique under its parent, without "/".
         parent: id or path, "mimic" or "mimic/icu-team" for instance.
         limit: of all runs under it together.
-        privacy_filter: that enforces the limit; adaptive by default.
-        planned: workload for which an adaptive filter is tuned.
+        planned: the plan: events in order, each with a count, such as `[(event, 1000)]`. The last one may be a bare
+            event: as many as the limit allows. None: the filter is tuned for the first charged event.
         composition: declares the budgets under it as disjoint; None: their spending adds up.
         opens_at: timezone-aware; the budget is closed before.
         closes_at: timezone-aware; the budget is closed from then on.
@@ -100,8 +96,7 @@ def create_budget(  # noqa: PLR0913 - as above
         "name": name,
         "parent": parent,
         "limit": wire_limit(limit),
-        "filter": privacy_filter,
-        "planned": planned,
+        "planned": wire_planned(planned),
         "opens_at": wire_timestamp("opens_at", opens_at),
         "closes_at": wire_timestamp("closes_at", closes_at),
         "block": wire_data_block(block),
@@ -116,8 +111,7 @@ def create_experiment(  # noqa: PLR0913 - as above
     budget: str | None = None,
     budgets: Sequence[str] | None = None,
     limit: Limit | None = None,
-    privacy_filter: PrivacyFilter | None = None,
-    planned: Sequence[EventCount] | None = None,
+    planned: PlannedEvents | None = None,
     events: Sequence[EventCount] | None = None,
     mean: float | None = None,
     shape: float | None = 1.0,
@@ -135,8 +129,8 @@ def create_experiment(  # noqa: PLR0913 - as above
         budget: id or path of the parent budget.
         budgets: several instead, for a sweep that is charged as a whole.
         limit: of all individually charged runs together; None: the parent budget's.
-        privacy_filter: that enforces this limit.
-        planned: workload for which an adaptive filter is tuned.
+        planned: the plan: events in order, each with a count, such as `[(event, 1000)]`. The last one may be a bare
+            event: as many as the limit allows. None: the filter is tuned for the first charged event.
         events: events of one trial, for all hyper-parameters.
         mean: expected number of trials, in [1, 1e6].
         shape: of the distribution of their number, in [-0.5, 1e6]: 1 is geometric, 0 logarithmic; None: Poisson.
@@ -160,8 +154,7 @@ def create_experiment(  # noqa: PLR0913 - as above
         "budget": budget,
         "budgets": None if budgets is None else list(budgets),
         "limit": wire_limit(limit),
-        "filter": privacy_filter,
-        "planned": planned,
+        "planned": wire_planned(planned),
         "trials": None if events is None else {"events": list(events), "mean": mean, "shape": shape},
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,

@@ -1,6 +1,6 @@
 """Events in wire format: the mechanisms of noisy steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 # Any event of the API; each function in _makers writes one type of them. A field at its default is left out.
@@ -142,3 +142,14 @@ class EventCount(TypedDict):
 
     event: Event
     count: int
+
+
+class PlannedEventCount(TypedDict):
+    """An event of an account's plan; count None: as many repetitions as the limit allows, of the last event only."""
+
+    event: Event
+    count: NotRequired[int | None]
+
+
+PlannedEvents: TypeAlias = Sequence[Event | tuple[Event, int] | EventCount | PlannedEventCount]
+"""A plan: events in order, each with a count; the last one may be a bare event, as many as the limit allows."""

@@ -1,7 +1,11 @@
 """Serialization of request members, with checks of their types."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import cast
 
+from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.events import PlannedEvents
 from epsilon_ledger._wire.models import DataBlock, Limit, ParallelComposition
 
 
@@ -15,6 +19,30 @@ def wire_limit(limit: Limit | None) -> dict[str, float] | None:
         return None
     _require("limit", limit, Limit, "Limit(epsilon=3.0, delta=1e-5)")
     return {"epsilon": limit.epsilon, "delta": limit.delta}
+
+
+def wire_planned(planned: PlannedEvents | None) -> list[dict[str, object]] | None:
+    """Serialize a plan, or None.
+
+    Raises:
+        TypeError: it is not a sequence of events, with or without counts.
+    """
+    if planned is None:
+        return None
+    if not isinstance(planned, Sequence):
+        raise TypeError(f"planned must be a list of events, such as [(gaussian(1.1), 1000)], not {planned!r}.")
+    return [_planned_event(item) for item in planned]
+
+
+def _planned_event(item: object) -> dict[str, object]:
+    match item:
+        case {"type": _}:
+            return {"event": item}
+        case (Mapping() as event, count) | {"event": Mapping() as event, "count": count} if count is not None:
+            return {"event": event, "count": whole("count", cast("int", count))}
+        case {"event": Mapping() as event}:
+            return {"event": event}
+    raise TypeError(f"planned holds events, or events with counts, such as (gaussian(1.1), 1000), not {item!r}.")
 
 
 def wire_composition(composition: ParallelComposition | None) -> dict[str, object]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.events import Event, EventCount, PlannedEventCount
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 PrivacyFilter: TypeAlias = Literal["adaptive", "declared"]
@@ -60,8 +60,55 @@ class DataBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanItem:
+    """Planned repetitions of one event.
+
+    Args:
+        event: the planned event.
+        count: as planned; None: as many as the limit allows.
+        steps: number of repetitions that the limit allows.
+        steps_used: of these.
+    """
+
+    event: Event
+    count: int | None
+    steps: int
+    steps_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a limit allows of an account's planned events, which charges may use in any order.
+
+    Args:
+        state: `active`: it admits what it covers. `exhausted`: it is used up. `ended`: an event that it does not cover
+            was charged or is reserved, so that the Rényi orders alone decide.
+        share: of the limit's delta, for the plan.
+        delta: part of the limit's delta, for the plan.
+        steps: number of planned steps that the limit allows, from the first.
+        steps_used: by charges: the fewest of these steps, from the first, that hold all of them.
+        steps_reserved: by active reservations.
+        steps_left: neither used nor reserved.
+        items: the planned events, in order.
+    """
+
+    state: str
+    share: float
+    delta: float
+    steps: int
+    steps_used: int
+    steps_reserved: int
+    steps_left: int
+    items: tuple[PlanItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Population:
-    """A population, the root of a budget tree; `epsilon` is spent, at the limit's delta."""
+    """A population, the root of a budget tree.
+
+    `epsilon` is spent, at the limit's delta. `epsilon_rdp` is what an in-process RDP accountant would print: a bound
+    only if all events were fixed in advance. `plan` is what the limit allows of `planned`.
+    """
 
     id: str
     name: str
@@ -70,20 +117,20 @@ class Population:
     neighboring_relation: str
     size: int | None
     limit: Limit
-    privacy_filter: str
-    planned: tuple[EventCount, ...]
+    planned: tuple[PlannedEventCount, ...]
     epsilon: float
-    epsilon_declared: float
+    epsilon_rdp: float
     weights_frozen: bool
     created_at: datetime
     updated_at: datetime
+    plan: Plan | None = None
     composition: str | None = None
     max_partitions_per_unit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget under a population; `epsilon` is spent, at the limit's delta."""
+    """A budget under a population; `epsilon`, `epsilon_rdp` and `plan` as of a population."""
 
     id: str
     name: str
@@ -91,13 +138,13 @@ class Budget:
     parent: str
     population: str
     limit: Limit
-    privacy_filter: str
-    planned: tuple[EventCount, ...]
+    planned: tuple[PlannedEventCount, ...]
     epsilon: float
-    epsilon_declared: float
+    epsilon_rdp: float
     weights_frozen: bool
     created_at: datetime
     updated_at: datetime
+    plan: Plan | None = None
     composition: str | None = None
     max_partitions_per_unit: int | None = None
     opens_at: datetime | None = None
@@ -108,7 +155,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """State of a training run; its steps are taken from `reservation`, if any."""
+    """State of a training run; its steps are taken from `reservation`, if any.
+
+    `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state.
+    """
 
     id: str
     name: str
@@ -120,10 +170,9 @@ class RunState:
     next_step: int
     event: Event | None
     epsilon: float
-    epsilon_declared: float | None
+    epsilon_rdp: float | None
     delta: float
     epsilon_limit: float
-    privacy_filter: str
     steps_remaining: int | None
     binding_account: str | None
     binding_account_path: str | None
@@ -133,6 +182,7 @@ class RunState:
     updated_at: datetime
     reservation: str | None = None
     budgets: tuple[str, ...] | None = None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)

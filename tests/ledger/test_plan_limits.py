@@ -1,0 +1,192 @@
+"""Another limit allows more or less of a plan; a lower one revokes planned steps that nothing has room for."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.accounting.curves import GRID_VERSION
+from app.accounting.events import DpEvent, Gaussian, Laplace, NeighboringRelation
+from app.ledger.accounts import Account, with_usage
+from app.ledger.admission import Admission, admit, record
+from app.ledger.filters import Limit
+from app.ledger.limit_changes import ActivePlan, revoked_plans
+from app.ledger.plans import is_allowed
+from app.ledger.reservations import Reservation, ReservationStatus, plan_of
+from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
+from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+
+from .conftest import chained, make_account, planning
+from .plan_models import (
+    COVERED_SOMEWHERE,
+    EVENTS,
+    LIMITS,
+    charges,
+    cost_of,
+    fits,
+    limited_to,
+    planned_accounts,
+    plans,
+    priced,
+    shares,
+)
+from .test_account_plans import most_that
+
+HIGH = Limit(3.0, 1e-6)
+Items = list[tuple[DpEvent, int]]
+
+
+def reserved(number: int, items: Items, used: int = 0) -> Reservation:
+    planned = plan_of([StepEvent(event, count) for event, count in items])
+    first = replace(planned[0], used=min(used, planned[0].count))
+    expires = datetime(2026, 11, 25, tzinfo=UTC)
+    return Reservation(f"res_{number}", "run", 1, ReservationStatus.ACTIVE, (first, *planned[1:]), 60, expires)
+
+
+def held(path: tuple[Account, ...], reservations: Sequence[Reservation]) -> tuple[Account, ...]:
+    """Hold the reservations on every account of the path."""
+    steps = [priced(path[0], item.event, item.count) for each in reservations for item in each.items]
+    cost = total_cost(with_usage(path, steps))
+    return tuple(account.with_hold(cost) for account in path)
+
+
+def revoked(path: tuple[Account, ...], limit: Limit, reservations: Sequence[Reservation]) -> list[Reservation]:
+    """Lower the budget's limit."""
+    budget, run = path
+    active = [ActivePlan(each, (budget.id, run.id), lapsed=False) for each in reservations]
+    curves = {event: priced(budget, event).curve for event in {i.event for r in reservations for i in r.items}}
+    return revoked_plans(limited_to(budget, limit), [run], active, curves)
+
+
+items = st.lists(
+    st.tuples(st.sampled_from(EVENTS), st.integers(1, 80)), min_size=1, max_size=3, unique_by=lambda i: i[0]
+)
+
+
+@settings(max_examples=20)  # each searches for a number of steps
+@given(
+    plans, shares, items, st.lists(items, min_size=1, max_size=3), st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0])
+)
+def test_as_many_planned_steps_are_kept_as_the_rule_admits(
+    planned: tuple[StepEvent, ...], share: float, spent: Items, plan_items: list[Items], used: int, epsilon: float
+) -> None:
+    budget = planning(make_account(HIGH.epsilon, HIGH.delta, name="b"), *planned, share=share)
+    path = chained(budget, make_account(name="run", limited=False))
+    spent = [(planned[0].event, 1), *spent]  # the plan is begun
+    path = record(path, [priced(budget, event, count) for event, count in spent]).accounts
+    reservations = [reserved(number, each, used) for number, each in enumerate(plan_items)]
+    path = held(path, reservations)
+    limit = Limit(epsilon, HIGH.delta)
+    after = {each.id: each for each in revoked(path, limit, reservations)}
+    model = limited_to(path[0], limit)
+    assert (model.plan is not None) == (path[0].plan is not None)
+    taken = [*spent, *((each.items[0].event, each.items[0].used) for each in reservations)]
+    for each in reservations:
+        full = False
+        for item, kept in zip(each.items, after.get(each.id, each).items, strict=True):
+            most = 0 if full else most_that(lambda n: fits(model, [*taken, (item.event, n)]))  # noqa: B023
+            expected = min(item.left, max(0, most))
+            assert kept.left == expected
+            assert kept.revoked == item.unused - expected
+            taken, full = [*taken, (item.event, expected)], expected < item.left
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["as planned", "of another kind first"])
+def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # noqa: FBT001
+    event, limit = Gaussian(40.0), Limit(1.0, 1e-6)
+    budget = planning(make_account(HIGH.epsilon, HIGH.delta, name="b"), StepEvent(event, MAX_COUNT))
+    path = chained(budget, make_account(name="run", limited=False))
+    path = record(path, [priced(budget, event)]).accounts
+    if other:
+        path = record(path, [priced(budget, Laplace(1000.0))]).accounts
+    reservations = [reserved(0, [(event, 60)]), reserved(1, [(event, 60)])]
+    lowered = limited_to(path[0], limit)
+    assert lowered.plan is not None
+    most = lowered.plan.bound.steps
+    by_orders = replace(lowered, weights=replace(lowered.weights, plan=None)) if lowered.weights else lowered
+    fewer = by_orders.repetitions((), priced(budget, event).curve)
+    assert fewer < most - 1 < 120
+    after = revoked(held(path, reservations), limit, reservations)
+    assert 120 - sum(each.steps_revoked for each in after) == (fewer if other else most - 1)
+    assert after[-1].steps_revoked > 0
+    assert revoked(held(path, reservations), HIGH, reservations) == []
+
+
+@settings(max_examples=20)  # as well
+@given(
+    planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
+)
+def test_no_limit_takes_back_what_a_lower_one_admitted(
+    account: Account, asked: Items, changes: list[tuple[float, float]]
+) -> None:
+    first, limited = account.weights, account.limit
+    assert limited is not None
+    assert first is not None
+    assert first.plan is not None
+    account = account.charged(cost_of(account, [(account.planned[0].event, 1)]))
+    for event, count in asked:
+        outcome = admit([account], [priced(account, event, count)])
+        account = outcome.accounts[0] if isinstance(outcome, Admission) else account
+    shared = [Fraction(part) / Fraction(limited.delta) for part in first.parts]
+    for limit in changes:
+        before, account = account, limited_to(account, Limit(*limit))
+        assert before.limit is not None
+        assert before.weights is not None
+        assert before.weights.plan is not None
+        assert account.weights is not None
+        assert account.weights.plan is not None
+        assert account.weights.within(limit[1])
+        now = [Fraction(part) / Fraction(limit[1]) for part in account.weights.parts]
+        assert all(share * (1 - Fraction(1, 10**10)) <= each <= share for each, share in zip(now, shared, strict=True))
+        assert is_allowed(account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, limit[0], account.weights.plan)
+        if limit[0] >= before.limit.epsilon and limit[1] >= before.limit.delta:
+            assert account.weights.plan.steps >= before.weights.plan.steps
+            assert account.fits() >= before.fits()
+            assert account.is_planned() >= before.is_planned()
+            assert account.repetitions((), cost_of(account, asked)) >= before.repetitions((), cost_of(before, asked))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("share", [DECLARED_SHARE, DEFAULT_SHARE])
+def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_was_left_does_not(
+    limit: tuple[float, float], share: float
+) -> None:
+    event = Gaussian(40.0)
+    account = planning(make_account(*limit), StepEvent(event, MAX_COUNT), share=share)
+    assert account.plan is not None
+    most = account.plan.bound.steps
+    used_up = record([account], [priced(account, event, most + 1)]).accounts[0]
+    left = record([account], [priced(account, event), priced(account, Laplace(500.0))]).accounts[0]
+    assert left.plan is None  # nothing was charged before
+    left = record([account.charged(cost_of(account, [(event, 1)]))], [priced(account, Laplace(500.0))]).accounts[0]
+    raised = Limit(2 * limit[0], limit[1])
+    for each, lives in ((used_up, True), (left, False)):
+        assert not each.is_planned()
+        after = limited_to(each, raised)
+        assert after.plan is not None
+        assert after.plan.bound.steps > most
+        assert after.is_planned() is lives
+        lowered = limited_to(after, Limit(*limit))
+        assert lowered.plan is not None
+        assert lowered.plan.bound.steps == most
+        assert not lowered.is_planned()
+
+
+@settings(max_examples=10)  # each searches for a number of steps
+@given(planned_accounts, st.floats(0.4, 4.0))
+def test_an_untouched_account_is_planned_anew_under_another_limit(account: Account, epsilon: float) -> None:
+    assert account.limit is not None
+    assert account.weights is not None
+    assert account.weights.plan is not None
+    limit, share = Limit(epsilon, account.limit.delta / 2), account.weights.plan.share
+    assert limited_to(account, limit).weights == planned_weights(
+        limit, account.planned, NeighboringRelation.ADD_OR_REMOVE_ONE, GRID_VERSION, share
+    )
+    held = account.with_hold(cost_of(account, [(COVERED_SOMEWHERE[0], 1)]))
+    changed = limited_to(held, limit).weights
+    assert changed is not None
+    assert changed.indices == account.weights.indices
