@@ -77,13 +77,15 @@ def _spent(authorization: StepAuthorization) -> str:
 class Facts:
     """Results of the demo, each from its authoritative source: the trainer, the ledger, or `epsilon-ledger verify`.
 
-    Accuracies are those of the test records, in [0, 1].
+    `steps_by_plan` are those that a budget without a plan would have refused. Accuracies are those of the test records,
+    in [0, 1].
     """
 
     run: str
     run_status: str
     steps_released: int
     steps_admitted: int
+    steps_by_plan: int
     refusals: int
     epsilon: float
     epsilon_limit: float
@@ -103,6 +105,7 @@ def gather(
     state: RunState,
     history: RunHistory,
     trained: TrainingResult,
+    without_plan: int,
     patients: Patients,
     verification: Mapping[str, object],
     database_url: str,
@@ -114,6 +117,7 @@ def gather(
         run_status=state.status,
         steps_released=trained.steps,
         steps_admitted=state.next_step,
+        steps_by_plan=state.next_step - without_plan,
         # Steps are requested individually, so each decision covers one.
         refusals=history.decisions - state.next_step,
         epsilon=state.epsilon,
@@ -131,6 +135,7 @@ def gather(
     proven = verification.get("sound") is True and verification.get("steps") == facts.steps_released
     promises = {
         "the ledger admitted exactly the steps that were released": facts.steps_admitted == facts.steps_released,
+        "the plan admitted more than a budget without one": facts.steps_by_plan > 0,
         "it refused exactly one": facts.refusals == 1 and history.points[-1].decision == "refused",
         "the spending is within the limit": facts.epsilon <= facts.epsilon_limit,
         "the charges in the database are sound and cover those steps": proven,
@@ -150,6 +155,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
         f"The run is {facts.run_status}",
         (
             ("steps admitted and released", str(facts.steps_admitted)),
+            ("of these, thanks to the plan", str(facts.steps_by_plan)),
             ("epsilon spent", f"{facts.epsilon:.4f} of {facts.epsilon_limit:g}, at delta {facts.delta:g}"),
             ("steps refused", f"{facts.refusals}: nothing of it was computed or released"),
             ("refused by", facts.refused_by),

@@ -51,7 +51,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
             screen.say(f"The ledger runs at {url}, on {demo.database_url}")
             keys = _make_keys(demo)
             screen.say(f"Watch it there in a browser if you like: sign in with the key {keys.viewer}")
-            _open_accounts(screen, url, keys.admin, patients)
+            without_plan = _open_accounts(screen, url, keys.admin, patients)
             run, trained = _train(screen, url, keys.trainer, patients, seed)
             state, history = _look(url, keys.viewer, run.id)
     except LedgerError as error:
@@ -62,6 +62,7 @@ def play(screen: Screen, folder: Path, *, seed: int | None, keep: bool) -> Facts
         state=state,
         history=history,
         trained=trained,
+        without_plan=without_plan,
         patients=patients,
         verification=verification,
         database_url=demo.database_url,
@@ -89,7 +90,8 @@ def _client(url: str, key: str) -> LedgerClient:
     return LedgerClient(url, key, transport=httpx.HTTPTransport())
 
 
-def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> None:
+def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> int:
+    """Create the accounts; return the number of steps that the budget would admit without its plan."""
     with _client(url, key) as client:
         population = client.create_population(
             _POPULATION,
@@ -98,12 +100,19 @@ def _open_accounts(screen: Screen, url: str, key: str, patients: Patients) -> No
             size=patients.count,
             limit=Limit(epsilon=2 * EPSILON, delta=DELTA),
         )
-        budget = client.create_budget(_BUDGET, parent=_POPULATION, limit=Limit(epsilon=EPSILON, delta=DELTA))
+        limit, event = Limit(epsilon=EPSILON, delta=DELTA), step_event()
+        budget = client.create_budget(_BUDGET, parent=_POPULATION, limit=limit, planned=[event])
+        found = client.find_max_steps(event, epsilon=EPSILON, delta=DELTA)
     screen.say(
         f"The privacy office opened {population.path} ({patients.count} patient records, epsilon "
         f"{population.limit.epsilon:g}) and {budget.path} (epsilon {budget.limit.epsilon:g}), both at delta "
         f"{DELTA:g}"
     )
+    screen.say(
+        f"The budget's plan is this training: it allows {found.steps} steps, {found.steps - found.steps_without_plan} "
+        f"more than the {found.steps_without_plan} of a budget without a plan"
+    )
+    return found.steps_without_plan
 
 
 def _train(screen: Screen, url: str, key: str, patients: Patients, seed: int | None) -> tuple[Run, TrainingResult]:

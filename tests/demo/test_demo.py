@@ -140,6 +140,7 @@ def test_a_demo_that_fails_says_why_and_cleans_up_if_asked(
         ({"status": "active"}, 11, "refused", {}, "the run is completed"),
         ({}, 11, "refused", {"sound": False}, "are sound"),
         ({}, 11, "refused", {"steps": 9}, "cover those steps"),
+        ({"next_step": 8}, 9, "refused", {}, "the plan admitted more than a budget without one"),
     ],
 )
 def test_a_broken_promise_fails_the_demo(
@@ -154,6 +155,7 @@ def test_a_broken_promise_fails_the_demo(
             state=cast("RunState", honest),
             history=RunHistory(run="run_1", points=(point,), decisions=decisions, next_cursor=None),
             trained=TrainingResult(np.zeros(31), 10, cast("BudgetExceededError", refusal)),
+            without_plan=8,
             patients=load_patients(),
             verification={"sound": True, "steps": 10} | verification,
             database_url="sqlite:///x",
