@@ -52,7 +52,9 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
     assert (facts["refusals"], facts["run_status"], facts["max_count_that_fits"]) == (1, "completed", 0)
     assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == 2.0
     assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
-    assert facts["noise_multiplier_that_fits"] > 4.0
+    assert facts["noise_multiplier_that_fits"] is None  # more noise uses up as many steps of the plan
+    assert facts["steps_by_plan"] > 0.1 * facts["steps_admitted"]
+    assert f"{facts['steps_by_plan']} more than the" in done.stderr
     assert 0.88 <= facts["accuracy"] <= 1.0
     assert 0.95 <= facts["accuracy_without_privacy"] <= 1.0
     answer = done.stderr
