@@ -100,7 +100,7 @@ class Facts:
     seconds: float
 
 
-def gather(
+def gather(  # noqa: PLR0913 - facts by name
     *,
     state: RunState,
     history: RunHistory,

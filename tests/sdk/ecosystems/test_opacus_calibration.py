@@ -27,9 +27,13 @@ def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
     assert plan.noise_multiplier_without_plan is not None
     assert plan.noise_multiplier < 0.97 * theirs < plan.noise_multiplier_without_plan
     population = f"people-{uuid.uuid4().hex[:8]}"
-    relation, limit = "add_or_remove_one", Limit(epsilon=2.0, delta=1e-5)
+    limit = Limit(epsilon=2.0, delta=1e-5)
     admin.create_population(
-        population, privacy_unit="person", neighboring_relation=relation, limit=limit, planned=[plan.planned]
+        population,
+        privacy_unit="person",
+        neighboring_relation="add_or_remove_one",
+        limit=limit,
+        planned=[plan.planned],
     )
     budget = admin.create_budget("digits", parent=population, limit=limit, planned=[plan.planned]).path
     with trainer.create_run("digits", budget=budget) as run:
