@@ -23,6 +23,19 @@ def cost(counts: Counter[DpEvent]) -> RdpCurve:
     return total
 
 
+def cost_to(account: Account, path: Sequence[Account], counts: Counter[DpEvent]) -> RdpCurve:
+    """What counts cost an account of a path, with what they use up of each plan that it counts."""
+    workloads = {each.id: each.plan.workload for each in path if each.plan is not None}
+    used = {}
+    for owner, stored in account.spent.used.items():
+        total = (0,) * len(stored)
+        for event, count in counts.items() if owner in workloads else ():
+            each = workloads[owner].cost(event)
+            total = tuple(before + further * count for before, further in zip(total, each, strict=True))
+        used[owner] = total
+    return cost(counts).using(used)
+
+
 @dataclass
 class Plan:
     """A reservation, counted in events."""

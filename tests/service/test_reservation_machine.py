@@ -39,7 +39,7 @@ from app.service.runs import lifecycle
 from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
-from tests.service.reservation_model import EVENTS, Plan, Trained, cost, fits, said
+from tests.service.reservation_model import EVENTS, Plan, Trained, cost, cost_to, fits, said
 from tests.service.step_commands import CommandRunner, request
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
@@ -204,10 +204,15 @@ class Reserving(RuleBasedStateMachine):
         above = sum((each.settled for each in self.runs), Counter())
         held = sum((each.active.planned for each in self.runs if each.active is not None), Counter())
         used, unused = (run.active.used, run.active.unused) if run.active else (Counter(), Counter())
-        *ancestors, own = self.runners[0].path(run.id)
+        path = self.runners[0].path(run.id)
+        *ancestors, own = path
+        spent = run.settled + used
         return [
-            *(replace(account, spent=cost(above), held=cost(held)) for account in ancestors),
-            replace(own, spent=cost(run.settled + used), held=cost(unused)),
+            *(
+                replace(account, spent=cost_to(account, path, above), held=cost_to(account, path, held))
+                for account in ancestors
+            ),
+            replace(own, spent=cost_to(own, path, spent), held=cost_to(own, path, unused)),
         ]
 
     @property
@@ -228,7 +233,8 @@ class Reserving(RuleBasedStateMachine):
         taken = [plan.left + (Counter() if own else plan.used) for plan in going]
         taken += [plan.used for plan in but if plan in plans and not own]
         taken += [plan.unused if own else plan.planned for plan in plans if self.now >= plan.until]
-        return fits([replace(account, held=cost(sum([*taken, *more], Counter())))], Counter())
+        held = cost_to(account, [account], sum([*taken, *more], Counter()))
+        return fits([replace(account, held=held)], Counter())
 
     def limit(self, place: int, account: int, epsilon: float) -> None:
         """Lower or raise a limit; what plans may no longer take is read, and judged by itself."""
@@ -392,14 +398,15 @@ class Reserving(RuleBasedStateMachine):
         above = sum((run.settled for run in self.runs), Counter())
         held = sum((run.active.planned for run in self.runs if run.active is not None), Counter())
         overdrawn = any(run.overdrawn for run in self.runs)
-        spent_above, held_above = cost(above), cost(held)
         for run in self.runs:
             active = run.active
             path = runner.path(run.id)
             *ancestors, own = path
-            assert all((each.spent, each.held) == (spent_above, held_above) for each in ancestors)
+            for each in ancestors:
+                assert (each.spent, each.held) == (cost_to(each, path, above), cost_to(each, path, held))
             used, unused = (active.used, active.unused) if active else (Counter(), Counter())
-            assert (own.spent, own.held) == (cost(run.settled + used), cost(unused))
+            assert own.spent == cost_to(own, path, run.settled + used)
+            assert own.held == cost_to(own, path, unused)
             assert overdrawn or self.limited or fits(path, Counter())
 
     @invariant()
