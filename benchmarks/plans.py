@@ -31,7 +31,6 @@ from app.accounting.curves import GRID_VERSION
 from app.accounting.events import Decay, Gaussian, NeighboringRelation, PoissonSampled, noise_multiplier
 from app.accounting.formulas.noise_schedules import DecayMode
 from app.accounting.pld.accountant import pld_epsilon
-from app.accounting.pld.calibration import PlanTarget, min_plan_noise_multiplier
 from app.accounting.pld.prefixes import MAX_COUNT, prefix_epsilon
 from app.accounting.pld.readings import PlanReadings
 from app.accounting.rdp import event_curve
@@ -39,6 +38,7 @@ from app.ledger.filters import Limit, PlanBound, filter_bounds, filter_weights
 from app.ledger.plan_filter import Workload
 from app.ledger.step_events import StepEvent
 from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from app.service.planning.plan_search import DeclaredTarget, min_planned_noise
 
 RELATION = NeighboringRelation.ADD_OR_REMOVE_ONE
 EVENTS = [
@@ -288,8 +288,10 @@ def print_noise() -> None:
         spent: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
             start = process_time()
-            target = PlanTarget(RELATION, count, epsilon, delta)
-            ours = min_plan_noise_multiplier(PoissonSampled(q, Gaussian(1.0)), target)
+            target = DeclaredTarget(
+                Limit(epsilon, delta / DECLARED_SHARE), (), RELATION, {}
+            )  # a plan with all of delta
+            ours = min_planned_noise(PoissonSampled(q, Gaussian(1.0)), count, target, near=1.0)
             middle = process_time()
             other = noise_by_theirs(q, count, epsilon, delta)
             for times, time in zip(spent, (middle - start, process_time() - middle), strict=True):

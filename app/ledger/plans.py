@@ -114,9 +114,10 @@ class Plan:
     def status(self, items: tuple[StepEvent, ...], spent: Coordinates, held: Coordinates) -> PlanStatus:
         """Describe what is used of the plan's items."""
         steps = self.bound.steps
-        used, taken = (self._steps_used(each) for each in (spent, tuple(map(add, spent, held))))
+        both = tuple(map(add, spent, held))
+        used, taken = self._steps_used(spent), self._steps_used(both)
         state = PlanState.EXHAUSTED if taken == steps else PlanState.ACTIVE
-        if spent[0] or held[0]:
+        if self.workload.steps_for(both) is None:
             state = PlanState.ENDED
         found, begin = [], 0
         for item in items:

@@ -155,20 +155,6 @@ CASES = (
         (READINGS,),
     ),
     Mutation(
-        "calibrated noise need not fit",
-        "app/accounting/pld/calibration.py",
-        "        return target.log_excess(make()) <= 0\n",
-        "        return target.log_excess(make()) <= 1e-3\n",
-        (CALIBRATION,),
-    ),
-    Mutation(
-        "a calibrated plan is its event alone",
-        "app/accounting/pld/calibration.py",
-        "        return Counter({event: self.count}) + Counter(self.others)\n",
-        "        return Counter({event: self.count})\n",
-        (CALIBRATION,),
-    ),
-    Mutation(
         "a plan's beginning is looked at in one direction",
         "app/accounting/pld/prefixes.py",
         "    for prefixes in both_directions(parts):\n        most =",
