@@ -98,7 +98,6 @@ def test_a_chain_cut_off_is_found_by_the_accounts_that_nothing_opened(lived_in: 
 FORGED: dict[str, tuple[Callable[[Connection], object], str]] = {
     "an epsilon": (lambda tx: set_account(tx, "mimic", epsilon_limit=9.0), "its limit is not the one"),
     "a revision": (lambda tx: set_account(tx, "mimic", limit_revision=1), "its limit is not the one"),
-    "a filter": (lambda tx: set_account(tx, "mimic", filter="declared"), "it is not as it was opened: filter"),
     "a plan": (lambda tx: set_account(tx, "mimic", planned_events="[]"), "planned_sha256"),
     "a size": (lambda tx: tx.exec_driver_sql("UPDATE populations SET size = 10"), "it is not as it was opened: size"),
     "a unit": (

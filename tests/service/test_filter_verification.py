@@ -9,7 +9,7 @@ from sqlalchemy import Connection, update
 from app.persistence.tables import accounts
 from app.service.verification import verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
-from tests.conftest import Ledger
+from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import ALL, TEAM, set_account, set_run, shift_weights, tampering
 
 LIMITS: dict[str, Callable[[Connection], object]] = {
@@ -23,9 +23,9 @@ LIMITS: dict[str, Callable[[Connection], object]] = {
 
 
 @pytest.mark.parametrize("what", LIMITS)
-def test_a_declared_limit_is_that_under_which_decisions_were_made(ledger: Ledger, what: str) -> None:
-    ledger.population(filter="declared")
-    ledger.budget(filter="declared")
+def test_a_limit_is_that_under_which_decisions_were_made(ledger: Ledger, what: str) -> None:
+    ledger.population(planned=[{"event": SAMPLED}])
+    ledger.budget(planned=[{"event": SAMPLED}])
     run = ledger.run()
     ledger.post(f"/v1/runs/{run}/steps", {"count": 5})
     assert verify(ledger.database).sound
@@ -37,9 +37,9 @@ def test_a_declared_limit_is_that_under_which_decisions_were_made(ledger: Ledger
     assert "its limit is not the one under which decisions were made: epsilon 1.0 at delta 1e-05" in by_decisions
 
 
-def test_a_declared_limit_far_above_is_that_which_its_refusals_name(ledger: Ledger) -> None:
-    ledger.population(filter="declared", limit={"epsilon": 1.0, "delta": 1e-5})
-    ledger.budget(filter="declared", limit={"epsilon": 3.0, "delta": 1e-5})
+def test_a_limit_far_above_is_that_which_its_refusals_name(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 1.0, "delta": 1e-5})
+    ledger.budget(limit={"epsilon": 3.0, "delta": 1e-5})
     run = ledger.run()
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 10**6}).json()["binding_account_path"] == ALL
     assert verify(ledger.database).sound
@@ -96,11 +96,13 @@ FIRST_REPORTS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("filter_kind", ["adaptive", "declared"])
+@pytest.mark.parametrize("planned", [[], [{"event": LOUD}]], ids=["orders", "plan"])
 @pytest.mark.parametrize("what", FIRST_REPORTS)
-def test_what_was_reported_first_may_be_as_loud_as_it_was(ledger: Ledger, what: str, filter_kind: str) -> None:
-    ledger.population(filter=filter_kind)
-    ledger.budget(filter=filter_kind)
+def test_what_was_reported_first_may_be_as_loud_as_it_was(
+    ledger: Ledger, what: str, planned: list[dict[str, object]]
+) -> None:
+    ledger.population(planned=planned)
+    ledger.budget(planned=planned)
     trainer = Trainer(ledger, ledger.run(event=LOUD))
     assert trainer.steps(mode="report", event=FIRST_REPORTS[what]).json()["overdrawn"]
     assert verify(ledger.database).problems == ()

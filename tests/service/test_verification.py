@@ -67,13 +67,13 @@ def _charge(ledger: Ledger) -> None:
     """A population `mimic` with two budgets and three runs, admitted and refused."""
     ledger.population(planned=[{"event": NOISE, "count": 5}])
     ledger.budget()
-    ledger.budget("declared", filter="declared")
+    ledger.budget("planned", planned=[{"event": SAMPLED}])
     run = ledger.run()
     for body in ({"count": 4}, {"event": NOISE, "count": 2}, {"count": 10**6}, {"events": [{"event": NOISE}] * 3}):
         ledger.post(f"/v1/runs/{run}/steps", body)
-    other = ledger.run("mimic/declared", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
+    other = ledger.run("mimic/planned", name="other", limit={"epsilon": 1.0, "delta": 1e-5})
     ledger.post(f"/v1/runs/{other}/steps", {"count": 7})
-    ledger.run("mimic/declared", name="idle", event=OTHER)
+    ledger.run("mimic/planned", name="idle", event=OTHER)
 
 
 FURNISHED = {"charged": _charge}
@@ -92,7 +92,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a budget's curve raised": (lambda tx: shift_curve(tx, TEAM, 10**12), TEAM),
     "a population's curve lowered": (lambda tx: shift_curve(tx, ALL, -1), ALL),
     "a population's curve emptied": (lambda tx: set_balance(tx, ALL, spent_curve=bytes(8 * 1387)), ALL),
-    "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/declared/idle", 1), "mimic/declared/idle"),
+    "an idle run's curve raised": (lambda tx: shift_curve(tx, "mimic/planned/idle", 1), "mimic/planned/idle"),
     "what a run was charged since counted up": (lambda tx: shift_since(tx, MODEL, 1), MODEL),
     "what a population was charged since counted down": (lambda tx: shift_since(tx, ALL, -1), ALL),
     "what a run was charged since forgotten": (lambda tx: set_account(tx, MODEL, uncompacted_charges="{}"), MODEL),
@@ -136,7 +136,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     ),
     "the next step put back": (lambda tx: set_run(tx, MODEL, next_step=0), MODEL),
     "the next step put forward": (lambda tx: set_run(tx, MODEL, next_step=10), MODEL),
-    "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/declared/idle", next_step=1), "idle"),
+    "an idle run's next step put forward": (lambda tx: set_run(tx, f"{ALL}/planned/idle", next_step=1), "idle"),
     "a decision's steps moved": (lambda tx: set_decision(tx, 1, step_count=3), MODEL),
     "the number of decisions lowered": (lambda tx: set_run(tx, MODEL, decision_count=1), MODEL),
     "weights over delta": (lambda tx: swell_weights(tx, TEAM), TEAM),
@@ -147,16 +147,11 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "weights at an order that there is not": (lambda tx: swap_weights(tx, TEAM, 9999), TEAM),
     "weights at an order before the first": (lambda tx: swap_weights(tx, TEAM, -1), TEAM),
     "weights at half an order": (lambda tx: swap_weights(tx, TEAM, 7.5), TEAM),
-    "an adaptive filter declared": (lambda tx: set_account(tx, TEAM, filter="declared"), TEAM),
-    "an adaptive filter declared, and its weights forgotten": (
-        lambda tx: set_account(tx, TEAM, filter="declared", filter_weights=None),
-        TEAM,
-    ),
     "a limit raised": (lambda tx: set_account(tx, TEAM, epsilon_limit=1.0001), TEAM),
-    "a run's own limit raised": (lambda tx: set_account(tx, f"{ALL}/declared/other", epsilon_limit=2.0), "other"),
+    "a run's own limit raised": (lambda tx: set_account(tx, f"{ALL}/planned/other", epsilon_limit=2.0), "other"),
     "a run's own limit taken away": (
-        lambda tx: set_account(tx, f"{ALL}/declared/other", epsilon_limit=None, delta_limit=None),
-        f"{ALL}/declared (",
+        lambda tx: set_account(tx, f"{ALL}/planned/other", epsilon_limit=None, delta_limit=None),
+        f"{ALL}/planned (",
     ),
     "a limit lowered below what is spent": (lambda tx: set_account(tx, TEAM, epsilon_limit=0.01), TEAM),
     "a delta lowered below the weights": (lambda tx: set_account(tx, TEAM, delta_limit=1e-9), TEAM),
@@ -192,7 +187,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a run's attempt begun later": (lambda tx: set_attempt(tx, first_step=1), MODEL),
     "another attempt made the current one": (lambda tx: set_run(tx, MODEL, attempt=2), MODEL),
     "a reservation that is not there": (lambda tx: set_run(tx, MODEL, reservation_id="res_x"), MODEL),
-    "a budget put elsewhere": (lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/declared")), "declared"),
+    "a budget put elsewhere": (lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/planned")), "declared"),
 }
 
 
@@ -257,7 +252,7 @@ def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget()
-    run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-6}, filter="declared")
+    run = ledger.run(limit={"epsilon": 1.0, "delta": 1e-6})
     for event in (SAMPLED, NOISE, {"type": "gaussian", "noise_multiplier": 1e4}):
         refused = ledger.post(f"/v1/runs/{run}/steps", {"event": event, "count": 10**9}).json()
         if refused["max_count_that_fits"]:
