@@ -29,7 +29,7 @@ def _plan(choice: random.Random) -> tuple[str, Json]:
         asked = {"epsilon": choice.choice([0.0, 1.0, 10_000.0])} if kind == "delta" else {"delta": 1e-5}
         points = {"max_points": 2000} if kind == "trajectory" else {}
         return path, setting | asked | points | {"events": _counted(choice, relation)}
-    target = choice.choice(LIMITS) | {"filter": choice.choice(["declared", "adaptive"])}
+    target = choice.choice(LIMITS)
     count = {} if kind == "steps" else {"count": choice.choice([1, 10_000, 1_000_000_000])}
     others = {"other_events": _counted(choice, relation)} if choice.randrange(3) == 0 else {}
     return path, setting | target | count | others | {"event": _searched(choice, relation, kind)}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -215,9 +215,9 @@ def replica(database_url: str, first: Server) -> Iterator[Server]:
         yield server
 
 
-def budget(server: Server, population: str, epsilon: float = 10_000, filter_: str = "adaptive") -> str:
-    """Create a population with a budget `b` of the same limit and filter; return its path."""
-    terms = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "filter": filter_}
+def budget(server: Server, population: str, epsilon: float = 10_000, planned: Sequence[dict[str, object]] = ()) -> str:
+    """Create a population with a budget `b` of the same limit and plan; return its path."""
+    terms = {"limit": {"epsilon": epsilon, "delta": 1e-5}, "planned": [{"event": event} for event in planned]}
     unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
     server.client.post("/v1/populations", json=terms | unit | {"name": population}).raise_for_status()
     server.client.post("/v1/budgets", json=terms | {"name": "b", "parent": population}).raise_for_status()

@@ -3,7 +3,7 @@
 In this process and without HTTP, on SQLite with `synchronous=FULL`: groups of 64 steps of one run, of 64 runs and of
 ten events in turn, and a lone step. Each stage is timed where `commit_group` calls it; what remains begins and commits
 the transaction. Medians over the rounds, in microseconds of processor time, and the bytes that a step adds to the
-write-ahead log.
+write-ahead log. Then the same steps of accounts with plans and without, in turn, and the ratio.
 """
 
 import argparse
@@ -49,11 +49,11 @@ SHAPES = {
 class Groups:
     """A ledger whose groups are committed here, and the processor time of each stage."""
 
-    def __init__(self, folder: Path, runs: int, kinds: int) -> None:
+    def __init__(self, folder: Path, runs: int, kinds: int, *, planned: bool = False) -> None:
         url, served, key = new_ledger(folder)
         self.log = folder / "ledger.db-wal"
         self.database = Database(url)
-        self.run_ids = asyncio.run(_charged_runs(served, key, runs, kinds))
+        self.run_ids = asyncio.run(_charged_runs(served, key, runs, kinds, planned=planned))
         with self.database.read(ALL_TENANTS) as tx:
             organisation = tx.execute(select(organisations.c.id)).scalar_one()
         self._principal = Principal(organisation, "key_benchmark", Role.TRAINER)
@@ -84,9 +84,9 @@ class Groups:
         return {**seconds, "begin and commit": whole - sum(seconds.values()), "total": whole}
 
 
-async def _charged_runs(served: ASGIApp, key: str, count: int, kinds: int) -> list[str]:
+async def _charged_runs(served: ASGIApp, key: str, count: int, kinds: int, *, planned: bool) -> list[str]:
     """Register runs and take a step of each kind in each of them, which stores the costs."""
-    run_ids = await register_runs(served, key, count)
+    run_ids = await register_runs(served, key, count, different_events(1) if planned else ())
     for run_id in run_ids:
         for event in different_events(kinds):
             await post(served, key, f"/v1/runs/{run_id}/steps", {"event": event})
@@ -122,13 +122,34 @@ def measured(steps: int, runs: int, kinds: int, rounds: int) -> tuple[dict[str, 
     return per_step, size / rounds / steps
 
 
+def compared(steps: int, runs: int, rounds: int) -> tuple[float, float]:
+    """Return microseconds a step without plans and with them, measured in turn."""
+    with ExitStack() as stack:
+        ledgers = []
+        for planned in (False, True):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            ledgers.append(Groups(Path(folder), runs, 1, planned=planned))
+            stack.callback(ledgers[-1].database.dispose)
+        times: list[list[float]] = [[], []]
+        for _ in range(WARM_ROUNDS + rounds):
+            for ledger, found in zip(ledgers, times, strict=True):
+                found.append(ledger.committed(ledger.commands(steps))["total"] / steps * 1e6)
+    without, planned_too = (median(found[WARM_ROUNDS:]) for found in times)
+    return without, planned_too
+
+
 def main(rounds: int = 60) -> None:
-    """Print the table."""
+    """Print the tables."""
     print(f"{'':20}" + "".join(f"{name:>18}" for name in (*STAGES, "begin and commit", "total", "bytes of log")))
     for name, (steps, runs, kinds) in SHAPES.items():
         per_step, size = measured(steps, runs, kinds, rounds)
         figures = [per_step[stage] for stage in (*STAGES, "begin and commit", "total")]
         print(f"{name:20}" + "".join(f"{figure:18.1f}" for figure in figures) + f"{size:18,.0f}")
+    print(f"\n{'':20}{'without plans':>18}{'with plans':>18}{'ratio':>18}")
+    for name, (steps, runs, kinds) in SHAPES.items():
+        if kinds == 1:
+            without, planned = compared(steps, runs, 2 * rounds)
+            print(f"{name:20}{without:18.1f}{planned:18.1f}{planned / without:18.3f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Latency of one step: `python -m benchmarks.step_latency`.
 
-One connection, one worker, interleaved: a durable step of the service, a refused one under each filter, the bare
-FastAPI endpoint with the same models, and a bare SQLite commit with synchronous=FULL on the same disk. Medians, ratios.
+One connection, one worker, interleaved: a durable step of the service, one refused without a plan and with one, the
+bare FastAPI endpoint with the same models, and a bare SQLite commit with synchronous=FULL on the same disk. Medians,
+ratios.
 """
 
 import sqlite3
@@ -14,18 +15,20 @@ from statistics import median
 from benchmarks.servers import Server, bare, budget, ledger, steps_path
 
 ROUNDS = 400
-FILTERS = ("adaptive", "declared")
 EPSILON = 3.0
-EVENT = {
+EVENT: dict[str, object] = {
     "type": "poisson_sampled",
     "sampling_probability": 0.01,
     "event": {"type": "gaussian", "noise_multiplier": 1.0},
 }
 
 
-def refusing(server: Server, kind: str) -> str:
-    """Take a hundred steps under a small limit with a filter of a kind; return the path of the run's steps."""
-    path = steps_path(server, budget(server, kind, EPSILON, kind), EVENT)
+PLANS: dict[str, list[dict[str, object]]] = {"no plan": [], "plan": [EVENT]}
+
+
+def refusing(server: Server, name: str) -> str:
+    """Take a hundred steps under a small limit, without a plan or with one; return the path of the run's steps."""
+    path = steps_path(server, budget(server, name.replace(" ", "-"), EPSILON, PLANS[name]), EVENT)
     server.client.post(path, json={"count": 100}).raise_for_status()
     return path
 
@@ -45,7 +48,7 @@ def main() -> None:
             disk.execute(statement)
         with ledger(f"sqlite:///{Path(folder) / 'ledger.db'}") as service, bare() as floor:
             path = steps_path(service)
-            refused = {f"refused, {kind}": refusing(service, kind) for kind in FILTERS}
+            refused = {f"refused, {name}": refusing(service, name) for name in PLANS}
             rows: dict[str, list[float]] = {"step, durable": [], **{name: [] for name in refused}}
             rows |= {"bare endpoint": [], "bare commit": []}
             for number in range(ROUNDS):

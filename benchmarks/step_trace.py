@@ -10,7 +10,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -134,12 +134,12 @@ async def post(served: ASGIApp, key: str, path: str, body: object) -> dict[str, 
     return answer
 
 
-async def register_runs(served: ASGIApp, key: str, count: int) -> list[str]:
-    """Create a population, a budget and runs with a default event, and return the runs' ids."""
-    limit = {"epsilon": 10_000, "delta": 1e-5}
-    population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
-    await post(served, key, "/v1/populations", population)
-    await post(served, key, "/v1/budgets", {"name": "b", "parent": "p", "limit": limit})
+async def register_runs(served: ASGIApp, key: str, count: int, planned: Sequence[dict[str, object]] = ()) -> list[str]:
+    """Create a population and a budget with a plan, if any, and runs with a default event; return the runs' ids."""
+    terms = {"limit": {"epsilon": 10_000, "delta": 1e-5}, "planned": [{"event": event} for event in planned]}
+    population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+    await post(served, key, "/v1/populations", population | terms)
+    await post(served, key, "/v1/budgets", {"name": "b", "parent": "p"} | terms)
     run = {"name": "r", "budget": "p/b", "event": EVENT}
     return [(await post(served, key, "/v1/runs", run))["id"] for _ in range(count)]
 
