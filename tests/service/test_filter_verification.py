@@ -32,9 +32,11 @@ def test_a_limit_is_that_under_which_decisions_were_made(ledger: Ledger, what: s
     with tampering(ledger.database) as tx:
         LIMITS[what](tx)
     problems = [problem for problem in verify(ledger.database).problems if problem.startswith(f"{TEAM} (bud_")]
-    by_acts, by_decisions = problems
+    by_acts, by_decisions, *by_weights = problems
     assert "its limit is not the one that its organisation's audit events gave it" in by_acts
     assert "its limit is not the one under which decisions were made: epsilon 1.0 at delta 1e-05" in by_decisions
+    assert bool(by_weights) == (what != "epsilon raised by a bit")
+    assert all("its filter weights are not those of its planned workload" in problem for problem in by_weights)
 
 
 def test_a_limit_far_above_is_that_which_its_refusals_name(ledger: Ledger) -> None:
