@@ -130,7 +130,7 @@ def first_of_decay(ledger: LedgerClient, mode: str) -> float:
         z = (too_little * enough) ** 0.5
         step = poisson_sampled(SAMPLING_PROBABILITY, gaussian(z))
         plan: EventCount = {"event": decay(mode, DECAY_RATE, step, steps=STEPS), "count": 1}  # type: ignore[arg-type]
-        fits = ledger.compute_epsilon([plan], delta=LIMIT.delta).epsilon <= LIMIT.epsilon
+        fits = ledger.compute_epsilon([plan], delta=LIMIT.delta).required_epsilon <= LIMIT.epsilon
         too_little, enough = (too_little, z) if fits else (z, enough)
     return enough
 

@@ -33,10 +33,12 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
     assert epsilon(most) <= 4.0 < epsilon(most + 1)
 
 
-def test_without_decay_it_agrees_with_the_planner(admin: LedgerClient) -> None:
+def test_an_account_that_plans_the_training_admits_more(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(admin, **DATA, max_eps=8.0, target_delta=1e-5)
-    planned = admin.find_max_steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
-    assert monitor.max_epochs() == planned.epochs
+    found = admin.find_max_steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
+    assert found.epochs is not None
+    assert found.steps_without_plan // 20 <= monitor.max_epochs() <= found.steps_without_plan // 20 + 1
+    assert found.epochs > 1.1 * monitor.max_epochs()
 
 
 @pytest.mark.parametrize("mode", [None, "exp"])

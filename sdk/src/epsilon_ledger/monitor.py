@@ -110,6 +110,9 @@ class PrivacyMonitor:
     def max_epochs(self) -> int:
         """Find the maximum number of whole epochs, from step 0, that fits the budget.
 
+        With `max_eps`, it is the number of in-process Rényi accountants. An account that declares the training as
+        `planned` admits more: `LedgerClient.find_max_steps` finds that number.
+
         Returns:
             The number; 0 if not even one fits.
 
