@@ -73,8 +73,8 @@ CASES = (
     Mutation(
         "of many noises each class has the most",
         "app/accounting/pld/events.py",
-        "        least.setdefault(key, pair)\n",
-        "        least[key] = pair\n",
+        "in sorted(sampled, key=lambda each: each[1]):",
+        "in sorted(sampled, key=lambda each: -each[1]):",
         (EVENTS,),
     ),
     Mutation(
