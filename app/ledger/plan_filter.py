@@ -30,9 +30,10 @@ from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
 from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
 
-UNITS: Final = 2**52
+UNITS: Final = 2**16 * 277_200**2
 """Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,
-Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts."""
+Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts. 1 / z^2 is a whole number of them for z = 1, 2 ... 12,
+20, 25, 30, 50 or 100, so that nine steps of noise 30 take no more than one of noise 10."""
 
 Coordinates = tuple[int, ...]
 """Numbers used, or there to use: first that of charges that the plan does not cover, which is to stay 0; then 1 / z^2

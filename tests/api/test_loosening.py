@@ -62,7 +62,8 @@ LOOSER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_delta": 1e-6}, {"max_delta": 2e-6}),
     ({"require_delta_below_inverse_size": True}, {"require_delta_below_inverse_size": False}),
     ({"require_limit": True}, {"require_limit": False}),
-    ({"require_plan": True}, {}),
+    ({"require_plan": "declare"}, {}),
+    ({"require_plan": "stay"}, {"require_plan": "declare"}),
     ({"mechanisms": ["gaussian"]}, {"mechanisms": ["gaussian", "laplace"]}),
     ({"neighboring_relations": ["replace_one"]}, {"neighboring_relations": ["add_or_remove_one", "replace_one"]}),
     ({"min_noise_multiplier": 1.0}, {"min_noise_multiplier": 0.9}),
@@ -105,7 +106,7 @@ def test_the_organisation_says_by_two_persons_that_one_is_enough(seeded: SeededL
 
 def test_what_is_stricter_and_looser_at_once_waits_as_a_whole(seeded: SeededLedger) -> None:
     assert put(seeded, {"max_epsilon": 1.0}).status_code == 200
-    mixed = {"max_epsilon": 2.0, "require_plan": True}
+    mixed = {"max_epsilon": 2.0, "require_plan": "declare"}
     asked = put(seeded, mixed)
     assert asked.status_code == 201
     assert asked.json()["proposed"] == {"policy": mixed, "revision": 1}
@@ -178,7 +179,7 @@ def test_a_one_person_organisation_loosens_by_a_second_key_of_the_command_line(s
         ({"approval_above_epsilon": 1.0, "require_limit": True}, []),
         ({"max_epsilon": 1.0}, [("max_epsilon", "require_limit")]),
         ({"deviations": "refuse"}, [("deviations", "require_plan")]),
-        ({"deviations": "refuse", "require_plan": True}, []),
+        ({"deviations": "refuse", "require_plan": "declare"}, []),
         ({"deviations": "flag"}, []),
         ({"min_noise_multiplier": 1.0}, [("min_noise_multiplier", "mechanisms")]),
         ({"min_noise_multiplier": 1.0, "mechanisms": ["gaussian"]}, []),

@@ -22,7 +22,7 @@ REFUSED = {
     *("decision", "run", "first_step", "count", "binding_account", "binding_account_path", "epsilon"),
     *("epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
     *("max_count_that_fits", "noise_multiplier_that_fits", "limit_change", "dry_run"),
-    "attempt",
+    *("attempt", "plan"),
 }
 
 

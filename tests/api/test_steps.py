@@ -14,7 +14,7 @@ GAUSSIAN = {"type": "gaussian", "noise_multiplier": 60.0}
 ADMITTED = {
     *("decision", "run", "first_step", "count", "next_step", "epsilon", "delta", "epsilon_limit"),
     *("steps_remaining", "binding_account", "binding_account_path", "dry_run"),
-    *("attempt", "requested_count", "overdrawn", "reservation"),
+    *("attempt", "requested_count", "overdrawn", "reservation", "ended_plans"),
 }
 
 

@@ -486,6 +486,7 @@ NO_DECISIONS: list[tuple[tuple[str, object], dict[str, object], str]] = [
     (ADMITTED, {"outcome": "refused"}, "ck_decisions_outcome_consistent"),
     (ADMITTED, {"outcome": "maybe"}, "ck_decisions_outcome_consistent"),
     (REFUSED, {"refusal_details": None}, "ck_decisions_outcome_consistent"),
+    (REFUSED, {"ended_plans": "[]"}, "ck_decisions_ended_plans_unless_refused"),
     (REFUSED, {"steps_remaining": 0}, "ck_decisions_outcome_consistent"),
     (REFUSED, {"outcome": "admitted"}, "ck_decisions_outcome_consistent"),
     (ADMITTED, {"position": -1}, "ck_decisions_counters_in_range"),

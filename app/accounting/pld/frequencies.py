@@ -92,7 +92,7 @@ def frequencies(
         size: least number of places in a period.
         error: of the sum of the masses.
     """
-    first = _first_negligible(masses, counts, places, size)
+    first = _first_negligible(masses, counts, places, size, error)
     too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
     if first * places.size <= MAX_TURNS and (too_many or _is_cheap(first, masses, size)):
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
@@ -122,7 +122,7 @@ def _is_cheap(first: int, masses: Floats, size: int) -> bool:
     return first * places * (ANGLE + rows) <= TRANSFORM * size * rows
 
 
-def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64], size: int) -> int:
+def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64], size: int, error: float) -> int:
     """Find a number from which on, up to half the size, each frequency of the composition is proven negligible.
 
     Interval i of angles goes from pi RATIO^-(i + 1) to pi RATIO^-i.
@@ -130,10 +130,10 @@ def _first_negligible(masses: Floats, counts: Floats, places: NDArray[np.int64],
     if float(counts.sum()) < -2 * NEGLIGIBLE:  # pairs take half of a frequency at most
         return size // 2 + 1
     angles = pi * RATIO ** -np.arange(ceil(log2(size / 2) / log2(RATIO)) + 1.0)
-    proven = _by_pairs(masses, counts, places, angles)
+    proven = _by_pairs(masses, counts, places, angles, error)
     first = _first_of_proven(proven, angles, size)
     if not _is_cheap(first, masses, size):
-        proven |= _by_a_grid(masses, counts, places, angles, size)
+        proven |= _by_a_grid(masses, counts, places, angles, min(LARGEST_GRID, size // 4), error)
         first = _first_of_proven(proven, angles, size)
     return first
 
@@ -145,7 +145,9 @@ def _first_of_proven(proven: NDArray[np.bool_], angles: Floats, size: int) -> in
     return ceil(float(angles[end]) / (2 * pi) * size)
 
 
-def _by_pairs(masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats) -> NDArray[np.bool_]:
+def _by_pairs(
+    masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats, error: float
+) -> NDArray[np.bool_]:
     """Prove intervals of (i + 1,) falling angles negligible by pairs of masses.
 
     In each, 1 - cos g x is at least that of its lower end where g is at most pi over its upper end, and for these it is
@@ -162,12 +164,13 @@ def _by_pairs(masses: Floats, counts: Floats, places: NDArray[np.int64], angles:
         at = first + (intervals + 1) * np.arange(rows)[:, np.newaxis]
         each = np.bincount(at.ravel(), weights.ravel(), (intervals + 1) * rows).reshape(rows, intervals + 1)
         squares = np.maximum(squares, each[:, :-1].cumsum(axis=1))
-    proven: NDArray[np.bool_] = counts @ squares * STEEPNESS * angles[1:] ** 2 >= -NEGLIGIBLE
+    rounding = float(counts.sum()) * (error + ROUNDING * (64 + places.size))
+    proven: NDArray[np.bool_] = counts @ squares * STEEPNESS * angles[1:] ** 2 >= rounding - NEGLIGIBLE
     return proven
 
 
 def _by_a_grid(
-    masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats, size: int
+    masses: Floats, counts: Floats, places: NDArray[np.int64], angles: Floats, most: int, error: float
 ) -> NDArray[np.bool_]:
     """Prove intervals negligible by the frequencies at few angles, pi / g from each other's middles.
 
@@ -181,9 +184,10 @@ def _by_a_grid(
         if float(change.max()) <= CHANGE:
             break
         points *= 4
-        if points > min(LARGEST_GRID, size // 4):
+        if points > most:
             return np.zeros(angles.size - 1, dtype=bool)
     folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
+    change += error + _error_of_transform(points, 1.0)
     largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])
     others = np.concatenate([[0], np.cumsum(largest > NEGLIGIBLE)])
     at = angles * points / (2 * pi)
@@ -214,12 +218,17 @@ def _directly(masses: Floats, places: NDArray[np.int64], size: int, most: int) -
 
 
 def _fast(masses: Floats, places: NDArray[np.int64], size: int) -> Iterator[tuple[Complexes, float]]:
-    """Compute all frequencies by fast transforms of masses folded to a period.
-
-    The bound on errors is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition), Theorem
-    24.2, on the 2-norm, with a margin for other radices.
-    """
+    """Compute all frequencies by fast transforms of masses folded to a period, and bounds on their errors."""
     for row in masses:
         folded = np.bincount(places % size, row, minlength=size)
         norm = sqrt(float(np.square(folded).sum()))
-        yield scipy.fft.rfft(folded), 4 * ROUNDING * log2(size) * sqrt(size) * norm
+        yield scipy.fft.rfft(folded), _error_of_transform(size, norm)
+
+
+def _error_of_transform(size: int, norm: float) -> float:
+    """Bound the error of each frequency of numbers with a 2-norm.
+
+    The bound is that of Higham 2002 (Accuracy and Stability of Numerical Algorithms, 2nd edition), Theorem 24.2, on
+    the 2-norm, with a margin for other radices.
+    """
+    return 4 * ROUNDING * log2(size) * sqrt(size) * norm
