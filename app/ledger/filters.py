@@ -127,8 +127,22 @@ def spread_delta(limit: Limit, workload: RdpCurve, grid_version: int) -> float:
     return limit.delta * ((1.0 - aside) / (1.0 - SET_ASIDE))
 
 
-def filter_weights(limit: Limit, workload: RdpCurve, grid_version: int, plan: PlanBound | None = None) -> FilterWeights:
+def spread_beside(limit: Limit, own_delta: int) -> float:
+    """Compute the most of a limit's delta that orders and plan may share beside own deltas, in units of 2^-62."""
+    return (limit.delta - (own_delta + 1) * DELTA_UNIT) / (1.0 - SET_ASIDE) * (1.0 - 1e-12)
+
+
+def filter_weights(
+    limit: Limit, workload: RdpCurve, grid_version: int, plan: PlanBound | None = None, spread: float | None = None
+) -> FilterWeights:
     """Choose the weights that fit the most repetitions of a nonzero workload.
+
+    Args:
+        limit: of the account.
+        workload: to repeat.
+        grid_version: of its orders.
+        plan: what it allows of a plan.
+        spread: delta that the plan and the orders share; None: as `spread_delta` computes for the workload.
 
     Of what the plan and the reserve leave, 97 % goes to the order that fits the most repetitions, and the rest evenly
     to up to 8 orders around it.
@@ -136,7 +150,8 @@ def filter_weights(limit: Limit, workload: RdpCurve, grid_version: int, plan: Pl
     Source: the filter of a single order is Feldman & Zrnic 2021 (arXiv 2008.11193), Theorem 4.3; the union over orders
     is ADR 0005, and with a plan ADR 0038.
     """
-    spread = spread_delta(limit, workload, grid_version)
+    if spread is None:
+        spread = spread_delta(limit, workload, grid_version)
     for_orders = 1.0 if plan is None else 1.0 - plan.delta / ((1.0 - SET_ASIDE) * spread)
     grid = orders(grid_version)
     planned_delta = PLANNED_SHARE * spread * for_orders

@@ -189,7 +189,7 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     expect(rules.get_by_role("row", name=re.compile("approval_above_epsilon"))).to_contain_text("imaging")
     expect(rules.get_by_role("row", name=re.compile("approvers_to_raise_limit"))).to_contain_text("by default")
     page.get_by_label("Largest epsilon of a run").fill("1.5")
-    page.get_by_label("Every run declares a plan").check()
+    page.get_by_label("The plan of a run").select_option("must be declared")
     page.get_by_label("gaussian", exact=True).check()
     page.get_by_label("add or remove one").check()
     page.get_by_label("Steps that differ").select_option("are refused")
@@ -199,7 +199,7 @@ def test_a_policy_is_changed_rule_by_rule_and_says_where_each_comes_from(enter: 
     expect(page.locator("#message")).to_have_text("Policy changed.")
     for rule, said in (
         ("max_epsilon", "1.5"),
-        ("require_plan", "yes"),
+        ("require_plan", "declare"),
         ("mechanisms", "gaussian"),
         ("neighboring_relations", "add or remove one"),
         ("deviations", "refuse"),

@@ -154,17 +154,24 @@ def test_the_python_snippet_trains_until_the_budget_is_spent(
 
 
 def test_the_sample_of_the_demo_has_the_numbers_of_the_ledger(ledger: Ledger) -> None:
+    limit = {"epsilon": EPSILON, "delta": DELTA}
     ledger.population("patients", limit={"epsilon": 2 * EPSILON, "delta": DELTA})
-    ledger.budget("model", "patients", limit={"epsilon": EPSILON, "delta": DELTA})
+    opened = ledger.budget("model", "patients", limit=limit, planned=[{"event": step_event()}])
     run = ledger.run("patients/model", event=step_event())
-    steps = ledger.get(f"/v1/runs/{run}").json()["steps_remaining"]
+    steps = opened["plan"]["steps"]
+    assert ledger.get(f"/v1/runs/{run}").json()["steps_remaining"] == steps
+    found = ledger.post("/v1/accounting/steps", limit | {"event": step_event()}).json()
+    more = steps - found["steps_without_plan"]
     spent = ledger.post(f"/v1/runs/{run}/steps", {"count": steps}).json()["epsilon"]
     refused = ledger.post(f"/v1/runs/{run}/steps", {}).json()
 
     (sample,) = (fence.text for fence in fences(section(README, "Try it")) if fence.language == "text")
     assert f"sampling probability {MODEL.sampling_probability:g}, noise multiplier {MODEL.noise_multiplier:g}" in sample
     assert f"; {steps} steps fit into the budget" in sample
+    assert f"allows {steps} steps, {more} more than the {steps - more} of a budget without a plan" in sample
     assert re.search(rf"steps admitted and released +│ {steps} ", sample)
+    assert re.search(rf"thanks to the plan +│ {more} ", sample)
     assert re.search(rf"epsilon spent +│ {spent:.4f} of {EPSILON:g}, at delta {DELTA:g} ", sample)
-    assert re.search(rf"noise multiplier that fits +│ {refused['noise_multiplier_that_fits']:.4g} ", sample)
-    assert f"would make it {refused['epsilon_requested']:.6g}." in sample
+    assert (refused["plan"]["steps_left"], refused["max_count_that_fits"]) == (0, 0)
+    assert f"{refused['plan']['steps_left']} of the {refused['plan']['steps']} steps of its plan are left" in sample
+    assert f"has spent epsilon {refused['epsilon']:.6g} of {EPSILON:g} at delta" in sample

@@ -73,13 +73,8 @@ CASES = (
     Mutation(
         "of many noises each class has the most",
         "app/accounting/pld/events.py",
-<<<<<<< HEAD
         "sorted(sampled, key=lambda each: each[1])",
         "sorted(sampled, key=lambda each: -each[1])",
-=======
-        "in sorted(sampled, key=lambda each: each[1]):",
-        "in sorted(sampled, key=lambda each: -each[1]):",
->>>>>>> pld
         (EVENTS,),
     ),
     Mutation(

@@ -14,7 +14,7 @@ from app.accounting.curves import GRID_VERSION, orders
 ADAPTIVE_SHARE = 0.96
 """Of delta, at the order that fits most repetitions (DESIGN section 4, ADR 0007)."""
 
-PLAN_SHARE, DEFAULT_SHARE = 0.96, 0.55
+PLAN_SHARE, DEFAULT_SHARE = 0.975, 0.55
 """Of delta, for a plan, and for the default event of a run with a limit (ADR 0038)."""
 
 UNLIMITED = 1e9

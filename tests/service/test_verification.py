@@ -187,7 +187,10 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], str]] = {
     "a run's attempt begun later": (lambda tx: set_attempt(tx, first_step=1), MODEL),
     "another attempt made the current one": (lambda tx: set_run(tx, MODEL, attempt=2), MODEL),
     "a reservation that is not there": (lambda tx: set_run(tx, MODEL, reservation_id="res_x"), MODEL),
-    "a budget put elsewhere": (lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/planned")), "as it was opened: parent"),
+    "a budget put elsewhere": (
+        lambda tx: set_account(tx, TEAM, parent_id=run_of(tx, "mimic/planned")),
+        "as it was opened: parent",
+    ),
 }
 
 

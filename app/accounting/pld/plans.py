@@ -162,6 +162,8 @@ class Composition:
 
     def approximate_log_delta(self, epsilon: float) -> float:
         """Guess ln delta at epsilon."""
+        if self.infinite >= 1:
+            return 0.0
         if self._most() <= epsilon:
             return -inf
         return approximate_log_delta(saddle(self.rough, self.counts, epsilon), epsilon)

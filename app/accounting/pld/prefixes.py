@@ -80,7 +80,7 @@ def longest_prefix(parts: Sequence[Part], epsilon: float, delta: float) -> int:
 
 def prefix_delta(parts: Sequence[Part], count: int, epsilon: float, delta: float) -> float:
     """Compute a delta at epsilon of the first repetitions, precise near `delta`."""
-    return exp(max(_Search(each, epsilon, log(delta)).log_delta(count) for each in both_directions(parts)))
+    return min(exp(max(_Search(each, epsilon, log(delta)).log_delta(count) for each in both_directions(parts))), 1.0)
 
 
 def prefix_epsilon(parts: Sequence[Part], count: int, delta: float) -> float:

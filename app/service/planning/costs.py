@@ -34,7 +34,7 @@ POINT: Final = 120
 """Maximum time of a trajectory's point, in microseconds."""
 
 PLAN_FILTER = (
-    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with 0.96 of "
+    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with 0.975 of "
     "delta, valid if noise, order and stopping are chosen while looking at earlier outputs."
 )
 RENYI_FILTER = (

@@ -292,8 +292,9 @@ def _are_due(audit: VerificationContext, key: Key, account: Account, before: Acc
         if _same_parts(rescale_weights(before.weights, before.limit, account.limit), weights):
             return True
     if weights.plan is not None:
-        rule = (account.relation, account.grid_version)
-        return planned_weights(account.limit, account.planned, *rule, weights.plan.share, weights.plan) == weights
+        terms = (account.limit, account.planned, account.relation, account.grid_version, weights.plan.share)
+        # The search is left out first. The parts of delta may depend on the number that it finds before they are known.
+        return any(planned_weights(*terms, bound) == weights for bound in (weights.plan, None))
     return any(
         filter_weights(account.limit, price, account.grid_version) == weights
         for price in _workloads(audit, key, audit.balances[key])

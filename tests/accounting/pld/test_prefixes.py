@@ -162,3 +162,17 @@ def test_what_comes_first_leaves_less_for_the_rest() -> None:
     for one, other in zip(first.directions, rest.directions, strict=True):
         together = plan_delta({**dict.fromkeys(one, 200), **dict.fromkeys(other, count - 200)}, 2.0)
         assert together <= prefix_delta([first, rest], count, 2.0, 1e-6) * 1.01
+
+
+def test_a_loud_event_may_come_after_many_quiet_ones() -> None:
+    quiet, loud = (
+        noisy(0.01, 1.1, 1600),
+        Part(Directions.both(GaussianPair(0.1)), MAX_COUNT, inf),
+    )
+    assert longest_prefix([quiet, loud], 2.0, 1e-5) == 1600
+
+
+def test_hopeless_plans_take_little_memory_and_show_everything() -> None:
+    q, z, count = 0.0023, 0.00676, 23_262_836
+    assert longest_prefix([noisy(q, z, count)], 2.32, 1e-14) == 0
+    assert prefix_delta([noisy(q, z, count)], count, 2.32, 1e-14) == 1.0
