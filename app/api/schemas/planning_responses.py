@@ -12,13 +12,13 @@ from app.service.planning.costs import CLASSIC, PLAN_FILTER, PLD, RDP, RENYI_FIL
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
     "delta": 1e-5,
-    "required_epsilon": 3.53572,
+    "required_epsilon": 3.53254,
     "optimal_order": 5.9665,
     "accountants": [
-        {"name": "plan_filter", "epsilon": 3.53572, "optimal_order": None, "note": PLAN_FILTER},
+        {"name": "plan_filter", "epsilon": 3.53254, "optimal_order": None, "note": PLAN_FILTER},
         {"name": "renyi_filter", "epsilon": 3.85522, "optimal_order": None, "note": RENYI_FILTER},
         {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
-        {"name": "pld", "epsilon": 3.5274, "optimal_order": None, "note": PLD},
+        {"name": "pld", "epsilon": 3.5273, "optimal_order": None, "note": PLD},
         {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
     ],
     "warnings": [],
@@ -26,10 +26,10 @@ EPSILON_EXAMPLE: dict[str, Any] = {
 DELTA_EXAMPLE: dict[str, Any] = {
     "delta": 4.6147e-6,
     "epsilon": 4.0,
-    "required_delta": 9.30754e-7,
+    "required_delta": 9.16434e-7,
     "optimal_order": 6.1594,
     "accountants": [
-        {"name": "plan_filter", "delta": 9.30754e-7, "optimal_order": None, "note": PLAN_FILTER},
+        {"name": "plan_filter", "delta": 9.16434e-7, "optimal_order": None, "note": PLAN_FILTER},
         {"name": "renyi_filter", "delta": 4.80702e-6, "optimal_order": None, "note": RENYI_FILTER},
         {"name": "rdp", "delta": 4.6147e-6, "optimal_order": 6.1594, "note": RDP},
         {"name": "pld", "delta": 8.935e-7, "optimal_order": None, "note": PLD},
@@ -44,38 +44,38 @@ TRAJECTORY_EXAMPLE: dict[str, Any] = {
     "warnings": [],
 }
 NOISE_MULTIPLIER_EXAMPLE: dict[str, Any] = {
-    "noise_multiplier": 2.13162,
+    "noise_multiplier": 2.13003,
     "noise_multiplier_without_plan": 2.28222,
     "reachable": True,
     "event": {
         "type": "poisson_sampled",
         "sampling_probability": 0.01,
-        "event": {"type": "gaussian", "noise_multiplier": 2.13162},
+        "event": {"type": "gaussian", "noise_multiplier": 2.13003},
     },
-    "epsilon": 2.1714,
+    "epsilon": 2.1735,
     "delta": 1e-5,
     "optimal_order": 9.4931,
     "warnings": [],
 }
 SAMPLING_PROBABILITY_EXAMPLE: dict[str, Any] = {
-    "sampling_probability": 0.00429952,
+    "sampling_probability": 0.00430325,
     "sampling_probability_without_plan": 0.00396814,
     "reachable": True,
     "event": {
         "type": "poisson_sampled",
-        "sampling_probability": 0.00429952,
+        "sampling_probability": 0.00430325,
         "event": {"type": "gaussian", "noise_multiplier": 1.1},
     },
-    "epsilon": 2.18,
+    "epsilon": 2.1821,
     "delta": 1e-5,
     "optimal_order": 9.2451,
     "warnings": [],
 }
 MOST_STEPS_EXAMPLE: dict[str, Any] = {
-    "steps": 1716,
+    "steps": 1719,
     "steps_without_plan": 1397,
     "epochs": 17,
-    "epsilon": 2.2052,
+    "epsilon": 2.2071,
     "epsilon_after_epochs": 2.1949,
     "delta": 1e-5,
     "optimal_order": 8.6018,
