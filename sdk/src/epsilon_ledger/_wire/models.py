@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEventCount
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
-PrivacyFilter: TypeAlias = Literal["adaptive", "declared"]
 ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
 
 
