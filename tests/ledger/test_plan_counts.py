@@ -8,15 +8,16 @@ import pytest
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, EpsilonDelta, Gaussian, NeighboringRelation, PoissonSampled
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, admit, first_that_fit, hold
-from app.ledger.composition import counting_plans
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import ActivePlan, revoked_plans, with_limit
 from app.ledger.plans import Plan
 from app.ledger.reservations import PlannedItem, Reservation, ReservationStatus
 from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of, first_steps
 from app.ledger.tuning import DECLARED_SHARE, Tuning, planned_weights, weights_under
+
+from .conftest import make_account, planning
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 STEP = PoissonSampled(0.001, Gaussian(1.0))
@@ -27,23 +28,7 @@ LIMIT = Limit(0.5, 1e-6)
 
 def planned(event: DpEvent) -> tuple[Account, Plan]:
     """An account that plans an event without end."""
-    items = (StepEvent(event, MAX_COUNT),)
-    account = Account(
-        id="run_p",
-        kind=AccountKind.RUN,
-        parent_id=None,
-        population_id="pop_p",
-        name="p",
-        path="p",
-        depth=1,
-        relation=ADD,
-        limit=LIMIT,
-        planned=items,
-        weights=planned_weights(LIMIT, items, ADD, 1, DECLARED_SHARE),
-        spent=zero_curve(),
-        held=zero_curve(),
-    )
-    account = counting_plans(account, [])
+    account = planning(make_account(LIMIT.epsilon, LIMIT.delta), StepEvent(event, MAX_COUNT))
     assert account.plan is not None
     return account, account.plan
 

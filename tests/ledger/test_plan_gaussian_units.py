@@ -5,37 +5,19 @@ from math import exp, sqrt
 import pytest
 from scipy.stats import norm
 
-from app.accounting.events import Gaussian, NeighboringRelation
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.accounting.events import Gaussian
+from app.ledger.accounts import Account
 from app.ledger.admission import Admission, admit
-from app.ledger.composition import counting_plans
 from app.ledger.filters import Limit
 from app.ledger.plan_filter import UNITS
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.ledger.tuning import DECLARED_SHARE, planned_weights
 
-ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+from .conftest import make_account, planning
 
 
 def planned(noise: float, limit: Limit) -> Account:
     """An account that plans one kind of Gaussian noise on all data."""
-    items = (StepEvent(Gaussian(noise), MAX_COUNT),)
-    account = Account(
-        id="bud_p",
-        kind=AccountKind.BUDGET,
-        parent_id=None,
-        population_id="pop_p",
-        name="p",
-        path="p",
-        depth=1,
-        relation=ADD,
-        limit=limit,
-        planned=items,
-        weights=planned_weights(limit, items, ADD, 1, DECLARED_SHARE),
-        spent=zero_curve(),
-        held=zero_curve(),
-    )
-    return counting_plans(account, [])
+    return planning(make_account(limit.epsilon, limit.delta), StepEvent(Gaussian(noise), MAX_COUNT))
 
 
 def delta(noise: float, epsilon: float) -> float:
