@@ -1,8 +1,8 @@
 """Steps per second over HTTP: `python -m benchmarks.throughput [--seconds S] [--rounds N]`.
 
 One worker each, interleaved: the bare FastAPI endpoint with the same models, the service on SQLite (synchronous=FULL)
-and on PostgreSQL (fsync on) if available, and an MLflow tracking server's log-metric on each of them if MLFLOW names
-its executable. Medians of the rounds, ratios to the first row.
+and on PostgreSQL (fsync on) if available, without plans and with them, and an MLflow tracking server's log-metric on
+each of them if MLFLOW names its executable. Medians of the rounds, ratios to the first row.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from benchmarks.servers import (
     Server,
     bare,
     batch,
+    budget,
     different_events,
     ledger,
     metric_bodies,
@@ -92,10 +93,10 @@ class Contender:
     stores: bool = False
 
 
-def service_requests(server: Server, traffic: Traffic) -> Requests:
-    """Build the requests to the steps of new runs."""
+def service_requests(server: Server, traffic: Traffic, budget_path: str = "p/b") -> Requests:
+    """Build the requests to the steps of new runs of a budget."""
     headers = {"Authorization": server.client.headers["authorization"]}
-    paths = [steps_path(server) for _ in range(traffic.runs)]
+    paths = [steps_path(server, budget_path) for _ in range(traffic.runs)]
     for path in paths if traffic.reserved else ():
         plan = {"plan": [{"event": EVENT, "count": RESERVED}], "lease_seconds": 3600}
         server.client.post(path.replace("steps", "reservations"), json=plan).raise_for_status()
@@ -134,14 +135,15 @@ def contenders(stack: ExitStack, folder: Path) -> list[Contender]:
         stores["PostgreSQL"] = cluster.create_database("mlflow").replace("postgresql:", "postgresql+psycopg2:")
     for kind, url in urls.items():
         server = stack.enter_context(ledger(url))
-        found.append(
-            Contender(
-                f"service, {kind}",
-                server,
-                lambda traffic, server=server: service_requests(server, traffic),  # type: ignore[misc]
-                stores=True,
+        for name, path in (("service", "p/b"), ("service, plans", budget(server, "planned", planned=[EVENT]))):
+            found.append(
+                Contender(
+                    f"{name}, {kind}",
+                    server,
+                    lambda traffic, server=server, path=path: service_requests(server, traffic, path),  # type: ignore[misc]
+                    stores=True,
+                )
             )
-        )
     executable = mlflow_executable()
     for kind, url in stores.items() if executable else ():
         tracking = stack.enter_context(mlflow(str(executable), folder, url))
