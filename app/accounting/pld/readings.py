@@ -48,7 +48,10 @@ class PlanReadings:
         mu = gaussian_distance(pairs)
         if mu is not None:
             return gaussian_epsilon(mu, self._delta)
-        lattice = self._lattice(place, self._level(count))
+        level = self._level(count)
+        # What comes later in the plan may be far louder; its lattice would be too coarse before.
+        is_alike = pairs.keys() == self._directions[place].composition(level).keys()
+        lattice = self._lattice(place, level) if is_alike else None
         return Composition.of(pairs, self._delta).epsilon(log(self._delta), lattice)
 
     def _level(self, count: int) -> int:

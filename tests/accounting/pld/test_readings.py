@@ -53,6 +53,11 @@ def test_readings_are_those_of_each_beginning(parts: list[Part], delta: float, s
         assert known * 0.995 - 1e-6 <= readings.epsilon(count) <= known * 1.003 + 1e-6
 
 
+def test_a_loud_end_does_not_spoil_the_readings_before() -> None:
+    parts = [noisy(exp(-5), 2.0, 2), on_all(10.0, 1)]
+    assert PlanReadings(parts, exp(-10), 3).epsilon(2) <= prefix_epsilon(parts, 2, exp(-10)) * 1.003
+
+
 @settings(max_examples=8)
 @given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=3, max_size=3))
 def test_delta_at_a_reading_is_at_most_the_one_asked_for(parts: list[Part], delta: float, shares: list[float]) -> None:
