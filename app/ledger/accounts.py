@@ -1,6 +1,6 @@
 """Accounts: the common base of populations, budgets and runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.accounting.conversion import epsilon_of_curve
-from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, orders
-from app.accounting.events import NeighboringRelation
+from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders
+from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
 from app.ledger.filters import UNTUNED, FilterBounds, FilterWeights, Limit, filter_bounds, filter_weights
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
@@ -288,18 +288,22 @@ class Account:
         return epsilon_of_curve(orders(self.grid_version), self.spent, delta).epsilon
 
 
+def usage_of(accounts: Iterable[Account], event: DpEvent) -> Usage:
+    """Count what an event uses up of the plans of accounts."""
+    return {account.id: account.plan.workload.cost(event) for account in accounts if account.plan is not None}
+
+
 def with_usage(path: Sequence[Account], steps: Sequence[PricedStep]) -> Sequence[PricedStep]:
     """Add to the costs of steps what they use up of the plans of a path."""
-    plans = [(account.id, account.plan.workload) for account in path if account.plan is not None]
-    if not plans:
+    planned = [account for account in path if account.plan is not None]
+    if not planned:
         return steps
     curves: dict[int, RdpCurve] = {}
     found = []
     for priced in steps:
         curve = curves.get(id(priced.step.event))
         if curve is None:
-            used = {owner: workload.cost(priced.step.event) for owner, workload in plans}
-            curve = curves[id(priced.step.event)] = priced.curve.using(used)
+            curve = curves[id(priced.step.event)] = priced.curve.using(usage_of(planned, priced.step.event))
         found.append(priced._replace(curve=curve))
     return found
 

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.accounting.curves import RdpCurve, Usage
-from app.accounting.events import DpEvent, fingerprint
+from app.accounting.events import fingerprint
 from app.ledger.account_records import (
     MOST_EVENTS,
     AccountRecord,
     AccountVersion,
     UncompactedCharges,
 )
-from app.ledger.accounts import Account
+from app.ledger.accounts import Account, usage_of
 from app.ledger.admission import Admission, Reading, governing_of
 from app.ledger.filter_orders import Epsilons, FilterOrders
 from app.ledger.plan_filter import repeated
@@ -216,7 +216,7 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     left, used = [], None
     for counted in path:
         if not counted.is_current(key, curve):
-            used = _usage(path, priced.step.event) if used is None else used
+            used = usage_of([each.record.account for each in path], priced.step.event) if used is None else used
             if not counted.make_current(key, curve, used):
                 return None
         left.append(counted.fits(number))
@@ -234,9 +234,3 @@ def admit_by_counting(path: Sequence[CountedAccount], priced: PricedStep) -> Adm
     assert governing.limit is not None, "it governs"
     reading = Reading(epsilon, governing.limit.delta, governing.limit.epsilon)
     return Admission((), reading, remaining, path[left.index(remaining)].record.account)
-
-
-def _usage(path: Sequence[CountedAccount], event: DpEvent) -> Usage:
-    """Count what an event uses up of the plans of a path."""
-    accounts = [counted.record.account for counted in path]
-    return {each.id: each.plan.workload.cost(event) for each in accounts if each.plan is not None}

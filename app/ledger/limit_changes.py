@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent
-from app.ledger.accounts import Account, AccountKind, zero_curve
+from app.ledger.accounts import Account, AccountKind, usage_of, zero_curve
 from app.ledger.admission import min_repetitions
 from app.ledger.composition import exposed
 from app.ledger.filters import FilterWeights, Limit
@@ -83,11 +83,7 @@ class _Tree:
 
     def with_usage(self, curves: Mapping[DpEvent, RdpCurve]) -> dict[DpEvent, RdpCurve]:
         """Add to the costs of events what they use up of the accounts' plans."""
-        plans = [(each.id, each.plan.workload) for each in self._accounts.values() if each.plan is not None]
-        return {
-            event: curve.using({owner: workload.cost(event) for owner, workload in plans})
-            for event, curve in curves.items()
-        }
+        return {event: curve.using(usage_of(self._accounts.values(), event)) for event, curve in curves.items()}
 
     def hold(self, plan: ActivePlan, cost: RdpCurve) -> None:
         """Hold a plan's cost."""

@@ -185,8 +185,7 @@ class Workload:
         steps, held = [0], [(0,) * self.chains.size]
         for found, part in self.parts:
             steps.append(steps[-1] + part.count)
-            cost = self.chains.cost(found)
-            held.append(tuple(before + each * part.count for before, each in zip(held[-1], cost, strict=True)))
+            held.append(repeated(held[-1], self.chains.cost(found), part.count))
         return steps, held
 
     def capacity(self, steps: int) -> Coordinates:
@@ -195,8 +194,7 @@ class Workload:
         part = bisect_left(ends, steps)
         if not part or part == len(ends):
             return held[min(part, len(ends) - 1)]
-        cost, further = self.chains.cost(self.parts[part - 1][0]), steps - ends[part - 1]
-        return tuple(before + each * further for before, each in zip(held[part - 1], cost, strict=True))
+        return repeated(held[part - 1], self.chains.cost(self.parts[part - 1][0]), steps - ends[part - 1])
 
     def steps_for(self, used: Coordinates) -> int | None:
         """Count the fewest steps, from the first, that hold what is used; None if the whole plan does not."""

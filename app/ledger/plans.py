@@ -31,7 +31,7 @@ def bound_plan(workload: Workload, epsilon: float, share: float, delta: float, a
         at_least: number of steps that are known to be allowed.
     """
     steps = max(workload.longest(epsilon, delta), at_least)
-    places = sorted({_steps_at(place, steps) for place in range(1, KNOTS + 1)}) if steps else []
+    places = _known_steps(steps) if steps else []
     read = workload.readings(delta, steps)
     # More steps never have a smaller epsilon, and all of them are within the limit; each number has errors of its own.
     found = [min(read.epsilon(each), epsilon) for each in reversed(places)]
@@ -170,12 +170,12 @@ class Plan:
     @cached_property
     def known_steps(self) -> list[int]:
         """Numbers of steps with a known epsilon."""
-        return sorted({_steps_at(place, self.bound.steps) for place in range(1, KNOTS + 1)})
+        return _known_steps(self.bound.steps)
 
 
-def _steps_at(place: int, steps: int) -> int:
-    """Compute a number of steps at which epsilon is known: (place / KNOTS)^2 of all, rounded up."""
-    return -(-steps * place * place // KNOTS**2)
+def _known_steps(steps: int) -> list[int]:
+    """List the numbers of steps at which epsilon is known: (place / KNOTS)^2 of all, rounded up."""
+    return sorted({-(-steps * place * place // KNOTS**2) for place in range(1, KNOTS + 1)})
 
 
 CHECKED: Final = 4

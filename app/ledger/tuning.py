@@ -7,11 +7,12 @@ from typing import Final, Self
 from app.accounting.curves import RdpCurve
 from app.accounting.events import NeighboringRelation
 from app.accounting.rdp import event_curve
-from app.ledger.accounts import Account, zero_curve
+from app.ledger.accounts import Account
 from app.ledger.filters import FilterWeights, Limit, PlanBound, filter_weights, spread_beside, spread_delta
+from app.ledger.limit_changes import is_lowered
 from app.ledger.plan_filter import workload_of
 from app.ledger.plans import bound_plan
-from app.ledger.step_events import MAX_COUNT, StepEvent, first_steps
+from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent, first_steps, total_cost
 
 DECLARED_SHARE: Final = 0.975
 """Share of delta of a plan that was declared: the orders keep 1.5 %, mechanisms' own deltas 1 %. Of a hundred steps, at
@@ -98,8 +99,7 @@ def weights_under(before: Tuning, limit: Limit) -> FilterWeights | None:
     scaled = rescale_weights(weights, before.limit, limit)
     if scaled.plan is None:
         return scaled
-    is_raised = limit.epsilon >= before.limit.epsilon and limit.delta >= before.limit.delta
-    known = scaled.plan.steps if is_raised else 0
+    known = 0 if is_lowered(before.limit, limit) else scaled.plan.steps
     workload = workload_of(before.items, before.relation)
     bound = bound_plan(workload, limit.epsilon, scaled.plan.share, scaled.plan.delta, at_least=known)
     return replace(scaled, plan=bound)
@@ -128,7 +128,4 @@ def _sample(items: Sequence[StepEvent]) -> list[StepEvent]:
 
 
 def _total(items: Sequence[StepEvent], relation: NeighboringRelation, grid_version: int) -> RdpCurve:
-    total = zero_curve(grid_version)
-    for each in items:
-        total = total + event_curve(each.event, relation, grid_version).times(each.count)
-    return total
+    return total_cost([PricedStep(each, event_curve(each.event, relation, grid_version)) for each in items])

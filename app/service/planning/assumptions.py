@@ -1,9 +1,10 @@
 """Assumptions shared by all planning requests, and warnings about results."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf
+from typing import TypeVar
 
 from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
@@ -12,7 +13,9 @@ from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, 
 from app.accounting.rdp import event_curve
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import Limit, smallest_useful_epsilon
-from app.ledger.step_events import StepEvent, counts_of
+from app.ledger.step_events import PricedStep, StepEvent, counts_of, total_cost
+
+Found = TypeVar("Found")
 
 VACUOUS_EPSILON = 20.0
 """Epsilon above which the guarantee is vacuous: e^epsilon is over 4.8e8."""
@@ -71,10 +74,8 @@ class PlanAssumptions:
 
 def total_of(steps: Iterable[StepEvent], curves: Mapping[DpEvent, RdpCurve]) -> RdpCurve:
     """Sum curves of step events exactly."""
-    total = zero_curve()
-    for event, count in counts_of(steps).items():
-        total = total + curves[event].times(count)
-    return total
+    priced = [PricedStep(step, curves[step.event]) for step in steps]
+    return total_cost(priced) if priced else zero_curve()
 
 
 _DRAWN = {Batches.FIXED: "of a fixed size", Batches.SHUFFLED: "taken in turn from shuffled data"}
@@ -89,7 +90,15 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
     return about_order(found.order, found.epsilon > 0) + about_size(found.epsilon)
 
 
-def about_unplanned(error: UnsupportedEventError | PlanTooExpensiveError) -> str:
+def if_planned(search: Callable[[], Found]) -> tuple[Found | None, list[str]]:
+    """Search for an account that declares a plan; None, with a warning, where a plan cannot hold the events."""
+    try:
+        return search(), []
+    except (UnsupportedEventError, PlanTooExpensiveError) as error:
+        return None, [_about_unplanned(error)]
+
+
+def _about_unplanned(error: UnsupportedEventError | PlanTooExpensiveError) -> str:
     """Warn about events that a plan cannot hold, or whose plan would take too much work."""
     reason = str(error)
     if isinstance(error, PlanTooExpensiveError):

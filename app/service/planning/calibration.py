@@ -4,10 +4,8 @@ An account that declares the plan as `planned` admits more than one that does no
 UnsupportedEventError: the event has no sound bound under the relation, or not a single parameter of this kind.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from app.accounting.calibration.solvers import (
     MIN_SAMPLING_PROBABILITY,
@@ -18,7 +16,6 @@ from app.accounting.calibration.solvers import (
 )
 from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
-from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
     DpEvent,
@@ -30,7 +27,7 @@ from app.accounting.events import (
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit
 from app.ledger.step_events import StepEvent
-from app.service.planning.assumptions import PlanAssumptions, about_epsilon, about_unplanned, total_of
+from app.service.planning.assumptions import PlanAssumptions, about_epsilon, if_planned, total_of
 from app.service.planning.plan_search import (
     DeclaredTarget,
     max_planned_sampling,
@@ -38,8 +35,6 @@ from app.service.planning.plan_search import (
     min_planned_noise,
 )
 from app.service.planning.renyi_limits import RenyiRule, first_curve
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,7 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
     """
     without = min_noise_multiplier(event, goal.target(count))
     near = noise_multiplier(event) if without is None else without
-    declared, warnings = _declared(lambda: min_planned_noise(event, count, goal.declared(), near))
+    declared, warnings = if_planned(lambda: min_planned_noise(event, count, goal.declared(), near))
     found = min((each for each in (declared, without) if each is not None), default=None)
     if found is None:
         return _unreachable(
@@ -156,7 +151,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
     """
     without = max_sampling_probability(event, goal.target(count))
     near = sampling_probability(event) if without is None else without
-    declared, warnings = _declared(lambda: max_planned_sampling(event, count, goal.declared(), near))
+    declared, warnings = if_planned(lambda: max_planned_sampling(event, count, goal.declared(), near))
     found = max((each for each in (declared, without) if each is not None), default=None)
     if found is None:
         return _unreachable(
@@ -170,7 +165,7 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
     rule, other_cost = goal.rule(), goal.other_cost
     curve = event_curve(event, goal.setting.relation, GRID_VERSION)
     without = max_count(curve, other_cost, rule)
-    declared, unplanned = _declared(lambda: max_planned_steps(event, goal.declared(), without))
+    declared, unplanned = if_planned(lambda: max_planned_steps(event, goal.declared(), without))
     steps = max(declared or 0, without)
     warnings = [*goal.setting.warnings((StepEvent(event, 1), *goal.other_events), goal.delta), *unplanned]
     epochs = None if steps_per_epoch is None else steps // steps_per_epoch
@@ -187,14 +182,6 @@ def most_steps(event: DpEvent, goal: CalibrationGoal, steps_per_epoch: int | Non
         whole = epsilon_of_curve(grid, other_cost + in_epochs, goal.delta).epsilon
     order = None if total.is_zero else found.order
     return Steps(steps, without, epochs, found.epsilon, whole, goal.delta, order, tuple(warnings))
-
-
-def _declared(search: Callable[[], Found]) -> tuple[Found | None, list[str]]:
-    """Search for a declared plan; None, with a warning, where a plan cannot hold the events."""
-    try:
-        return search(), []
-    except (UnsupportedEventError, PlanTooExpensiveError) as error:
-        return None, [about_unplanned(error)]
 
 
 def _solution(
@@ -215,7 +202,7 @@ def _others_fit(goal: CalibrationGoal) -> bool:
     """Check whether a limit admits the other events, with or without a plan."""
     if goal.other_cost.is_zero or goal.rule().fits(goal.other_cost):
         return True
-    fits, _ = _declared(lambda: goal.declared().fits_alone())
+    fits, _ = if_planned(lambda: goal.declared().fits_alone())
     return bool(fits)
 
 

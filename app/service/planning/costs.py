@@ -26,7 +26,8 @@ from app.accounting.work import spend
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.accounts import zero_curve
 from app.ledger.step_events import StepEvent, counts_of
-from app.service.planning.assumptions import PlanAssumptions, about_order, about_size, about_unplanned, total_of
+from app.ledger.tuning import DECLARED_SHARE
+from app.service.planning.assumptions import PlanAssumptions, about_order, about_size, if_planned, total_of
 from app.service.planning.declared_plans import DeclaredPlan
 from app.service.planning.renyi_limits import first_curve, required_delta, required_epsilon
 
@@ -34,8 +35,8 @@ POINT: Final = 120
 """Maximum time of a trajectory's point, in microseconds."""
 
 PLAN_FILTER = (
-    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with 0.975 of "
-    "delta, valid if noise, order and stopping are chosen while looking at earlier outputs."
+    "The smallest limit of an account that declares all of this as planned: privacy loss distributions with "
+    f"{DECLARED_SHARE:g} of delta, valid if noise, order and stopping are chosen while looking at earlier outputs."
 )
 RENYI_FILTER = (
     "The smallest limit of an account that declares no plan: up to nine Rényi orders, chosen by the first event, share "
@@ -237,11 +238,8 @@ def _declared(
     required: Callable[[DeclaredPlan], float],
 ) -> tuple[list[AccountantReading], list[str]]:
     """Find the limit of an account that declares the plan; none, with a warning, where it cannot be declared."""
-    try:
-        plan = DeclaredPlan.of(steps, setting.relation, curves)
-        return [AccountantReading("plan_filter", required(plan), None, PLAN_FILTER)], []
-    except (UnsupportedEventError, PlanTooExpensiveError) as error:
-        return [], [about_unplanned(error)]
+    found, warnings = if_planned(lambda: required(DeclaredPlan.of(steps, setting.relation, curves)))
+    return [] if found is None else [AccountantReading("plan_filter", found, None, PLAN_FILTER)], warnings
 
 
 def _delta_limits(
