@@ -315,8 +315,8 @@ CASES = (
     Mutation(
         "steps of a reservation use up no plan",
         "app/service/charging/reserved_steps.py",
-        "    priced = with_usage(path, price_steps(own, steps, work.costs_of(own), command.context.costs))\n    cost",
-        "    priced = price_steps(own, steps, work.costs_of(own), command.context.costs)\n    cost",
+        "    cost = total_cost(with_usage(path, priced))",
+        "    cost = total_cost(priced)",
         ("tests/api/test_reservations.py",),
     ),
     Mutation(

@@ -182,8 +182,8 @@ CASES = (
     Mutation(
         "floats are counted beyond what they hold",
         "app/ledger/filter_orders.py",
-        "if spent + cost * count < _EXACT",
-        "if True",
+        "max(0.0, least) if least < exact else None",
+        "max(0.0, least)",
         (FILTER_ORDERS, COUNTING),
     ),
     Mutation(
