@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gaussian, poisson_sampled
 from epsilon_ledger._opacus.accountant import LedgerAccountant
-from epsilon_ledger._opacus.calibration import PlannedTraining, plan_training
+from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
 from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, require_run, uncharged_steps
@@ -70,7 +70,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     """Authorize every noisy step of an optimizer or engine.
 
     A privacy engine must not have made anything private yet: all its optimizers are attached, and its accountant
-    becomes a LedgerAccountant. An optimizer keeps its engine's accountant, which counts beside the ledger.
+    becomes a LedgerAccountant. Its `make_private_with_epsilon` finds the minimum noise with which all accounts of the
+    run, as they are then, admit all steps. An optimizer keeps its engine's accountant, which counts beside the ledger.
 
     The event is read at each step: the current noise multiplier, the sampler's probability, the count of adaptive
     clipping. Virtual steps of a BatchMemoryManager release nothing and are not authorized. In distributed training rank
@@ -271,3 +272,7 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: _Att
         return made
 
     engine.make_private = make_private_and_attach
+    with_epsilon = calibrated(
+        engine, run, stated=options.sampling_probability, releases=options.releases_per_sample, custom=options.event
+    )
+    engine.make_private_with_epsilon = functools.wraps(engine.make_private_with_epsilon)(with_epsilon)

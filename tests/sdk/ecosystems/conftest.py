@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ torch.set_num_threads(1)
 
 N = 64
 BATCH = 8
+STEPS_PER_EPOCH = N // BATCH
+LEAST_NOISE = 1.3
 
 # torch says so of every model whose first layer has hooks and whose data needs no gradients: of all that Opacus trains.
 HOOKS_WARN = pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
@@ -41,11 +44,12 @@ class FakeState:
     neighboring_relation: str = "add_or_remove_one"
     attempt: int = 1
     id: str = "run_1"
+    plan: None = None
 
 
 @dataclass
 class FakeRun:
-    """A run that admits `capacity` steps and remembers what it was asked."""
+    """A run that admits `capacity` steps, previews an epoch by its noise, and remembers what it was asked."""
 
     capacity: int = 1_000
     id: str = "run_1"
@@ -64,6 +68,12 @@ class FakeRun:
         self.asked.append(event)
         self.state.next_step += 1
         self.state.epsilon += 0.125
+
+    def preview(self, count: int = 1, *, event: Event | None = None) -> FakeState:
+        assert (count, event is None) == (STEPS_PER_EPOCH, False)
+        if cast("Any", event)["event"]["noise_multiplier"] < LEAST_NOISE:
+            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+        return FakeState(epsilon=1.0)
 
     @property
     def epsilon(self) -> float:
@@ -136,13 +146,24 @@ class Training:
 
 
 def make_private(engine: PrivacyEngine, loader: DataLoader[Any] | None = None, **terms: object) -> Training:
+    arguments: dict[str, Any] = {"noise_multiplier": 1.0} | terms
+    return _made_private(engine.make_private, loader, arguments)
+
+
+def make_private_with_epsilon(
+    engine: PrivacyEngine, loader: DataLoader[Any] | None = None, **terms: object
+) -> Training:
+    arguments: dict[str, Any] = {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 2} | terms
+    return _made_private(engine.make_private_with_epsilon, loader, arguments)
+
+
+def _made_private(make: Callable[..., Any], loader: DataLoader[Any] | None, arguments: dict[str, Any]) -> Training:
     model = small_model()
-    arguments: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | terms
-    made = engine.make_private(
+    made = make(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         data_loader=loader or small_loader(),
-        **arguments,
+        **{"max_grad_norm": 1.0} | arguments,
     )
     if len(made) == 4:
         module, optimizer, criterion, private = made

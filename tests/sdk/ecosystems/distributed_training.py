@@ -38,7 +38,7 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
         max_grad_norm=1.0,
     )
     assert isinstance(optimizer, DistributedDPOptimizer)
-    answer: dict[str, Any] = {"stopped": None}
+    answer: dict[str, Any] = {"stopped": None, "calibrated": calibrated_noise(run)}
     for (batch, _), _ in zip(loader, range(capacity + 1), strict=False):
         answer["before"] = [p.tolist() for p in model.parameters()]
         optimizer.zero_grad()
@@ -57,6 +57,22 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
             answer["second"] = str(error)
     dist.destroy_process_group()
     return answer
+
+
+def calibrated_noise(run: FakeRun | None) -> float:
+    """The noise that an engine of this rank finds."""
+    engine, model = PrivacyEngine(accountant="rdp"), DifferentiallyPrivateDistributedDataParallel(nn.Linear(4, 2))
+    attach(engine, run.as_run if run else None)
+    _, optimizer, _ = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(torch.randn(32, 4)), 4),
+        target_epsilon=1.0,
+        target_delta=1e-5,
+        epochs=1,
+        max_grad_norm=1.0,
+    )
+    return float(optimizer.noise_multiplier)
 
 
 if __name__ == "__main__":

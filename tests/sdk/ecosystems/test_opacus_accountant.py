@@ -6,11 +6,10 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from opacus.accountants import create_accountant
-from opacus.accountants.utils import get_noise_multiplier
 
 from epsilon_ledger import BudgetExceededError, gaussian, poisson_sampled
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
-from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, SEARCH_WARNS, FakeRun, N, make_private
+from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private
 
 STEP = poisson_sampled(BATCH / N, gaussian(1.0))
 
@@ -107,31 +106,6 @@ def test_a_state_of_another_run_or_another_accountant_is_turned_away(
     again = LedgerAccountant(fake_run.as_run)
     again.load_state_dict(state)
     assert (again.events, again.history) == (accountant.events, accountant.history)
-
-
-@SEARCH_WARNS
-def test_the_noise_for_a_target_epsilon_is_opacus_own_rdp_answer(engine: PrivacyEngine, fake_run: FakeRun) -> None:
-    attach(engine, fake_run.as_run)
-    model = torch.nn.Linear(4, 2)
-    data = torch.utils.data.TensorDataset(torch.randn(N, 4), torch.zeros(N, dtype=torch.long))
-    _, optimizer, loader = engine.make_private_with_epsilon(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(data, BATCH),
-        target_epsilon=3.0,
-        target_delta=1e-5,
-        epochs=2,
-        max_grad_norm=1.0,
-    )
-    expected = get_noise_multiplier(
-        target_epsilon=3.0, target_delta=1e-5, sample_rate=0.125, epochs=2, accountant="rdp"
-    )
-    assert optimizer.noise_multiplier == expected
-    for x, y in loader:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    assert fake_run.asked == [poisson_sampled(0.125, gaussian(expected))] * 8
 
 
 def test_opacus_own_name_for_it_does_not_charge_nobody() -> None:

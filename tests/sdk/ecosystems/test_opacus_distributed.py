@@ -6,6 +6,7 @@ import pytest
 
 from epsilon_ledger import gaussian, poisson_sampled
 from tests.sdk.ecosystems import distributed_training
+from tests.sdk.ecosystems.conftest import LEAST_NOISE
 from tests.sdk.ecosystems.ranks import run_ranks
 
 
@@ -24,6 +25,10 @@ def test_a_refusal_stops_both_before_the_update(ranks: list[dict[str, Any]]) -> 
         assert rank["stopped"] == "BudgetExceededError"
         assert rank["before"] == rank["after"]
     assert ranks[0]["after"] == ranks[1]["after"]
+
+
+def test_both_get_the_noise_that_rank_0_finds(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["calibrated"] == ranks[1]["calibrated"] == pytest.approx(LEAST_NOISE, rel=1e-3)
 
 
 def test_a_second_run_is_turned_away(ranks: list[dict[str, Any]]) -> None:

@@ -164,7 +164,7 @@ class LedgerAccountant(IAccountant):
 
 
 class _Calibration(RDPAccountant):
-    """RDP accountant with which `make_private_with_epsilon` calibrates noise for a LedgerAccountant."""
+    """RDP accountant with which `make_private_with_epsilon` calibrates noise if no run is attached to the engine."""
 
     @classmethod
     def mechanism(cls) -> str:

@@ -108,8 +108,8 @@ class LedgerHook:
         if draw.unreleased is None:
             steps = {member: [mechanism_of(member)] * self._releases for member in self._members}
             probability = self._probability(draw)
-            together = _together([event for events in steps.values() for event in events])
-            self._authorize(together if probability == 1.0 else poisson_sampled(probability, together))
+            release = together([event for events in steps.values() for event in events])
+            self._authorize(release if probability == 1.0 else poisson_sampled(probability, release))
             draw.unreleased = steps
         left = draw.unreleased.get(optimizer)
         if not left:
@@ -179,7 +179,7 @@ def require_run(run: Run | Trial) -> Run | Trial:
     return run
 
 
-def _together(events: list[Event]) -> Event:
+def together(events: list[Event]) -> Event:
     """Combine several events on one sample."""
     if len(events) == 1:
         return events[0]

@@ -1,6 +1,7 @@
 """Distributed training: all ranks step together, and rank 0 authorizes."""
 
 import pickle
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -67,12 +68,33 @@ def receive_result() -> None:
     """Wait for rank 0's result.
 
     Raises:
-        LedgerError: the step was not admitted.
+        LedgerError: the step was not admitted; or another error of rank 0.
     """
     result: list[bytes | None] = [None]
     torch.distributed.broadcast_object_list(result, src=0)
     if result[0] is not None:
         raise pickle.loads(result[0])  # noqa: S301 - from rank 0 of this very training
+
+
+def computed_by_rank_0(compute: Callable[[], float]) -> float:
+    """Compute a number on rank 0, for all ranks; its errors are raised on all of them."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return compute()
+    if torch.distributed.get_rank() > 0:
+        receive_result()
+        value: list[float] = [0.0]
+        torch.distributed.broadcast_object_list(value, src=0)
+        return value[0]
+    error: BaseException | None = None
+    try:
+        found = compute()
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        broadcast_result(error)
+    torch.distributed.broadcast_object_list([found], src=0)
+    return found
 
 
 def pickle_error(error: BaseException) -> bytes:
