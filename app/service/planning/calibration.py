@@ -137,9 +137,7 @@ def smallest_noise(event: DpEvent, count: int, goal: CalibrationGoal) -> Solutio
     declared, warnings = if_planned(lambda: min_planned_noise(event, count, goal.declared(), near))
     found = min((each for each in (declared, without) if each is not None), default=None)
     if found is None:
-        return _unreachable(
-            goal, f"Not even a noise multiplier of {MAX_NOISE_MULTIPLIER:g} meets epsilon {goal.epsilon:g}"
-        )
+        return _unreachable(goal, f"a noise multiplier of {MAX_NOISE_MULTIPLIER:g}")
     return _solution(found, without, StepEvent(with_noise_multiplier(event, found), count), goal, warnings)
 
 
@@ -154,9 +152,7 @@ def largest_sampling(event: DpEvent, count: int, goal: CalibrationGoal) -> Solut
     declared, warnings = if_planned(lambda: max_planned_sampling(event, count, goal.declared(), near))
     found = max((each for each in (declared, without) if each is not None), default=None)
     if found is None:
-        return _unreachable(
-            goal, f"Not even a sampling probability of {MIN_SAMPLING_PROBABILITY:g} meets epsilon {goal.epsilon:g}"
-        )
+        return _unreachable(goal, f"a sampling probability of {MIN_SAMPLING_PROBABILITY:g}")
     return _solution(found, without, StepEvent(with_sampling_probability(event, found), count), goal, warnings)
 
 
