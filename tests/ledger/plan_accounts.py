@@ -168,8 +168,7 @@ class RealGame:
                     yield kind if axis else SILENT, ended
                     yield SILENT, ended  # it lapsed, and is forfeited
                     yield SILENT, self._reached(_with(state, number, left), self._settled(place, number, event, 0))
-        # An untouched plan with own deltas would be chosen anew, which fails: test_plan_counts.
-        if state.changes and not (accounts[WHOLE].is_untouched and any(kind.own for kind in self.game.kinds)):
+        if state.changes:
             yield from self._other_limits(place)
 
     def _other_limits(self, place: Place) -> Iterator[tuple[int, Place]]:
