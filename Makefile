@@ -70,7 +70,7 @@ soak: $(TORCH) ## run the long searches and all their cases (RELIABILITY_ROUNDS 
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
 	@$(BIN)/python -m pytest -x -m soak
-	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger
+	@$(BIN)/python -m pytest -x --hypothesis-profile=soak tests/accounting tests/ledger tests/service/test_planning.py
 
 fuzz: $(STAMP) ## send random requests to a live service (SEED, REQUESTS, default 20,000 on each database)
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --requests $(or $(REQUESTS),20000) \

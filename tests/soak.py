@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+from hypothesis import settings
 
 T = TypeVar("T")
 
@@ -20,6 +21,12 @@ def thinned(cases: Sequence[T], every: int) -> list[T | ParameterSet]:
         The cases, in their order.
     """
     return [case if place % every == 0 else _soaked(case) for place, case in enumerate(cases)]
+
+
+def few(examples: int) -> settings:
+    """Take so many examples of a slow property in `make test`, and as many times more in `make soak` as of others."""
+    more = settings().max_examples / settings.get_profile("ledger").max_examples
+    return settings(max_examples=round(examples * more))
 
 
 def _soaked(case: object) -> ParameterSet:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION
@@ -19,6 +19,7 @@ from app.ledger.plans import is_allowed
 from app.ledger.reservations import Reservation, ReservationStatus, plan_of
 from app.ledger.step_events import MAX_COUNT, StepEvent, total_cost
 from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
+from tests.soak import few
 
 from .conftest import chained, make_account, planning
 from .plan_models import (
@@ -67,7 +68,7 @@ items = st.lists(
 )
 
 
-@settings(max_examples=20)  # each searches for a number of steps
+@few(10)  # each searches for a number of steps
 @given(
     plans, shares, items, st.lists(items, min_size=1, max_size=3), st.integers(0, 3), st.sampled_from([0.5, 1.0, 2.0])
 )
@@ -116,7 +117,7 @@ def test_more_is_kept_by_the_plan_than_by_the_orders(other: bool) -> None:  # no
     assert revoked(held(path, reservations), HIGH, reservations) == []
 
 
-@settings(max_examples=20)  # as well
+@few(8)  # as well
 @given(
     planned_accounts, charges, st.lists(st.tuples(st.floats(0.4, 4.0), st.floats(1e-7, 1e-4)), min_size=1, max_size=4)
 )
@@ -176,7 +177,7 @@ def test_a_plan_that_was_used_up_lives_again_under_a_larger_limit_and_one_that_w
         assert not lowered.is_planned()
 
 
-@settings(max_examples=10)  # each searches for a number of steps
+@few(5)  # each searches for a number of steps
 @given(planned_accounts, st.floats(0.4, 4.0))
 def test_an_untouched_account_is_planned_anew_under_another_limit(account: Account, epsilon: float) -> None:
     assert account.limit is not None

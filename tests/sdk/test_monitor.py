@@ -8,6 +8,7 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, Run, decay, gaussi
 from epsilon_ledger._wire.noise_decay import DecayMode
 from epsilon_ledger.monitor import PrivacyMonitor
 from tests.sdk.test_live_server import open_budget
+from tests.soak import thinned
 
 DATA: dict[str, Any] = {"num_samples": 1000, "batch_size": 50}
 """Twenty steps an epoch."""
@@ -18,7 +19,7 @@ def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  
     return admin.create_run("model", budget=open_budget(admin, epsilon=epsilon), **more)
 
 
-@pytest.mark.parametrize("mode", [None, *get_args(DecayMode)])
+@pytest.mark.parametrize("mode", thinned([None, *get_args(DecayMode)], 3))
 def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient, mode: DecayMode | None) -> None:
     monitor = PrivacyMonitor(
         admin, **DATA, max_eps=4.0, target_delta=1e-5, noise_decay_mode=mode, noise_decay_rate=0.004

@@ -5,7 +5,7 @@ from math import exp, log
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import Floats
@@ -14,6 +14,7 @@ from app.accounting.pld.dots import Dots, connect_the_dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, frequencies
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import FINE, Composition
+from tests.soak import few
 
 PAIRS = st.one_of(
     st.builds(SampledPair, st.floats(1e-3, 0.9), st.builds(GaussianPair, st.floats(0.5, 5)), st.booleans()),
@@ -41,7 +42,7 @@ def exact_logs(masses: Floats, counts: Floats, dots: Dots, size: int, numbers: F
     return found
 
 
-@settings(max_examples=30)
+@few(15)
 @given(
     plan=st.dictionaries(PAIRS, COUNTS, min_size=1, max_size=3),
     epsilon=st.floats(0.1, 5),

@@ -5,13 +5,14 @@ from math import exp, inf, log, sqrt
 import mpmath
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as reference
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.pld import plans
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import plan_delta, plan_epsilon, plan_log_delta
+from tests.soak import few
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 
@@ -88,7 +89,7 @@ def test_sampled_noise_lies_between_the_estimates_of_dp_accounting(
     assert least <= found <= most * 1.02
 
 
-@settings(max_examples=40)
+@few(20)
 @given(
     q=st.floats(log(1e-3), log(0.5)).map(exp),
     z=st.floats(0.5, 5),

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import exp, inf, log
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.pld import prefixes
@@ -14,6 +14,7 @@ from app.accounting.pld.events import Directions
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import Fineness, plan_delta, plan_log_delta
 from app.accounting.pld.prefixes import MAX_COUNT, SPARE, Part, longest_prefix, prefix_delta, prefix_epsilon
+from tests.soak import few
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 DELTAS = st.floats(log(1e-10), log(1e-3)).map(exp)
@@ -58,7 +59,7 @@ def test_nothing_fits_where_one_step_is_too_much() -> None:
     assert longest_prefix([noisy(0.5, 0.3)], 1.0, 1e-6) == 0
 
 
-@settings(max_examples=25)
+@few(12)
 @given(
     q=st.floats(log(1e-3), log(0.5)).map(exp),
     z=st.floats(0.6, 5),
@@ -71,7 +72,7 @@ def test_a_larger_limit_admits_no_fewer(q: float, z: float, limits: list[tuple[f
     assert longest_prefix(parts, small_epsilon, small_delta) * (1 - 5e-4) <= longest_prefix(parts, *larger) + 1
 
 
-@settings(max_examples=15)
+@few(8)
 @given(q=st.floats(log(1e-3), log(0.5)).map(exp), z=st.floats(0.6, 5), epsilon=EPSILONS, delta=DELTAS)
 def test_more_of_delta_admits_no_fewer(q: float, z: float, epsilon: float, delta: float) -> None:
     counts = [longest_prefix([noisy(q, z)], epsilon, share * delta) for share in (0.5, 0.9, 0.96, 1)]
@@ -100,7 +101,7 @@ def test_a_search_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(calls) <= 20
 
 
-@settings(max_examples=25)
+@few(12)
 @given(
     parts=st.lists(
         st.one_of(
@@ -145,7 +146,7 @@ def test_a_part_that_shows_nothing_has_no_end() -> None:
     assert prefix_epsilon([nothing], 10, 1e-6) == 0
 
 
-@settings(max_examples=25)
+@few(12)
 @given(q=st.floats(1e-3, 0.5), z=st.floats(0.7, 4), count=st.integers(1, 2000), delta=DELTAS)
 def test_epsilon_of_a_beginning_is_the_larger_of_both_directions(q: float, z: float, count: int, delta: float) -> None:
     part = noisy(q, z)

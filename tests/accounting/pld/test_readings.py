@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import exp, inf, log, sqrt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
@@ -14,6 +14,7 @@ from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair
 from app.accounting.pld.plans import plan_delta
 from app.accounting.pld.prefixes import Part, prefix_epsilon, pure_delta
 from app.accounting.pld.readings import PlanReadings
+from tests.soak import few
 
 DELTAS = st.floats(log(1e-9), log(1e-4)).map(exp)
 
@@ -42,7 +43,7 @@ PARTS = st.lists(
 )
 
 
-@settings(max_examples=10)
+@few(8)
 @given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_readings_are_those_of_each_beginning(parts: list[Part], delta: float, shares: list[float]) -> None:
     most = sum(part.count for part in parts)
@@ -58,7 +59,7 @@ def test_a_loud_end_does_not_spoil_the_readings_before() -> None:
     assert PlanReadings(parts, exp(-10), 3).epsilon(2) <= prefix_epsilon(parts, 2, exp(-10)) * 1.003
 
 
-@settings(max_examples=8)
+@few(6)
 @given(parts=PARTS, delta=DELTAS, shares=st.lists(st.floats(0, 1), min_size=3, max_size=3))
 def test_delta_at_a_reading_is_at_most_the_one_asked_for(parts: list[Part], delta: float, shares: list[float]) -> None:
     most = sum(part.count for part in parts)
@@ -75,7 +76,7 @@ def test_delta_at_a_reading_is_at_most_the_one_asked_for(parts: list[Part], delt
         assert min(plan_delta(plan, found), pure_delta(worst, found)) <= delta * 1.01
 
 
-@settings(max_examples=6)
+@few(5)
 @given(parts=PARTS, delta=DELTAS, counts=st.lists(st.integers(1, 8000), min_size=2, max_size=5))
 def test_a_reading_does_not_depend_on_those_before_it(parts: list[Part], delta: float, counts: list[int]) -> None:
     most = sum(part.count for part in parts)
@@ -85,7 +86,7 @@ def test_a_reading_does_not_depend_on_those_before_it(parts: list[Part], delta: 
     assert [one.epsilon(count) for count in counts] == backwards
 
 
-@settings(max_examples=6)
+@few(5)
 @given(q=st.floats(log(1e-3), log(0.5)).map(exp), z=st.floats(0.6, 5), delta=DELTAS, most=st.integers(10, 5000))
 def test_readings_grow(q: float, z: float, delta: float, most: int) -> None:
     readings = PlanReadings([noisy(q, z, most)], delta, most)
