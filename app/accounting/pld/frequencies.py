@@ -52,11 +52,14 @@ LARGEST_GRID: Final = 2**16
 CHANGE: Final = 0.05
 """Most that a frequency may change between points of a grid."""
 
-MAX_TURNS: Final = 2**20
-"""Maximum products of frequencies that are computed one by one and masses; they take 32 MB."""
+MAX_TURNS: Final = 2**23
+"""Maximum products of frequencies that are computed one by one and masses."""
+
+CHUNK: Final = 128
+"""Masses that are summed up at first, so that few roundings follow one another."""
 
 BLOCK: Final = 16
-"""Frequencies whose angles are computed; others are their products."""
+"""Frequencies that are computed together: with 2^14 masses, their angles take 4 MB."""
 
 ROUNDING: Final = 2.0**-52
 
@@ -200,20 +203,25 @@ def _directly(masses: Floats, places: NDArray[np.int64], size: int, most: int) -
     """Compute the frequencies below `most` as sums over the masses, and bounds on their errors.
 
     Angles are exact multiples of 2 pi / size: a sine or cosine errs by less than 16 roundings, a product of two by less
-    than 64, and a sum of m by one for each of its terms.
+    than 64, and a sum of sums by one for each term of the longest sum and for each sum.
     """
-    folded = places % size
+    chunks = ceil(places.size / CHUNK)
+    padded = ((0, 0), (0, chunks * CHUNK - places.size))
+    folded = np.pad(places % size, padded[1])
+    split = np.pad(masses, padded).reshape(-1, chunks, CHUNK).transpose(1, 0, 2)
 
     def turns(numbers: NDArray[np.int64]) -> Complexes:
         angles = np.multiply.outer(numbers, folded) % size * (-2 * pi / size)
         found: Complexes = np.exp(1j * angles)
         return found
 
-    blocks = turns(BLOCK * np.arange(-(-most // BLOCK)))
     within = turns(np.arange(min(BLOCK, most)))
-    all_turns = (blocks[:, np.newaxis] * within).reshape(-1, places.size)[:most]
-    values = masses @ all_turns.real.T + 1j * (masses @ all_turns.imag.T)
-    error = ROUNDING * (128 + 2 * places.size)
+    values = np.empty((masses.shape[0], most), dtype=complex)
+    for begin in range(0, most, BLOCK):
+        block = (turns(np.array([begin])) * within[: most - begin]).reshape(-1, chunks, CHUNK).transpose(1, 2, 0)
+        sums = (split @ block.real).sum(axis=0) + 1j * (split @ block.imag).sum(axis=0)
+        values[:, begin : begin + BLOCK] = sums
+    error = ROUNDING * (128 + 2 * (chunks + CHUNK))
     return ((row, error) for row in values)
 
 
