@@ -55,9 +55,16 @@ def _in_group(event: DpEvent, size: int) -> DpEvent:
 
 
 @_in_group.register
-def _(event: Gaussian | Laplace | DiscreteGaussian | TreeAggregation, size: int) -> DpEvent:
+def _(event: Gaussian | Laplace | TreeAggregation, size: int) -> DpEvent:
     # Contributions add up: the sum, or the vector of a tree's nodes, moves at most `size` times as far.
     return replace(event, noise_multiplier=event.noise_multiplier / size)
+
+
+@_in_group.register
+def _(event: DiscreteGaussian, size: int) -> DpEvent:
+    # As above; sigma stays what it is.
+    moved = None if event.sensitivity is None else event.sensitivity * size
+    return DiscreteGaussian(event.noise_multiplier / size, moved)
 
 
 @_in_group.register

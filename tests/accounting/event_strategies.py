@@ -29,7 +29,7 @@ EPSILON = st.floats(0, 1e4, exclude_min=True)
 LEAVES = st.one_of(
     st.builds(Gaussian, NOISE, st.sampled_from(["example", "microbatch"])),
     st.builds(Laplace, NOISE),
-    st.builds(DiscreteGaussian, NOISE),
+    st.builds(DiscreteGaussian, NOISE, st.none() | st.integers(1, 10**6)),
     st.builds(RandomizedResponse, PROBABILITY, st.integers(2, 10**9)),
     st.builds(Exponential, EPSILON),
     st.builds(Zcdp, st.floats(0, 1e6, exclude_min=True), st.floats(0, 1e6)),

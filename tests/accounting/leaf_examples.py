@@ -107,8 +107,15 @@ DISCRETE_GAUSSIAN = Examples(
             sdk.discrete_gaussian(4),
             dearer=(DiscreteGaussian(3.9),),
         ),
+        Case(
+            DiscreteGaussian(4, 3),
+            {"type": "discrete_gaussian", "noise_multiplier": 4.0, "sensitivity": 3},
+            "4e85dde745be4057c6c34a38d05fd7986502cb1884a1622e943904fffc1420b8",
+            sdk.discrete_gaussian(4, 3),
+            dearer=(DiscreteGaussian(3.9, 3),),
+        ),
     ),
-    refused={"noise_multiplier": NOISES},
+    refused={"noise_multiplier": NOISES, "sensitivity": (0, -1, 10**6 + 1, 2.0, "2", True, 10**400)},
 )
 
 RANDOMIZED_RESPONSE = Examples(

@@ -44,6 +44,7 @@ GRID = orders(GRID_VERSION)
         (Gaussian(6, "microbatch"), Gaussian(2, "microbatch")),
         (Laplace(6), Laplace(2)),
         (DiscreteGaussian(6), DiscreteGaussian(2)),
+        (DiscreteGaussian(6, 5), DiscreteGaussian(2, 15)),
         (AdaptiveClipping(6), AdaptiveClipping(2)),
         (
             AdaptiveClipping(gradient_noise_multiplier=6, count_noise_stddev=30),

@@ -186,7 +186,7 @@ def event(choice: random.Random, depth: int = 0) -> Json:
     return choice.choice(
         (
             {"type": "laplace", "noise_multiplier": noise},
-            {"type": "discrete_gaussian", "noise_multiplier": noise},
+            {"type": "discrete_gaussian", "noise_multiplier": noise, "sensitivity": choice.choice((None, 1, 20))},
             {"type": "exponential", "epsilon": choice.choice((0.01, 1.0))},
             {"type": "epsilon_delta", "epsilon": 0.1, "delta": choice.choice((0.0, 1e-9))},
             {"type": "zcdp", "rho": 0.001},

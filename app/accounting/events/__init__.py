@@ -28,6 +28,7 @@ from app.accounting.events.composite import (
     unbounded_on_removal,
 )
 from app.accounting.events.mechanisms import (
+    MAX_SENSITIVITY,
     AdaptiveClipping,
     DiscreteGaussian,
     EpsilonDelta,
@@ -62,6 +63,7 @@ __all__ = [
     "MAX_GROUP",
     "MAX_NESTING",
     "MAX_NOISE_MULTIPLIER",
+    "MAX_SENSITIVITY",
     "MIN_NOISE_MULTIPLIER",
     "MIN_SHAPE",
     "AdaptiveClipping",

@@ -133,14 +133,17 @@ def noise(sensitivity: str, *, optional: bool = False) -> Real:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An integer from `low` to `high`; 3.0 is none. `meaning` is as for `Real`."""
+    """An integer from `low` to `high`; 3.0 is none. `meaning` and `optional` are as for `Real`."""
 
     low: int
     high: int
     meaning: str
+    optional: bool = False
 
-    def checked(self, name: str, value: object) -> int:
+    def checked(self, name: str, value: object) -> int | None:
         """Get an allowed integer."""
+        if value is None and self.optional:
+            return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidEventError(f"{name} must be a whole number, but it is {truncate(value)}.")
         if not self.low <= value <= self.high:

@@ -19,6 +19,8 @@ from app.accounting.events.base import (
 from app.accounting.formulas.noise_schedules import MIN_NOISE_MULTIPLIER
 
 MAX_TREES: Final = 1000
+MAX_SENSITIVITY: Final = 1_000_000
+"""Of sums of integers; then all thresholds that matter are exact as floats."""
 
 GAUSSIAN_NOISE: Final = "the noise's standard deviation divided by the sum's sensitivity"
 
@@ -71,10 +73,17 @@ class Laplace(DpEvent):
 class DiscreteGaussian(DpEvent):
     """A sum of integer vectors with discrete Gaussian noise in every coordinate.
 
-    `noise_multiplier` is the parameter sigma of the noise divided by the L2 clipping norm of a record's vector.
+    Args:
+        noise_multiplier: the parameter sigma of the noise divided by `sensitivity`, or without one, by the L2 clipping
+            norm of a record's vector. The L2 norm is at most the L1 norm, so bounds for the former hold for both.
+        sensitivity: the L1 clipping norm of a record's vector, a whole number. A plan needs it: sigma and the norm
+            alone tell which integers the sum can move by. None: not stated.
     """
 
     noise_multiplier: Annotated[float, noise("the noise's parameter sigma divided by the sum's L2 sensitivity")]
+    sensitivity: Annotated[
+        int | None, Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped", optional=True)
+    ] = None
 
 
 @wire_type("adaptive_clipping")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from app.accounting.events import MAX_COUNT
+from app.accounting.events import MAX_COUNT, MAX_SENSITIVITY
 from app.api.schemas.common import Input, example
 
 NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
@@ -42,10 +42,13 @@ class LaplaceEvent(EventInput):
 
 
 class DiscreteGaussianEvent(EventInput):
-    """The discrete Gaussian mechanism on a sum of integer vectors whose L2 norm is clipped."""
+    """The discrete Gaussian mechanism on a sum of integer vectors whose norm is clipped."""
 
     type: Literal["discrete_gaussian"]
-    noise_multiplier: NoiseMultiplier = Field(description="sigma / clipping norm")
+    noise_multiplier: NoiseMultiplier = Field(description="sigma / `sensitivity`, or without one / L2 clipping norm")
+    sensitivity: Annotated[int, Field(ge=1, le=MAX_SENSITIVITY)] | None = Field(
+        default=None, description="L1 clipping norm of a record's integers; a plan needs it"
+    )
 
 
 class RandomizedResponseEvent(EventInput):

@@ -58,16 +58,21 @@ def laplace(noise_multiplier: float) -> LaplaceEvent:
     return {"type": "laplace", "noise_multiplier": noise(noise_multiplier)}
 
 
-def discrete_gaussian(noise_multiplier: float) -> DiscreteGaussianEvent:
+def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -> DiscreteGaussianEvent:
     """Describe discrete Gaussian noise on a sum of integers.
 
     Args:
-        noise_multiplier: sigma of the noise divided by each record's L2 clipping norm, in [1e-3, 1e6].
+        noise_multiplier: sigma of the noise divided by `sensitivity`, or without one, by each record's L2 clipping
+            norm, in [1e-3, 1e6].
+        sensitivity: each record's L1 clipping norm, up to 1,000,000. A plan needs it. None: not stated.
 
     Returns:
         The event for the wire.
     """
-    return {"type": "discrete_gaussian", "noise_multiplier": noise(noise_multiplier)}
+    event: DiscreteGaussianEvent = {"type": "discrete_gaussian", "noise_multiplier": noise(noise_multiplier)}
+    if sensitivity is not None:
+        event["sensitivity"] = whole("sensitivity", sensitivity)
+    return event
 
 
 def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:

@@ -27,6 +27,7 @@ class DiscreteGaussianEvent(TypedDict):
 
     type: Literal["discrete_gaussian"]
     noise_multiplier: float
+    sensitivity: NotRequired[int]
 
 
 class RandomizedResponseEvent(TypedDict):
