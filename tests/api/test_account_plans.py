@@ -163,6 +163,27 @@ def test_a_run_with_a_limit_has_its_default_event_as_its_plan(ledger: Ledger) ->
     assert trainer.sound()
 
 
+INTEGERS = {"type": "discrete_gaussian", "noise_multiplier": 20.0, "sensitivity": 3}
+
+
+@pytest.mark.parametrize("relation", NeighboringRelation)
+def test_noise_on_integers_is_planned_with_its_sensitivity(ledger: Ledger, relation: NeighboringRelation) -> None:
+    ledger.population(limit=WIDE, neighboring_relation=relation)
+    step = StepEvent(event_from_dict(INTEGERS), MAX_COUNT)
+    most = workload_of((step,), relation).longest(LIMIT["epsilon"], DECLARED_SHARE * LIMIT["delta"])
+    assert most > 0
+    ledger.budget(planned=[{"event": INTEGERS}], limit=LIMIT)
+    assert plan_of(ledger)["steps"] == most
+    trainer = Trainer(ledger, ledger.run(event=INTEGERS))
+    smaller = INTEGERS | {"noise_multiplier": 60.0, "sensitivity": 1}
+    assert trainer.steps(event=smaller).json()["ended_plans"] == []
+    assert plan_of(ledger)["steps_left"] == most - 1
+    last = trainer.steps(count=most - 1).json()
+    assert (last["steps_remaining"], last["epsilon"] <= LIMIT["epsilon"]) == (0, True)
+    is_refused(trainer.steps(), 403, "budget_exceeded")
+    assert trainer.sound()
+
+
 FIXED = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sample_size": 10, "event": gaussian(1.0)}
 
 
@@ -171,7 +192,11 @@ FIXED = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sa
     [
         (FIXED, "replace_one", "a batch of fixed size under replace_one"),
         ({"type": "zcdp", "rho": 0.1}, "add_or_remove_one", "zcdp under add_or_remove_one"),
-        ({"type": "discrete_gaussian", "noise_multiplier": 5.0}, "add_or_remove_one", "discrete_gaussian under add_or"),
+        (
+            {"type": "discrete_gaussian", "noise_multiplier": 5.0},
+            "add_or_remove_one",
+            "add_or_remove_one without `sensi",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(

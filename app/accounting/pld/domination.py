@@ -8,6 +8,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.events import dominating_pairs, leaves
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
@@ -45,25 +46,28 @@ def _dominates(pair: Pair, other: Pair) -> bool:
     - Normal distributions with less noise: add noise. Laplace distributions: likewise, for with a < b, Laplace noise of
       scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2, and else Laplace
       noise of scale b (the ratio of the characteristic functions).
+    - Discrete Gaussians of one sigma that move less: their trade-off function is larger (`DiscreteGaussianPair`), so
+      there is a function that makes them of the other two (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
     - A smaller range of losses: mechanisms of the smaller range are some of those of the larger one.
     - Two exchanged outputs with more likely ones: flip the output with some probability.
     - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
       (1 - q) Q + q P becomes (1 - q') Q + q' P, and Q stays. What is done to P and Q is done to their mixtures.
     """
-    if pair == other:
-        return True
     match pair, other:
         case (GaussianPair(z), GaussianPair(w)) | (LaplacePair(z), LaplacePair(w)):
-            return z <= w
+            found = z <= w
+        case DiscreteGaussianPair(), DiscreteGaussianPair():
+            found = pair.sigma == other.sigma and pair.shift >= other.shift
         case BoundedRangePair(), BoundedRangePair():
-            return pair.epsilon >= other.epsilon
-        case FinitePair(), FinitePair():
-            return _is_exchanged(pair) and _is_exchanged(other) and pair.p[-1] >= other.p[-1]
+            found = pair.epsilon >= other.epsilon
+        case FinitePair(), FinitePair() if pair != other:
+            found = _is_exchanged(pair) and _is_exchanged(other) and pair.p[-1] >= other.p[-1]
         case SampledPair(), SampledPair():
             less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
-            return less and _dominates(pair.pair, other.pair)
+            found = less and _dominates(pair.pair, other.pair)
         case _:
-            return False
+            found = pair == other
+    return found
 
 
 def _is_exchanged(pair: FinitePair) -> bool:

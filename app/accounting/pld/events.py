@@ -13,6 +13,7 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     Decay,
+    DiscreteGaussian,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -32,6 +33,7 @@ from app.accounting.formulas.amplification import sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import most_nodes
 from app.accounting.formulas.noise_schedules import least_noise_segments
 from app.accounting.group_privacy import for_group
+from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.poisson_rdp import is_amplified, strip_group
 
@@ -95,6 +97,18 @@ def _(event: TreeAggregation, relation: NeighboringRelation) -> Directions:
 @dominating_pairs.register
 def _(event: Laplace, relation: NeighboringRelation) -> Directions:
     return Directions.both(LaplacePair(event.noise_multiplier / sensitivity(relation)))
+
+
+@dominating_pairs.register
+def _(event: DiscreteGaussian, relation: NeighboringRelation) -> Directions:
+    if event.sensitivity is None:
+        raise UnsupportedEventError(
+            f"A plan cannot hold discrete_gaussian under {relation} without `sensitivity`. Add it, the L1 norm to "
+            "which each record's integers are clipped, and divide sigma by it. Or leave the event out of the plan; it "
+            "is charged by its Rényi divergence."
+        )
+    sigma = event.noise_multiplier * event.sensitivity
+    return Directions.both(DiscreteGaussianPair(sigma, event.sensitivity * int(sensitivity(relation))))
 
 
 @dominating_pairs.register

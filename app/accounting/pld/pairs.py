@@ -28,6 +28,9 @@ HALF: Final = 0.5
 TINY: Final = 1e-300
 """Probabilities below it are rounded up to it."""
 
+NONE: Final = np.array([-1e300])
+"""A loss, in nats, below all that occur."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tails:
@@ -196,9 +199,16 @@ class SampledPair:
             near = np.log(np.maximum(taken, TINY) / q)
             far = losses + np.log1p(-(1 - q) * np.exp(-losses)) - log(q)
         own = np.where(losses > 1, far, near)[inside]
-        found = self.pair.tails(own)
-        outside = np.zeros(losses.size - own.size)  # the smallest losses
-        below = [np.concatenate([outside, side]) for side in (found.p_below, found.q_below)]
-        above = [np.concatenate([outside + 1, side]) for side in (found.p_above, found.q_above)]
+        found, outside = self.pair.tails(own), self.pair.tails(NONE)
+        place = np.maximum(np.arange(1 + own.size - losses.size, 1 + own.size), 0)  # the smallest losses are outside
+        p_below, p_above, q_below, q_above = (
+            np.concatenate(each)[place]
+            for each in (
+                (outside.p_below, found.p_below),
+                (outside.p_above, found.p_above),
+                (outside.q_below, found.q_below),
+                (outside.q_above, found.q_above),
+            )
+        )
         error = LOSS_ERROR * (1 + float(np.abs(losses).max())) + found.loss_error
-        return Tails(below[0], above[0], below[1], above[1], error)
+        return Tails(p_below, p_above, q_below, q_above, error)

@@ -1,7 +1,7 @@
 """Domination of pairs, against their hockey-stick divergences."""
 
 from collections.abc import Callable
-from math import exp, log
+from math import ceil, exp, log
 
 import numpy as np
 import pytest
@@ -10,17 +10,25 @@ from hypothesis import strategies as st
 
 from app.accounting.curves import Floats
 from app.accounting.events import Gaussian, GroupPrivacy, NeighboringRelation, PoissonSampled, RandomizedResponse
+from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 NOISES = st.floats(log(0.3), log(30)).map(exp)
 EPSILONS = st.floats(log(0.01), log(5)).map(exp)
 
+
+def moved(least: float) -> DiscreteGaussianPair:
+    """Noise of one sigma, and a shift by a whole number of at least this."""
+    return DiscreteGaussianPair(3.0, ceil(least))
+
+
 FAMILIES: tuple[tuple[Callable[[float], Pair], bool], ...] = (
     (GaussianPair, True),
     (LaplacePair, True),
     (BoundedRangePair, False),
     (FinitePair.exchanged, False),
+    (moved, False),
 )
 """Pairs by a parameter, and whether it is noise."""
 
@@ -65,6 +73,12 @@ def test_each_rule_holds_one_way_only(make: Callable[[float], Pair], is_noise: b
         assert not dominates(on_sample(less_data, less), on_sample(q, more))
     assert not dominates(on_sample(0.1, more), on_sample(0.2, more))
     assert not dominates(on_sample(0.2, less), on_sample(0.1, more))
+
+
+def test_discrete_noise_of_another_sigma_is_not_compared() -> None:
+    loud, quiet = (Mechanism(pair, pair) for pair in (DiscreteGaussianPair(3.0, 5), DiscreteGaussianPair(9.0, 1)))
+    assert not dominates(loud, quiet)
+    assert not dominates(loud, Mechanism(GaussianPair(9.0), GaussianPair(9.0)))
 
 
 def test_one_direction_alone_is_not_enough() -> None:

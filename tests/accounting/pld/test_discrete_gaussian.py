@@ -1,0 +1,290 @@
+"""Discrete Gaussian noise: tails against exact sums, moves of several coordinates, and events in plans."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from math import exp, floor, log
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.accounting.curves import GRID_VERSION, Floats, orders
+from app.accounting.errors import UnsupportedEventError
+from app.accounting.events import (
+    Composed,
+    DiscreteGaussian,
+    DpEvent,
+    GroupPrivacy,
+    NeighboringRelation,
+    PoissonSampled,
+    SelfComposed,
+    event_from_dict,
+    event_to_dict,
+    fingerprint,
+)
+from app.accounting.pld.accountant import pld_delta, pld_epsilon
+from app.accounting.pld.discrete_gaussian import LEAST, SUMMED, DiscreteGaussianPair
+from app.accounting.pld.domination import mechanisms
+from app.accounting.pld.dots import Lattice, connect_the_dots, spread
+from app.accounting.pld.events import dominating_pairs
+from app.accounting.pld.pairs import TAIL_ERROR, GaussianPair, Pair, SampledPair
+from app.accounting.rdp import event_curve
+
+ADD, REPLACE, SPECIAL = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE,
+    NeighboringRelation.REPLACE_ONE,
+    NeighboringRelation.REPLACE_SPECIAL,
+)
+FARTHEST = 26.5
+"""Standard deviations at which the exact sums begin: less than 1e-152 is beyond."""
+
+PAIRS = [
+    *[(0.3, 1), (0.3, 2), (0.9, 1), (1.0, 1), (1.7, 3), (4.5, 2), (4.5, 60), (4.5, 300), (30.0, 1), (30.0, 7)],
+    *[(30.0, 90), (700.3, 5), (700.3, 900), (SUMMED - 0.1, 3), (SUMMED, 3), (2500.7, 1), (2500.7, 1999)],
+]
+
+
+@cache
+def sums(sigma: float) -> list[mpmath.mpf]:
+    """The exact probabilities of at least 0, 1, 2 ..."""
+    with mpmath.workdps(50):
+        c = 1 / (2 * mpmath.mpf(sigma) ** 2)
+        factor, masses = mpmath.exp(-c), [mpmath.mpf(1)]
+        ratio, square = factor, factor**2
+        while len(masses) <= max(FARTHEST * sigma, 3):
+            masses.append(masses[-1] * ratio)
+            ratio *= square
+        found = [mpmath.mpf(0)]
+        for mass in reversed(masses):
+            found.append(found[-1] + mass)
+        whole = 2 * found[-1] - 1
+        return [each / whole for each in reversed(found)]
+
+
+def at_least(sigma: float, least: int) -> mpmath.mpf:
+    with mpmath.workdps(50):
+        if least <= 0:
+            return 1 - at_least(sigma, 1 - least)
+        return sums(sigma)[min(least, len(sums(sigma)) - 1)]
+
+
+def loss_of(pair: DiscreteGaussianPair, x: int) -> float:
+    """The privacy loss at an integer, rounded."""
+    return float(Fraction(2 * pair.shift * x - pair.shift**2) / (2 * Fraction(pair.sigma) ** 2))
+
+
+def losses_around_jumps(pair: DiscreteGaussianPair) -> Floats:
+    """Losses a little below and above those of integers on both sides, and between them."""
+    steps = [0, 0.01, 0.3, 1, 4, 9, 15, 21, 23.4, 23.6, 25]
+    places = {sign * floor(step * pair.sigma) for step in steps for sign in (-1, 1)}
+    at = sorted({loss_of(pair, x + each) for x in places for each in (0, pair.shift, pair.shift // 2)})
+    jump = (pair.shift / pair.sigma) ** 2 / pair.shift
+    return np.array(sorted({each + part * jump for each in at for part in (-0.5, -1e-4, 1e-4, 0.5)}))
+
+
+def exact_tails(pair: DiscreteGaussianPair, loss: float) -> list[mpmath.mpf]:
+    """Probabilities of at most and of more than a loss, under P and under Q."""
+    last = floor(Fraction(loss) * Fraction(pair.sigma) ** 2 / pair.shift + Fraction(pair.shift, 2))
+    moved = last - pair.shift
+    return [at_least(pair.sigma, each) for each in (-moved, moved + 1, -last, last + 1)]
+
+
+@pytest.mark.parametrize(("sigma", "shift"), PAIRS)
+def test_tails_are_sums_between_the_jumps(sigma: float, shift: int) -> None:
+    pair = DiscreteGaussianPair(sigma, shift)
+    losses = losses_around_jumps(pair)
+    found = pair.tails(losses)
+    assert 0 < found.loss_error < 1e-4 * (shift / sigma) ** 2 / shift  # none of the losses is so close to a jump
+    for place, loss in enumerate(losses):
+        each = (found.p_below, found.p_above, found.q_below, found.q_above)
+        for tail, exact in zip(each, exact_tails(pair, float(loss)), strict=True):
+            raised = max(exact, LEAST) + LEAST
+            assert abs(float((mpmath.mpf(float(tail[place])) - raised) / raised)) <= TAIL_ERROR
+            assert tail[place] >= LEAST
+
+
+@pytest.mark.parametrize(("sigma", "shift"), PAIRS)
+def test_tails_at_a_jump_are_those_of_a_side(sigma: float, shift: int) -> None:
+    pair = DiscreteGaussianPair(sigma, shift)
+    for x in (0, 1, shift, floor(3 * sigma)):
+        loss = loss_of(pair, x)
+        found = pair.tails(np.array([loss]))
+        near = [exact_tails(pair, loss + error) for error in (-found.loss_error, found.loss_error)]
+        assert any(
+            found.p_above[0] == pytest.approx(float(p_above), rel=TAIL_ERROR)
+            and found.q_above[0] == pytest.approx(float(q_above), rel=TAIL_ERROR)
+            for _, p_above, _, q_above in near
+        )
+
+
+def test_a_loss_of_nothing_is_exactly_between_the_centres() -> None:
+    tails = DiscreteGaussianPair(3.0, 2).tails(np.array([0.0]))  # the integer 1 has this loss
+    assert tails.p_below[0] == pytest.approx(float(at_least(3.0, 1)), rel=TAIL_ERROR)
+    assert tails.q_above[0] == pytest.approx(float(at_least(3.0, 2)), rel=TAIL_ERROR)
+
+
+def exact_profile(pair: Pair, epsilon: float) -> mpmath.mpf:
+    """The hockey-stick divergence, summed over the integers."""
+    q, inner = (pair.sampling_probability, pair.pair) if isinstance(pair, SampledPair) else (1.0, pair)
+    assert isinstance(inner, DiscreteGaussianPair)
+    reach = floor(FARTHEST * inner.sigma) + 1
+    with mpmath.workdps(50):
+        q, factor, total = mpmath.mpf(q), mpmath.exp(epsilon), mpmath.mpf(0)
+        most = at_least(inner.sigma, 0) - at_least(inner.sigma, 1)
+
+        def mass(x: int) -> mpmath.mpf:
+            return most * mpmath.exp(-(x**2) / (2 * mpmath.mpf(inner.sigma) ** 2))
+
+        for x in range(-reach, reach + inner.shift + 1):
+            taken, left_out = mass(x - inner.shift), mass(x)
+            mixed = q * taken + (1 - q) * left_out
+            one, other = (left_out, mixed) if isinstance(pair, SampledPair) and not pair.removes else (mixed, left_out)
+            total += max(one - factor * other, 0)
+        return total
+
+
+SMALL = [(0.3, 1), (1.0, 1), (1.7, 3), (4.5, 2), (4.5, 60), (4.5, 110), (9.0, 30)]
+WHOLE = [DiscreteGaussianPair(sigma, shift) for sigma, shift in SMALL]
+SAMPLED = [SampledPair(q, pair, removes) for pair in WHOLE for q in (0.4, 1e-3) for removes in (True, False)]
+
+
+@pytest.mark.parametrize("pair", [*WHOLE, *SAMPLED], ids=str)
+def test_the_dots_are_never_below_the_profile(pair: Pair) -> None:
+    around = spread(pair, 1e-60)
+    for cells in (8, 64):
+        lattice = Lattice.over(around.lowest, around.highest, max(around.deviation, 1e-3) / cells, 1.0, 1 / 24)
+        dots = connect_the_dots([pair], lattice)
+        top = min(float(dots.losses[-1]) + 0.5, 250.0)
+        for epsilon in [*np.linspace(-2, top, 9), *dots.losses[:: max(dots.losses.size // 6, 1)]]:
+            late = float(epsilon) - float(dots.loss_errors[0])
+            bound = float(dots.masses[0] @ -np.expm1(np.minimum(late - dots.losses, 0)) + dots.infinite[0])
+            assert bound * (1 + 1e-14) >= exact_profile(pair, float(epsilon))
+
+
+def test_the_dots_of_a_large_sigma_are_about_those_of_normal_noise() -> None:
+    losses = np.linspace(-5, 5, 101)
+    for sigma, shift in ((1e4, 8000), (1e12, 10**12)):
+        found = DiscreteGaussianPair(sigma, shift).tails(losses)
+        normal = GaussianPair(sigma / shift).tails(losses)
+        assert found.p_above == pytest.approx(normal.p_above, rel=10 / sigma + 1e-12)
+        assert found.q_below == pytest.approx(normal.q_below, rel=10 / sigma + 1e-12)
+
+
+def divergence(shifts: Sequence[int], sigma: float, epsilon: float) -> float:
+    """The exact divergence of a vector whose coordinates move by some integers."""
+    reach = floor(12 * sigma) + 2
+    x = np.arange(-reach, reach + max(shifts) + 1)
+    p, q = np.ones(1), np.ones(1)
+    whole = np.exp(-(x**2) / (2 * sigma**2)).sum()
+    for shift in shifts:
+        p = np.multiply.outer(p, np.exp(-((x - shift) ** 2) / (2 * sigma**2)) / whole).ravel()
+        q = np.multiply.outer(q, np.exp(-(x**2) / (2 * sigma**2)) / whole).ravel()
+    return float(np.maximum(p - exp(epsilon) * q, 0).sum())
+
+
+@given(
+    shifts=st.sampled_from([(1, 1), (1, 2), (2, 2), (1, 3)]) | st.just((1, 1, 1)),
+    sigma=st.floats(log(0.3), log(4)).map(exp),
+    epsilon=st.floats(-4, 12),
+)
+def test_one_coordinate_that_moves_as_far_dominates_several(
+    shifts: tuple[int, ...], sigma: float, epsilon: float
+) -> None:
+    several, one = divergence(shifts, sigma, epsilon), divergence([sum(shifts)], sigma, epsilon)
+    assert several <= one * (1 + 1e-9) + 1e-15
+    tails = DiscreteGaussianPair(sigma, sum(shifts)).tails(np.array([epsilon]))
+    assert one == pytest.approx(float(tails.p_above[0] - exp(epsilon) * tails.q_above[0]), rel=1e-6, abs=1e-11)
+
+
+def test_a_move_by_the_l2_norm_would_not_dominate() -> None:
+    # Of 3 and 4, the L2 norm is 5: enough for normal noise, and for the Renyi divergence.
+    assert divergence([3, 4], 1.0, 17.5) > 2 * divergence([5], 1.0, 17.5)
+    assert divergence([3, 4], 1.0, 17.5) < divergence([7], 1.0, 17.5)
+
+
+def discrete(sigma: float, shift: int, q: float, count: int) -> list[reference.PrivacyLossDistribution]:
+    return [
+        reference.from_discrete_gaussian_mechanism(
+            sigma, shift, sampling_prob=q, value_discretization_interval=1e-4, pessimistic_estimate=pessimistic
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
+COMPARED: list[tuple[DpEvent, NeighboringRelation, tuple[float, int, float, int]]] = [
+    (DiscreteGaussian(20.0, 1), ADD, (20.0, 1, 1.0, 30)),
+    (DiscreteGaussian(3.0, 1), ADD, (3.0, 1, 1.0, 5)),
+    (DiscreteGaussian(10.0, 7), ADD, (70.0, 7, 1.0, 20)),
+    (DiscreteGaussian(10.0, 7), SPECIAL, (70.0, 7, 1.0, 20)),
+    (DiscreteGaussian(10.0, 7), REPLACE, (70.0, 14, 1.0, 20)),
+    (PoissonSampled(0.02, DiscreteGaussian(2.0, 1)), ADD, (2.0, 1, 0.02, 200)),
+    (PoissonSampled(0.02, DiscreteGaussian(2.0, 5)), SPECIAL, (10.0, 5, 0.02, 200)),
+    (PoissonSampled(0.3, DiscreteGaussian(0.8, 1)), ADD, (0.8, 1, 0.3, 3)),
+    (PoissonSampled(0.02, GroupPrivacy(2, DiscreteGaussian(4.0, 5))), ADD, (20.0, 10, 0.02, 200)),
+]
+
+
+@pytest.mark.parametrize(("event", "relation", "theirs"), COMPARED, ids=str)
+def test_epsilon_is_within_the_bracket_of_dp_accounting(
+    event: DpEvent, relation: NeighboringRelation, theirs: tuple[float, int, float, int]
+) -> None:
+    most, least = discrete(*theirs)
+    for delta in (1e-9, 1e-5):
+        found = pld_epsilon({event: theirs[-1]}, relation, delta)
+        # Their truncation of the noise is within 1e-22 of delta.
+        assert least.get_epsilon_for_delta(delta) * (1 - 1e-9) <= found <= most.get_epsilon_for_delta(delta) * 1.003
+        assert pld_delta({event: theirs[-1]}, relation, found) == pytest.approx(delta, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("event", "relation", "sigma", "shift"),
+    [
+        (DiscreteGaussian(4.0, 3), ADD, 12.0, 3),
+        (DiscreteGaussian(4.0, 3), SPECIAL, 12.0, 3),
+        (DiscreteGaussian(4.0, 3), REPLACE, 12.0, 6),
+        (GroupPrivacy(5, DiscreteGaussian(10.0, 2)), ADD, 20.0, 10),
+        (GroupPrivacy(5, DiscreteGaussian(10.0, 2)), REPLACE, 20.0, 20),
+        (SelfComposed(GroupPrivacy(2, GroupPrivacy(3, DiscreteGaussian(12.0, 1))), 1), ADD, 12.0, 6),
+        (PoissonSampled(1.0, DiscreteGaussian(4.0, 3)), ADD, 12.0, 3),
+        (DiscreteGaussian(1e6, 10**6), REPLACE, 1e12, 2 * 10**6),
+    ],
+)
+def test_the_relation_and_the_group_move_the_sum_and_keep_the_noise(
+    event: DpEvent, relation: NeighboringRelation, sigma: float, shift: int
+) -> None:
+    [(found, count)] = mechanisms(event, relation).items()
+    assert found.removal == found.addition
+    assert isinstance(found.removal, DiscreteGaussianPair)
+    assert found.removal.sigma == pytest.approx(sigma, rel=2**-52)
+    assert (found.removal.shift, count) == (shift, 1)
+
+
+def test_a_sample_is_of_the_pair_of_the_whole_event() -> None:
+    found = dominating_pairs(PoissonSampled(0.1, GroupPrivacy(2, DiscreteGaussian(8.0, 3))), ADD)
+    pair = DiscreteGaussianPair(24.0, 6)
+    assert found.removal == {SampledPair(0.1, pair, removes=True): 1}
+    assert found.addition == {SampledPair(0.1, pair, removes=False): 1}
+
+
+@pytest.mark.parametrize("relation", NeighboringRelation)
+@pytest.mark.parametrize("wrap", [lambda event: event, lambda event: Composed((event, DiscreteGaussian(4.0, 3)))])
+def test_an_event_without_its_sensitivity_is_refused_by_name(relation: NeighboringRelation, wrap: type) -> None:
+    with pytest.raises(UnsupportedEventError, match=f"discrete_gaussian under {relation} without `sensitivity`. Add"):
+        pld_epsilon({wrap(DiscreteGaussian(4.0)): 1}, relation, 1e-5)
+
+
+def test_the_sensitivity_changes_no_divergence_and_no_older_hash() -> None:
+    plain, stated = DiscreteGaussian(4.0), DiscreteGaussian(4.0, 3)
+    grid = orders(GRID_VERSION)
+    for relation in NeighboringRelation:
+        assert event_curve(plain, relation).values.tolist() == event_curve(stated, relation).values.tolist()
+    assert grid.size == event_curve(plain, ADD).values.size
+    assert event_to_dict(plain) == {"type": "discrete_gaussian", "noise_multiplier": 4.0}
+    assert event_to_dict(stated) == event_to_dict(plain) | {"sensitivity": 3}
+    assert event_from_dict(event_to_dict(stated)) == stated
+    assert fingerprint(plain) == "c0946acb6c8e4887048d810128806e2a5918792fc6d933d74e4abf1eb8f11053"
+    assert fingerprint(stated) != fingerprint(plain)
