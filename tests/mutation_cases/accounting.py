@@ -9,6 +9,7 @@ PREFIXES = "tests/accounting/pld/test_prefixes.py"
 READINGS = "tests/accounting/pld/test_readings.py"
 CALIBRATION = "tests/accounting/pld/test_calibration.py"
 FREQUENCIES = "tests/accounting/pld/test_frequencies.py"
+DISCRETE = "tests/accounting/pld/test_discrete_gaussian.py"
 DOMINATION = "tests/accounting/pld/test_domination.py"
 PLAN_FILTER = "tests/ledger/test_plan_filter.py"
 PLANNING = "tests/service/test_planning.py"
@@ -83,6 +84,48 @@ CASES = (
         "LaplacePair(event.noise_multiplier / sensitivity(relation))",
         "LaplacePair(event.noise_multiplier)",
         (EVENTS,),
+    ),
+    Mutation(
+        "a replaced record moves a sum of integers once",
+        "app/accounting/pld/events.py",
+        "event.sensitivity * int(sensitivity(relation))",
+        "event.sensitivity",
+        (DISCRETE,),
+    ),
+    Mutation(
+        "a group moves a sum of integers as far as a record",
+        "app/accounting/group_privacy.py",
+        "event.sensitivity * size",
+        "event.sensitivity",
+        (DISCRETE,),
+    ),
+    Mutation(
+        "less of the noise on integers covers more of it",
+        "app/accounting/pld/domination.py",
+        "pair.sigma == other.sigma",
+        "pair.sigma <= other.sigma",
+        (DOMINATION,),
+    ),
+    Mutation(
+        "tiny tails of the noise on integers are lost",
+        "app/accounting/pld/discrete_gaussian.py",
+        "        found = np.maximum(found, LEAST) + LEAST\n",
+        "",
+        (DISCRETE,),
+    ),
+    Mutation(
+        "the normal tail of the noise on integers has no corrections",
+        "app/accounting/pld/discrete_gaussian.py",
+        " + corrections\n",
+        "\n",
+        (DISCRETE,),
+    ),
+    Mutation(
+        "what is rounded up on a sample is mass of a cell",
+        "app/accounting/pld/pairs.py",
+        "np.maximum(np.arange(1 + own.size - losses.size, 1 + own.size), 0)",
+        "np.maximum(np.arange(1 + own.size - losses.size, 1 + own.size), 1)",
+        (DISCRETE,),
     ),
     Mutation(
         "a bounded range is taken for half of one",
@@ -185,8 +228,8 @@ CASES = (
     Mutation(
         "more noise covers less",
         "app/accounting/pld/domination.py",
-        "            return z <= w\n",
-        "            return z >= w\n",
+        "            found = z <= w\n",
+        "            found = z >= w\n",
         (DOMINATION, PLAN_FILTER),
     ),
     Mutation(

@@ -280,6 +280,15 @@ def test_what_cannot_be_planned_gets_the_answer_of_the_orders_with_a_warning(oth
         assert "an account without a plan" in warning
 
 
+@pytest.mark.parametrize("event", [DiscreteGaussian(1.0, 3), PoissonSampled(0.01, DiscreteGaussian(1.0, 50))])
+def test_noise_on_integers_is_searched_for_a_plan(event: DpEvent) -> None:
+    found = smallest_noise(event, 100, goal(2.0))
+    assert found.value is not None
+    assert found.value_without_plan is not None
+    assert (found.value < found.value_without_plan, found.warnings) == (True, ())
+    assert admits((StepEvent(with_noise_multiplier(event, found.value), 100),), goal(2.0), declared=True)
+
+
 def test_a_search_that_takes_too_much_work_answers_by_the_orders() -> None:
     with bounded(60_000):
         found = smallest_noise(STEP, 10_000, goal(2.0))
@@ -309,6 +318,7 @@ def test_the_other_accountants_are_shown_where_they_apply() -> None:
     assert names(STEP) == names(EpsilonDelta(0.1, 1e-6)) == names(Composed((Gaussian(5.0), STEP))) == sampled
     assert names(Gaussian(5.0)) == [*sampled, "zcdp", "analytic_gaussian"]
     assert names(EpsilonDelta(0.1)) == [*sampled, "zcdp"]
+    assert names(DiscreteGaussian(5.0, 3)) == [*sampled, "zcdp"]
     assert names(DiscreteGaussian(5.0)) == ["renyi_filter", "rdp", "rdp_classic", "zcdp"]  # no pair is proven for it
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from math import exp, floor, log
+from math import exp, floor, log, log1p
 
 import mpmath
 import numpy as np
@@ -163,6 +163,19 @@ def test_the_dots_are_never_below_the_profile(pair: Pair) -> None:
             late = float(epsilon) - float(dots.loss_errors[0])
             bound = float(dots.masses[0] @ -np.expm1(np.minimum(late - dots.losses, 0)) + dots.infinite[0])
             assert bound * (1 + 1e-14) >= exact_profile(pair, float(epsilon))
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_what_is_rounded_up_on_a_sample_is_no_mass_of_a_cell(removes: bool) -> None:  # noqa: FBT001
+    q = 0.3
+    end = log1p(-q) if removes else -log1p(-q)  # of the losses of a mixture
+    losses = np.sort(end + np.array([-3.0, -2.0, -1e-3, 1e-3, 2.0, 3.0]))
+    found = SampledPair(q, DiscreteGaussianPair(4.5, 3), removes).tails(losses)
+    sides = [(found.p_below, found.p_above), (found.q_below, found.q_above)]
+    for lower, upper in sides:
+        beyond, within = (lower[:3], upper[:3]) if removes else (upper[3:], lower[3:])
+        assert beyond == pytest.approx(2 * LEAST, rel=1e-12)
+        assert within == pytest.approx(1, rel=1e-12)
 
 
 def test_the_dots_of_a_large_sigma_are_about_those_of_normal_noise() -> None:
