@@ -22,7 +22,7 @@ def registered(admin: LedgerClient, epsilon: float = 3.0, **more: Any) -> Run:  
 @pytest.mark.parametrize("mode", thinned([None, *get_args(DecayMode)], 3))
 def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient, mode: DecayMode | None) -> None:
     monitor = PrivacyMonitor(
-        admin, **DATA, max_eps=4.0, target_delta=1e-5, noise_decay_mode=mode, noise_decay_rate=0.004
+        admin, **DATA, max_eps=2.5, target_delta=1e-5, noise_decay_mode=mode, noise_decay_rate=0.004
     )
     most = monitor.max_epochs()
 
@@ -31,7 +31,7 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
         return admin.compute_epsilon([{"event": step, "count": 1} for step in steps], delta=1e-5).epsilon
 
     assert most > 3
-    assert epsilon(most) <= 4.0 < epsilon(most + 1)
+    assert epsilon(most) <= 2.5 < epsilon(most + 1)
 
 
 def test_an_account_that_plans_the_training_admits_more(admin: LedgerClient) -> None:
