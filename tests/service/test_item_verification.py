@@ -104,9 +104,12 @@ DAMAGES: dict[str, Callable[[Connection], object]] = {
 
 
 @pytest.mark.every_case
+def test_items_are_sound_before(charged: Ledger) -> None:
+    assert verify(charged.database).sound
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damaged_items_are_named_and_leave_the_run_unproven(charged: Ledger, what: str) -> None:
-    assert verify(charged.database).sound
     with tampering(charged.database) as tx:
         DAMAGES[what](tx)
         run = run_of(tx)
