@@ -36,6 +36,7 @@ from app.accounting.pld.readings import PlanReadings
 from app.accounting.rdp import event_curve
 from app.ledger.filters import Limit, PlanBound, filter_bounds, filter_weights
 from app.ledger.plan_filter import Workload
+from app.ledger.plans import KNOTS
 from app.ledger.step_events import StepEvent
 from app.ledger.tuning import DECLARED_SHARE, DEFAULT_SHARE, planned_weights
 from app.service.planning.plan_search import DeclaredTarget, min_planned_noise
@@ -96,9 +97,6 @@ INTERVAL = 1e-4
 ROUNDS = 3
 
 SEED, SEARCHES = 1, 300
-
-KNOTS = 128
-"""Readings of a plan: as many as a chart shows, at even distances and at halves of the number of steps."""
 
 READ = [
     ((0.01, 1.0), 2_061, 1e-6),
@@ -216,7 +214,7 @@ def print_schedules() -> None:
     for schedule in SCHEDULES:
         items = (StepEvent(schedule, 1),)
         workload = Workload.of(items, RELATION)
-        epsilon = float(f"{workload.readings(1e-6, schedule.steps).epsilon(schedule.steps // 2):.2g}")
+        epsilon = float(f"{workload.epsilon(schedule.steps // 2, 1e-6):.2g}")
         limit = Limit(epsilon, 1e-6)
         bound = planned_weights(limit, items, RELATION, GRID_VERSION, DECLARED_SHARE).plan
         assert bound is not None, "it has a plan"
@@ -252,16 +250,16 @@ def print_readings() -> None:
     for (q, z), count, delta in READ:
         parts = [part for _, part in workload_of(q, z).parts]
         few = [count >> place for place in range(2, 13) if count >> place]
+        readings = PlanReadings(parts)
         start = process_time()
-        readings = PlanReadings(parts, delta, count)
-        readings.epsilon(count)
+        readings.epsilon(count, delta)
         first = process_time()
         for knot in range(1, KNOTS):
-            readings.epsilon(max(1, count * knot // KNOTS))
+            readings.epsilon(max(1, count * knot**2 // KNOTS**2), delta)
         later = process_time()
         alone = {each: prefix_epsilon(parts, each, delta) for each in {*few, count, count // 2, count // 3}}
         end = process_time()
-        more = {each: readings.epsilon(each) / known - 1 for each, known in alone.items() if known}
+        more = {each: readings.epsilon(each, delta) / known - 1 for each, known in alone.items() if known}
         spent = (first - start, (later - first) / KNOTS, (end - later) / len(alone))
         times = "".join(f"{each * 1e3:>{width}.1f}" for each, width in zip(spent, (10, 9, 10), strict=True))
         most = max(part for each, part in more.items() if each >= count // 4), max(more.values())

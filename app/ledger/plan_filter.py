@@ -236,9 +236,13 @@ class Workload:
         """Compute a delta of the first steps at epsilon, precise where it is near a value."""
         return prefix_delta([part for _, part in self.parts], steps, epsilon, near)
 
-    def readings(self, delta: float, most: int) -> PlanReadings:
-        """Prepare to compute epsilons at delta of up to so many steps, from the first."""
-        return PlanReadings([part for _, part in self.parts], delta, most)
+    def epsilon(self, steps: int, delta: float) -> float:
+        """Compute an upper bound on the epsilon at delta of the first steps, for a chart or a page."""
+        return self._readings.epsilon(steps, delta)
+
+    @cached_property
+    def _readings(self) -> PlanReadings:
+        return PlanReadings([part for _, part in self.parts])
 
 
 @lru_cache(maxsize=512)

@@ -32,9 +32,8 @@ def bound_plan(workload: Workload, epsilon: float, share: float, delta: float, a
     """
     steps = max(workload.longest(epsilon, delta), at_least)
     places = _known_steps(steps) if steps else []
-    read = workload.readings(delta, steps)
     # More steps never have a smaller epsilon, and all of them are within the limit; each number has errors of its own.
-    found = [min(read.epsilon(each), epsilon) for each in reversed(places)]
+    found = [min(workload.epsilon(each, delta), epsilon) for each in reversed(places)]
     return PlanBound(share, delta, steps, tuple(accumulate(found, min))[::-1])
 
 
@@ -195,9 +194,8 @@ def is_allowed(items: tuple[StepEvent, ...], relation: NeighboringRelation, epsi
         return False
     if plan.workload.delta(bound.steps, epsilon, bound.delta) > bound.delta:
         return False
-    read = plan.workload.readings(bound.delta, bound.steps)
     return all(
-        value == epsilon or abs(read.epsilon(steps) - value) <= ALIKE * value
+        value == epsilon or abs(plan.workload.epsilon(steps, bound.delta) - value) <= ALIKE * value
         for steps, value in list(zip(plan.known_steps, epsilons, strict=True))[::CHECKED]
     )
 

@@ -122,7 +122,7 @@ def test_epsilon_is_within_the_limit_for_what_was_admitted_and_only_grows(accoun
         assert account.is_planned() == (needed <= plan.bound.steps) == (by_plan < inf)
         if by_plan < inf:
             known = next(steps for steps in plan.known_steps if steps >= needed)
-            read = plan.workload.readings(plan.bound.delta, plan.bound.steps).epsilon(known)
+            read = plan.workload.epsilon(known, plan.bound.delta)
             assert by_plan == pytest.approx(min(read, limit.epsilon), rel=1e-5)
             noises = [event.noise_multiplier for event, _ in taken if isinstance(event, Gaussian)]
             if len(noises) == len(taken):

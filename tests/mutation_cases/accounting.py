@@ -186,15 +186,15 @@ CASES = (
     Mutation(
         "a reading forgets pure guarantees",
         "app/accounting/pld/readings.py",
-        "        return min(found, pure_epsilon(self._directions[0].worst_loss(count), self._delta))\n",
+        "        return min(found, pure_epsilon(self._directions[0].worst_loss(count), delta))\n",
         "        return found\n",
         (READINGS,),
     ),
     Mutation(
-        "a reading takes the lattice of the whole plan",
+        "a reading is made in one direction",
         "app/accounting/pld/readings.py",
-        "        while level // STEP >= count:\n",
-        "        while False:\n",
+        "for each in self._directions]",
+        "for each in self._directions[-1:]]",
         (READINGS,),
     ),
     Mutation(

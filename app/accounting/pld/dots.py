@@ -61,14 +61,6 @@ class Lattice:
         ends = self.lowest // 2, -(-self.highest // 2)
         return Lattice(2 * self.spacing, *ends, max(self.widest // 2, 1), self.width)
 
-    def finer(self, other: "Lattice") -> "Lattice":
-        """Choose a lattice that is as fine, and as long, as two."""
-        spacing = min(self.spacing, other.spacing)
-        lowest = min(each.lowest * int(each.spacing / spacing) for each in (self, other))
-        highest = max(each.highest * int(each.spacing / spacing) for each in (self, other))
-        widest = min(each.widest * int(each.spacing / spacing) for each in (self, other))
-        return Lattice(spacing, lowest, highest, widest, min(self.width, other.width))
-
     def places(self) -> NDArray[np.int64]:
         """Compute the multiples; (m,) increasing integers."""
         sides = []

@@ -76,6 +76,7 @@ FINEST: Final = Fineness(2e-6, 1 / 192, 0.016)
 """For answers of six digits."""
 
 COARSE: Final = Fineness(1e-4, 1 / 32, 0.1)
+"""For numbers of a chart, in half of the time."""
 
 
 def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
@@ -86,13 +87,15 @@ def plan_delta(plan: Mapping[Pair, int], epsilon: float) -> float:
     return min(1.0, exp(found))
 
 
-def plan_epsilon(plan: Mapping[Pair, int], delta: float) -> float:
+def plan_epsilon(plan: Mapping[Pair, int], delta: float, fineness: Fineness = FINE) -> float:
     """Compute the smallest epsilon at which the delta of a plan of pairs with counts is proven to be at most `delta`.
 
     It is infinite if none is found up to the largest loss that is looked at.
     """
     mu = gaussian_distance(plan)
-    return Composition.of(plan, delta).epsilon(log(delta)) if mu is None else gaussian_epsilon(mu, delta)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    return Composition.of(plan, delta).epsilon(log(delta), fineness)
 
 
 def plan_log_delta(plan: Mapping[Pair, int], epsilon: float, delta: float, fineness: Fineness = FINE) -> float:
@@ -172,20 +175,15 @@ class Composition:
         """Sum the largest losses that are not beyond the spreads, rounded up."""
         return float(self.counts @ [each.highest + each.loss_error for each in self.spreads])
 
-    def epsilon(self, goal: float, lattice: Lattice | None = None) -> float:
-        """Find the smallest epsilon at which ln delta is proven to be at most `goal`.
-
-        Args:
-            goal: ln delta.
-            lattice: of the losses; None: one that suits the result.
-        """
+    def epsilon(self, goal: float, fineness: Fineness = FINE) -> float:
+        """Find the smallest epsilon at which ln delta is proven to be at most `goal`."""
         if log(self.infinite or exp(-LARGEST_LOG)) > goal:
             return inf
         tilt, near = saddle_of_delta(self.rough, self.counts, goal)
         best = inf
         for _ in range(MAX_TILTS):
             near = max(near, 0.0)
-            total = self.total(lattice or self.lattice(tilt, near), tilt.tilt)
+            total = self.total(self.lattice(tilt, near, fineness), tilt.tilt)
             if near * tilt.tilt <= 1 and total.log_delta(0.0) <= goal:
                 return 0.0
             found = _proven_root(total, goal, near)
