@@ -234,7 +234,7 @@ def epsilon_trajectory(parts: Sequence[tuple[RdpCurve, int]], delta: float, max_
     """
     grid = orders_of_grid(GRID_VERSION)
     found = []
-    for step, curve in _at_steps(parts, spread(1, 1 + sum(count for _, count in parts), max_points)):
+    for step, curve in curves_after(parts, spread(1, 1 + sum(count for _, count in parts), max_points)):
         best = epsilon_of_curve(grid, curve, delta)
         found.append(TrajectoryPoint(step, best.epsilon, best.order))
     return found
@@ -250,8 +250,8 @@ def spread(start: int, stop: int, most: int) -> list[int]:
     return [start + index * (length - 1) // (most - 1) for index in range(most)]
 
 
-def _at_steps(parts: Sequence[tuple[RdpCurve, int]], steps: Sequence[int]) -> Iterator[tuple[int, RdpCurve]]:
-    """Yield the curve after each of some increasing steps."""
+def curves_after(parts: Sequence[tuple[RdpCurve, int]], steps: Sequence[int]) -> Iterator[tuple[int, RdpCurve]]:
+    """Yield the curve after each of some increasing steps; `parts` as for `epsilon_trajectory`."""
     before, begun = RdpCurve.zero(parts[0][0].values.size), 0
     remaining = iter(parts)
     curve, count = next(remaining)

@@ -79,6 +79,7 @@ POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
+_counts_unforeseen: ContextVar[bool] = ContextVar("_counts_unforeseen", default=False)
 
 
 @contextmanager
@@ -89,6 +90,35 @@ def bounded(most: int = MAX_WORK) -> Iterator[None]:
         yield
     finally:
         _spent.reset(token)
+
+
+@contextmanager
+def reserved(work: int) -> Iterator[None]:
+    """Keep a part of what is left, in microseconds, for what follows the enclosed block."""
+    spent = _spent.get()
+    if spent is not None:
+        spent[1] -= work
+    try:
+        yield
+    finally:
+        if spent is not None:
+            spent[1] += work
+
+
+@contextmanager
+def counting_unforeseen() -> Iterator[None]:
+    """Count in the enclosed block what rare privacy loss distributions take beyond the estimate of a usual one."""
+    token = _counts_unforeseen.set(True)
+    try:
+        yield
+    finally:
+        _counts_unforeseen.reset(token)
+
+
+def spend_unforeseen(work: int) -> None:
+    """Count work beyond an estimate that was counted before, as `spend`, in a block of `counting_unforeseen`."""
+    if _counts_unforeseen.get():
+        spend(work)
 
 
 def spend(work: int) -> None:

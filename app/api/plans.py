@@ -29,7 +29,8 @@ from app.api.schemas.planning_responses import (
 from app.api.strict_json import strict_loads
 from app.api.validation_errors import refusal_of
 from app.service.planning.calibration import largest_sampling, most_steps, smallest_noise
-from app.service.planning.costs import plan_delta, plan_epsilon, plan_laplace, plan_trajectory
+from app.service.planning.costs import plan_delta, plan_epsilon, plan_laplace
+from app.service.planning.trajectories import plan_trajectory
 from app.service.worker_pool import Job
 
 Asked = TypeVar("Asked", bound=Body)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import ceil, inf, nextafter, sqrt
 from operator import ge
 from typing import Final
@@ -26,6 +27,7 @@ from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.events import Directions, with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
+from app.accounting.pld.plans import COARSE, Fineness
 from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
 from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
@@ -150,11 +152,13 @@ class Workload:
 
     Args:
         parts: what one step releases, and the same as pairs.
+        events: for each event its count, and the number of its parts: one, but for a schedule that is taken apart.
     """
 
     relation: NeighboringRelation
     chains: Chains
     parts: tuple[tuple[Counter[Mechanism], Part], ...]
+    events: tuple[tuple[int, int], ...]
     _costs: dict[DpEvent, Coordinates] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -166,8 +170,10 @@ class Workload:
         """
         steps = [(step, mechanisms(step.event, relation)) for step in items]
         removal, addition = (with_less_noise(each[side] for _, found in steps for each in found) for side in (0, 1))
-        parts = []
+        parts: list[tuple[Counter[Mechanism], Part]] = []
+        events = []
         for step, found in steps:
+            before = len(parts)
             fewer = Counter[Mechanism]()
             for each, count in found.items():
                 less = Mechanism(removal.get(each.removal, each.removal), addition.get(each.addition, each.addition))
@@ -177,7 +183,8 @@ class Workload:
                 parts += [(Counter({each: 1}), _part({each: 1}, count, inf)) for each, count in fewer.items()]
             else:
                 parts.append((fewer, _part(fewer, step.count, worst)))
-        return cls(relation, Chains.of(each for one, _ in parts for each in one), tuple(parts))
+            events.append((step.count, len(parts) - before))
+        return cls(relation, Chains.of(each for one, _ in parts for each in one), tuple(parts), tuple(events))
 
     @cached_property
     def _ends(self) -> tuple[list[int], list[Coordinates]]:
@@ -228,6 +235,16 @@ class Workload:
         """Number of steps; at least MAX_COUNT if it has no end."""
         return self._ends[0][-1]
 
+    def steps_of(self, count: int) -> int:
+        """Count the steps of the first `count` repetitions of its events; a schedule that is taken apart has many."""
+        counts = [0, *accumulate(each for each, _ in self.events)]
+        parts = [0, *accumulate(each for _, each in self.events)]
+        event = bisect_left(counts, count)
+        steps = self._ends[0]
+        if counts[event] == count:
+            return steps[parts[event]]
+        return steps[parts[event - 1]] + count - counts[event - 1]
+
     def longest(self, epsilon: float, delta: float) -> int:
         """Find how many steps of the plan a limit allows, from the first."""
         return longest_prefix([part for _, part in self.parts], epsilon, delta)
@@ -236,9 +253,9 @@ class Workload:
         """Compute a delta of the first steps at epsilon, precise where it is near a value."""
         return prefix_delta([part for _, part in self.parts], steps, epsilon, near)
 
-    def epsilon(self, steps: int, delta: float) -> float:
+    def epsilon(self, steps: int, delta: float, fineness: Fineness = COARSE) -> float:
         """Compute an upper bound on the epsilon at delta of the first steps, for a chart or a page."""
-        return self._readings.epsilon(steps, delta)
+        return self._readings.epsilon(steps, delta, fineness)
 
     @cached_property
     def _readings(self) -> PlanReadings:

@@ -23,8 +23,19 @@ from app.accounting.events import (
     SelfComposed,
     TreeAggregation,
 )
+from app.accounting.pld.pairs import GaussianPair, SampledPair
+from app.accounting.pld.plans import plan_epsilon
 from app.accounting.rdp import event_curve
-from app.accounting.work import MAX_WORK, bounded, curve_work, require_affordable_events, spend
+from app.accounting.work import (
+    MAX_WORK,
+    bounded,
+    counting_unforeseen,
+    curve_work,
+    require_affordable_events,
+    reserved,
+    spend,
+    spend_unforeseen,
+)
 from tests.accounting.event_strategies import EVENTS
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -39,6 +50,33 @@ def test_what_is_done_without_a_bound_is_not_counted() -> None:
         with pytest.raises(PlanTooExpensiveError, match="Send fewer different events"):
             spend(1)
     spend(10**12)
+
+
+def test_work_that_is_reserved_is_there_afterwards() -> None:
+    with reserved(10):
+        spend(10**12)
+    with bounded(10):
+        with reserved(4):
+            spend(6)
+            with pytest.raises(PlanTooExpensiveError):
+                spend(1)
+        spend(4)
+
+
+def test_what_was_not_foreseen_counts_where_something_else_can_be_answered() -> None:
+    with bounded(10):
+        spend_unforeseen(11)
+        with counting_unforeseen(), pytest.raises(PlanTooExpensiveError):
+            spend_unforeseen(11)
+        spend_unforeseen(11)
+
+
+def test_a_lattice_with_millions_of_places_is_not_foreseen() -> None:
+    usual, tiny = (SampledPair(q, GaussianPair(z), removes=True) for q, z in ((0.01, 1.1), (4.37e-6, 0.322)))
+    with bounded(1), counting_unforeseen():
+        plan_epsilon({usual: 1000}, 1e-6)
+        with pytest.raises(PlanTooExpensiveError):
+            plan_epsilon({tiny: 30}, 4.25e-5)
 
 
 def test_a_curve_that_is_kept_counts_like_any_other() -> None:

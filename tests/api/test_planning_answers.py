@@ -9,7 +9,8 @@ from app.api.schemas import planning_responses
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
-from app.service.planning.costs import plan_delta, plan_trajectory
+from app.service.planning.costs import plan_delta
+from app.service.planning.trajectories import plan_trajectory
 from tests.api.conftest import SeededLedger
 from tests.api.operations import DOCUMENT
 from tests.conftest import SAMPLED
@@ -83,19 +84,26 @@ def test_the_delta_of_a_gaussian_comes_with_the_exact_one(shared: SeededLedger) 
 def test_a_trajectory_is_the_epsilon_at_each_of_its_steps(shared: SeededLedger) -> None:
     answer = ask(shared, "trajectory", {"events": PLAN, "delta": 1e-5, "max_points": 7})
     expected = plan_trajectory(STEPS, 1e-5, 7, PlanAssumptions())
-    assert [(point["step"], point["epsilon"]) for point in answer["points"]] == [
-        (point.step, point.epsilon) for point in expected.points
+    assert [(point["step"], point["epsilon"], point["required_epsilon"]) for point in answer["points"]] == [
+        (point.step, point.epsilon, point.required_epsilon) for point in expected.points
     ]
     assert answer["steps"] == answer["points"][-1]["step"] == 902
     whole = ask(shared, "epsilon", {"events": PLAN, "delta": 1e-5})
     assert answer["points"][-1]["epsilon"] == whole["epsilon"]
+    needed = whole["required_epsilon"]
+    assert needed <= answer["points"][-1]["required_epsilon"] <= 1.0001 * needed < whole["epsilon"]
+    half = ask(shared, "epsilon", {"events": [{"event": SAMPLED, "count": 451}], "delta": 1e-5})
+    middle = answer["points"][3]
+    assert middle["step"] == 451
+    assert half["required_epsilon"] <= middle["required_epsilon"] <= 1.001 * half["required_epsilon"]
     assert len(ask(shared, "trajectory", {"events": PLAN, "delta": 1e-5})["points"]) == 200
 
 
 def test_a_trajectory_beyond_every_bound_is_infinite(shared: SeededLedger) -> None:
     loud = {"event": {"type": "gaussian", "noise_multiplier": 1e-3}, "count": 10**9}
     answer = ask(shared, "trajectory", {"events": [{"event": GAUSSIAN}, loud], "delta": 1e-5, "max_points": 2})
-    assert [point["epsilon"] == "Infinity" for point in answer["points"]] == [False, True]
+    for name in ("epsilon", "required_epsilon"):
+        assert [point[name] == "Infinity" for point in answer["points"]] == [False, True]
     assert answer["warnings"]
 
 

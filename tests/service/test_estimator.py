@@ -8,8 +8,9 @@ from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled,
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
-from app.service.planning.costs import plan_epsilon, plan_trajectory
-from app.service.planning.estimator import POINTS, PlanDraft, estimate
+from app.service.planning.costs import plan_epsilon
+from app.service.planning.estimator import KNOTS, OTHER_KNOTS, POINTS, PlanDraft, estimate
+from app.service.planning.trajectories import plan_trajectory
 
 ADD, ONE, SPECIAL = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -44,7 +45,14 @@ def test_an_estimate_is_what_the_planner_answers(sketch: PlanDraft, event: Gauss
     assert found.noise == smallest_noise(event, sketch.steps, goal)
     assert found.most == most_steps(event, goal)
     (own,) = (curve for curve in found.curves if curve.noise == sketch.noise)
-    assert own.points == plan_trajectory(plan, sketch.delta, POINTS, setting).points
+    whole = plan_trajectory(plan, sketch.delta, POINTS, setting, KNOTS).points
+    assert set(own.points) <= set(whole)
+    assert (own.points[0], own.points[-1]) == (whole[0], whole[-1])
+    assert len(own.points) == min(KNOTS, sketch.steps)
+    for point in own.points[::5]:
+        needed = plan_epsilon((StepEvent(event, point.step),), sketch.delta, setting).required
+        assert needed is not None
+        assert needed <= point.required_epsilon <= needed * 1.001
 
 
 def test_what_fits_is_what_the_most_steps_say() -> None:
@@ -70,12 +78,15 @@ def test_poisson_samples_have_no_bound_under_replace_one() -> None:
 def test_more_noise_costs_less_and_every_curve_grows() -> None:
     curves = estimate(SKETCH).curves
     assert [curve.noise for curve in curves] == [0.825, 1.1, 1.65, 2.2]
-    ends = [curve.points[-1].epsilon for curve in curves]
-    assert ends == sorted(ends, reverse=True)
-    for curve in curves:
-        epsilons = [point.epsilon for point in curve.points]
-        assert epsilons == sorted(epsilons)
-        assert len(epsilons) == POINTS
+    for name in ("epsilon", "required_epsilon"):
+        ends = [getattr(curve.points[-1], name) for curve in curves]
+        assert ends == sorted(ends, reverse=True)
+        for curve in curves:
+            values = [getattr(point, name) for point in curve.points]
+            assert values == sorted(values)
+    assert [len(curve.points) for curve in curves] == [OTHER_KNOTS, KNOTS, OTHER_KNOTS, OTHER_KNOTS]
+    steps = [{point.step for point in curve.points} for curve in curves]
+    assert steps[0] == steps[2] == steps[3] < steps[1]
 
 
 def test_the_ends_of_the_bounds_are_answered() -> None:

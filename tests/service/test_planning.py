@@ -36,7 +36,8 @@ from app.ledger.step_events import StepEvent
 from app.ledger.tuning import DECLARED_SHARE, planned_weights
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
-from app.service.planning.costs import LaplaceNoise, PlanCost, plan_delta, plan_epsilon, plan_laplace, plan_trajectory
+from app.service.planning.costs import LaplaceNoise, PlanCost, plan_delta, plan_epsilon, plan_laplace
+from app.service.planning.trajectories import plan_trajectory
 from tests.soak import few, thinned
 
 SETTING = PlanAssumptions()
@@ -303,6 +304,15 @@ def test_a_search_that_takes_too_much_work_answers_by_the_orders() -> None:
     assert not more.warnings
     with bounded(1000), pytest.raises(PlanTooExpensiveError):
         smallest_noise(STEP, 10, goal(2.0))
+
+
+def test_steps_of_tiny_samples_take_no_more_work_than_is_allowed() -> None:
+    """A lattice for their epsilon has a million places: its work is counted when its size is known."""
+    with bounded():
+        cost = plan_epsilon((StepEvent(PoissonSampled(4.37e-6, Gaussian(0.322)), 30),), 4.36e-5, SETTING)
+    assert cost.required == reading(cost, "renyi_filter")
+    (warning,) = cost.warnings
+    assert "more work than a request may take" in warning
 
 
 def reading(cost: PlanCost, name: str) -> float:

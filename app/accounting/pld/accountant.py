@@ -26,6 +26,9 @@ WORK: Final = Work(120_000, 2_500)
 TRIAL: Final = Work(12_000, 300)
 """An upper bound for a delta at one epsilon, but for few steps of tiny samples."""
 
+READING: Final = Work(5_000, 120)
+"""An upper bound for an epsilon on a coarse lattice, usually; half of one on a fine lattice."""
+
 
 def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, delta: float) -> float:
     """Compute an epsilon of events with counts at delta.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import Floats
 from app.accounting.pld.dots import Distributions, Dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, ROUNDING, Complexes, frequencies
+from app.accounting.work import spend_unforeseen
 
 DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""
@@ -34,6 +35,12 @@ LARGEST_TILT: Final = 1e5
 """Maximum tilt times the largest loss, where a lattice is not known yet."""
 
 MAX_TRIALS: Final = 100
+
+WEIGHED: Final = 0.2
+"""Microseconds for each frequency of a delta."""
+
+FORESEEN: Final = 10_000
+"""Part of these microseconds that estimates of the work of a plan contain already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class TiltedSum:
         epsilon = max(0.0, epsilon * (1 - 4 * ROUNDING) - self.loss_error)
         if self.most <= epsilon:
             return self.log_infinite
+        spend_unforeseen(max(0, int(self.numbers.size * WEIGHED) - FORESEEN))
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.

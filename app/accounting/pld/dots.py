@@ -65,9 +65,11 @@ class Lattice:
         """Compute the multiples; (m,) increasing integers."""
         sides = []
         for reach, most in ((-self.lowest, -self.lowest), (self.highest, self.widest)):
-            places = [0]
-            while places[-1] < max(reach, 1):
-                places.append(places[-1] + min(max(most, 1), max(1, int(places[-1] * self.width))))
+            places, place, widest = [0], 0, max(most, 1)
+            while place < max(reach, 1):
+                width = int(place * self.width)
+                place += min(width, widest) if width else 1
+                places.append(place)
             sides.append(places)
         return np.array([-place for place in sides[0][:0:-1]] + sides[1], dtype=np.int64)
 

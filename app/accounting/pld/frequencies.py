@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
 from app.accounting.pld.pairs import TINY
+from app.accounting.work import spend_unforeseen
 
 Complexes: TypeAlias = NDArray[np.complex128]
 
@@ -60,6 +61,12 @@ CHUNK: Final = 128
 
 BLOCK: Final = 16
 """Frequencies that are computed together: with 2^14 masses, their angles take 4 MB."""
+
+TRANSFORMED, POWERED = 0.012, 0.13
+"""Microseconds for each place of a fast transform, and for each frequency whose power is computed."""
+
+FORESEEN, FORESEEN_EACH = 8_000, 200
+"""Part of these microseconds that estimates of the work of a plan contain already, and of each distribution."""
 
 ROUNDING: Final = 2.0**-52
 
@@ -103,10 +110,12 @@ def frequencies(
         if too_many:
             return None
         size = scipy.fft.next_fast_len(size, real=True)
+        _spend(int(size * counts.size * TRANSFORMED), counts.size)
         first, rows = size // 2 + 1, _fast(masses, places, size)
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
     for (values, own_error), count in zip(rows, counts, strict=True):
+        _spend(int(used.size * POWERED), 1)
         row = values[used]
         absolute, own = np.maximum(np.abs(row), TINY), own_error + error
         largest += count * np.log(absolute + own)
@@ -117,6 +126,11 @@ def frequencies(
         logs += count * np.log(np.where(row == 0, TINY, row))
         growth += count * np.log1p(own / absolute)
     return Frequencies(size, used, logs, largest, growth)
+
+
+def _spend(work: int, distributions: int) -> None:
+    """Count the work of distributions beyond what is foreseen, in microseconds."""
+    spend_unforeseen(max(0, work - FORESEEN - FORESEEN_EACH * distributions))
 
 
 def _is_cheap(first: int, masses: Floats, size: int) -> bool:

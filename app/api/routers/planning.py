@@ -76,7 +76,7 @@ async def compute_delta(request: Request, body: ComputeDelta) -> Response:
 
 @_operation("/accounting/trajectory", "Compute the epsilon trajectory of a plan", EpsilonTrajectory, *COSTING_ERRORS)
 async def compute_epsilon_trajectory(request: Request, body: ComputeEpsilonTrajectory) -> Response:
-    """Compute the epsilon after the steps of a plan that is fixed in advance, for a plot."""
+    """Compute the epsilon after the steps of a plan, and of the limit that admits the steps so far, for a plot."""
     return await _planned(request, body)
 
 

@@ -11,6 +11,7 @@ from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
+from app.accounting.work import counting_unforeseen
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import Limit, smallest_useful_epsilon
 from app.ledger.step_events import PricedStep, StepEvent, counts_of, total_cost
@@ -93,7 +94,8 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
 def if_planned(search: Callable[[], Found]) -> tuple[Found | None, list[str]]:
     """Search for an account that declares a plan; None, with a warning, where a plan cannot hold the events."""
     try:
-        return search(), []
+        with counting_unforeseen():
+            return search(), []
     except (UnsupportedEventError, PlanTooExpensiveError) as error:
         return None, [_about_unplanned(error)]
 

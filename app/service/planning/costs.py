@@ -1,4 +1,4 @@
-"""Costs of a plan: epsilon for a delta, delta for an epsilon, trajectories, and Laplace noise.
+"""Costs of a plan: epsilon for a delta, delta for an epsilon, and Laplace noise.
 
 A plan is fixed in advance and has at least one event. UnsupportedEventError: an event has no sound bound under the
 relation.
@@ -7,32 +7,20 @@ relation.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Final
 
-from app.accounting.conversion import (
-    TrajectoryPoint,
-    delta_of_curve,
-    epsilon_of_curve,
-    epsilon_trajectory,
-    remaining_delta,
-)
+from app.accounting.conversion import delta_of_curve, epsilon_of_curve, remaining_delta
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent
 from app.accounting.formulas.mechanisms import bound_of_tail, epsilon_of_laplace, laplace_rdp, scale_of_tail
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
-from app.accounting.rdp import event_curve
-from app.accounting.work import spend
+from app.accounting.work import counting_unforeseen
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
-from app.ledger.accounts import zero_curve
 from app.ledger.step_events import StepEvent, counts_of
 from app.ledger.tuning import DECLARED_SHARE
 from app.service.planning.assumptions import PlanAssumptions, about_order, about_size, if_planned, total_of
 from app.service.planning.declared_plans import DeclaredPlan
 from app.service.planning.renyi_limits import first_curve, required_delta, required_epsilon
-
-POINT: Final = 120
-"""Maximum time of a trajectory's point, in microseconds."""
 
 PLAN_FILTER = (
     "The smallest limit of an account that declares all of this as planned: privacy loss distributions with "
@@ -84,16 +72,6 @@ class PlanCost:
     optimal_order: float | None
     warnings: tuple[str, ...]
     accountants: tuple[AccountantReading, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """Cost of a plan at the first step, the last, and some between them."""
-
-    points: tuple[TrajectoryPoint, ...]
-    steps: int
-    delta: float
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,22 +162,6 @@ def plan_delta(steps: tuple[StepEvent, ...], epsilon: float, setting: PlanAssump
     return PlanCost(epsilon, found.delta, required, order, (*warnings, *unplanned), accountants)
 
 
-def plan_trajectory(
-    steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions
-) -> Trajectory:
-    """Compute the epsilon of a plan after its steps, in order, at delta in [1e-30, 0.5).
-
-    Of `max_points`, at least 1, the last one is the last step.
-    """
-    curves = {event: event_curve(event, setting.relation, GRID_VERSION) for event in {step.event for step in steps}}
-    parts = [(curves[step.event], step.count) for step in steps]
-    spend(POINT * min(max_points, sum(step.count for step in steps)))
-    points = epsilon_trajectory(parts, delta, max_points)
-    total = sum((curve.times(count) for curve, count in parts), zero_curve())
-    _, warnings = setting.epsilon(steps, total, delta)
-    return Trajectory(tuple(points), points[-1].step, delta, tuple(warnings))
-
-
 def plan_laplace(noise: LaplaceNoise, releases: int, delta: float | None) -> LaplaceCost:
     """Compute the cost of releases about the same unit with Laplace noise in every coordinate.
 
@@ -262,7 +224,8 @@ def _by_loss_distributions(
 ) -> list[AccountantReading]:
     """Compute the reading by privacy loss distributions; none where they are unknown or take too long."""
     try:
-        return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
+        with counting_unforeseen():
+            return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
     except (UnsupportedEventError, PlanTooExpensiveError):
         return []
 

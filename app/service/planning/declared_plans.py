@@ -12,16 +12,16 @@ from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BO
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
-from app.accounting.pld.accountant import TRIAL, Work
+from app.accounting.pld.accountant import READING, TRIAL, Work
 from app.accounting.pld.events import merged
 from app.accounting.pld.pairs import Pair
-from app.accounting.pld.plans import approximate_plan_log_delta, plan_log_delta
+from app.accounting.pld.plans import COARSE, Fineness, approximate_plan_log_delta, plan_log_delta
 from app.accounting.pld.prefixes import SPARE, pure_delta
 from app.accounting.rdp import event_curve
 from app.accounting.work import spend
 from app.ledger.filters import Limit, PlanBound, spread_delta
 from app.ledger.plan_filter import Workload
-from app.ledger.step_events import StepEvent, counts_of
+from app.ledger.step_events import StepEvent, counts_of, first_steps
 from app.ledger.tuning import DECLARED_SHARE, planned_weights
 from app.service.planning.assumptions import total_of
 
@@ -37,6 +37,10 @@ GUESSED: Final = Work(500, 100)
 WORK_OF_ITEM: Final = 20
 WORK_OF_DOMINATION: Final = 4
 """Work of taking an item of a plan apart, and of comparing two mechanisms."""
+
+MAX_TRIALS: Final = 8
+NEARLY: Final = 1.01
+"""Limits that are tried for the first steps of a plan whose mechanisms have own deltas, and how close is enough."""
 
 ROUGHLY, CLOSELY = 1e-4, 1e-7
 """Relative tolerances of estimates without a lattice and with one; an answer's last digit is 1e-6 to 1e-5."""
@@ -82,7 +86,7 @@ class DeclaredPlan:
         """Check whether the plan of an account with this limit holds all of it."""
         if self.total.is_zero:
             return True
-        delta, room = self._parts_of_delta(limit)
+        delta, room = self._parts_of_delta(limit, self.items, self.total)
         if self.total.delta > room:
             return False
         spend(self.work(TRIAL))
@@ -92,13 +96,13 @@ class DeclaredPlan:
         """Compute the part of a limit's delta for a plan whose mechanisms have no deltas of their own."""
         return DECLARED_SHARE * spread_delta(limit, self.total, GRID_VERSION)
 
-    def _parts_of_delta(self, limit: Limit) -> tuple[float, int]:
-        """Compute the most that the delta of the mechanisms may be, and their own deltas in units of 2^-62."""
-        if not self.total.delta:
-            return self.share_of_delta(limit) * exp(-SPARE), 0
+    def _parts_of_delta(self, limit: Limit, items: tuple[StepEvent, ...], total: RdpCurve) -> tuple[float, int]:
+        """Compute the most that the delta of mechanisms may be, and their own deltas in units of 2^-62."""
+        if not total.delta:
+            return DECLARED_SHARE * spread_delta(limit, total, GRID_VERSION) * exp(-SPARE), 0
         # Neither the parts of delta nor the reserve depend on the plan's epsilons, which are not known yet.
         known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps, (limit.epsilon,))
-        weights = planned_weights(limit, self.items, self.relation, GRID_VERSION, DECLARED_SHARE, known)
+        weights = planned_weights(limit, items, self.relation, GRID_VERSION, DECLARED_SHARE, known)
         assert weights.plan is not None, "it was given"
         return weights.plan.delta * exp(-SPARE), weights.set_aside()
 
@@ -112,6 +116,39 @@ class DeclaredPlan:
             return 0.0
         close = self._near(lambda epsilon: Limit(epsilon, delta), near, EPSILONS)
         return smallest_limit(lambda epsilon: self.fits(Limit(epsilon, delta)), close, EPSILONS)
+
+    def beginning_epsilon(
+        self, count: int, total: RdpCurve, delta: float, near: float, fineness: Fineness = COARSE
+    ) -> float:
+        """Bound the epsilon of the smallest limit that admits the first steps, if an account declares them.
+
+        Args:
+            count: number of steps.
+            total: curve of these steps.
+            delta: of the limit.
+            near: about the result, or above it; only own deltas make a difference.
+            fineness: of the lattice.
+
+        Returns:
+            An upper bound, as of `Workload.epsilon`; six digits, rounded up. Infinite if no limit suffices.
+        """
+        if total.is_zero:
+            return 0.0
+        items, at, known, best = first_steps(self.items, count) if total.delta else self.items, near, 0.0, inf
+        for _ in range(MAX_TRIALS):
+            limit = Limit(min(max(at, EPSILONS[0]), EPSILONS[1]), delta)
+            part, room = self._parts_of_delta(limit, items, total)
+            if part == known or total.delta > room:
+                break
+            spend(self.work(READING) * (1 if fineness == COARSE else 2))
+            found, known = self.workload.epsilon(self.workload.steps_of(count), part, fineness), part
+            # With own deltas the part falls with the limit: that of a larger limit is enough for a smaller one.
+            if not total.delta or found <= limit.epsilon:
+                best = found
+            if not total.delta or found <= limit.epsilon <= found * NEARLY:
+                break
+            at = found * (1 + ROUGHLY)
+        return _rounded_up(max(best, EPSILONS[0])) if best <= EPSILONS[1] else inf
 
     def required_delta(self, epsilon: float, near: float) -> float:
         """Find the smallest delta of a limit that admits all of the plan, as `required_epsilon`; 1 if none does."""
@@ -144,7 +181,7 @@ class DeclaredPlan:
         Returns:
             The logarithm of the quotient of the logarithms of the deltas, which falls about as the square of the noise.
         """
-        delta, room = self._parts_of_delta(limit)
+        delta, room = self._parts_of_delta(limit, self.items, self.total)
         by_own_delta = log(self.total.delta / max(room, 1)) if self.total.delta else -MAX_LOG_EXCESS
         if by_own_delta > 0:
             return by_own_delta
@@ -176,6 +213,12 @@ class DeclaredPlan:
     def work(self, each: Work) -> int:
         """Estimate the work of a number in both directions."""
         return sum(each.plan + each.pair * len(pairs) for pairs in self._pairs)
+
+
+def _rounded_up(number: float) -> float:
+    """Round up to the digits of an answer."""
+    index = index_at_or_below(number, DIGITS)
+    return decimal(index if decimal(index, DIGITS) >= number else index + 1, DIGITS)
 
 
 @dataclass

@@ -1,11 +1,11 @@
 """Estimates for interactive plans: costs by every method, and parameters that fit."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite
+from itertools import zip_longest
 from typing import Final
 
-from app.accounting.conversion import TrajectoryPoint
 from app.accounting.events import (
     MAX_NOISE_MULTIPLIER,
     MIN_NOISE_MULTIPLIER,
@@ -19,13 +19,17 @@ from app.accounting.work import bounded
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
-from app.service.planning.costs import PlanCost, plan_epsilon, plan_trajectory
+from app.service.planning.costs import PlanCost, plan_epsilon
+from app.service.planning.trajectories import PlanPoint, plan_trajectory
 
 OTHER_NOISES: Final = (0.75, 1.0, 1.5, 2.0)
 """Factors of the draft's noise for the curves."""
 
-POINTS: Final = 60
-"""Points of a curve: the resolution of a small screen, computed in a few milliseconds."""
+POINTS: Final = 129
+"""Points of a curve, of which some are drawn."""
+
+KNOTS, OTHER_KNOTS = 17, 9
+"""Points that are drawn, of the draft's noise and of others: where the limit is computed, at the same steps."""
 
 REMEMBERED: Final = 128
 """Cached estimates of some 10 KB each: sliders and polling repeat requests."""
@@ -63,10 +67,10 @@ class PlanDraft:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Epsilon by step for one noise multiplier."""
+    """Epsilon by step for one noise multiplier, and of the limit that the steps so far need."""
 
     noise: float
-    points: tuple[TrajectoryPoint, ...]
+    points: tuple[PlanPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Estimate:
         costs: by relation; None without a bound.
         noise: minimum noise with which an account admits all steps.
         most: maximum number of steps with the draft's noise.
-        curves: epsilon by step for several noise multipliers, as in-process accountants print it.
+        curves: epsilon by step for several noise multipliers, at the same steps.
     """
 
     sketch: PlanDraft
@@ -124,8 +128,7 @@ def estimate(sketch: PlanDraft) -> Estimate:
         noise = smallest_noise(event, sketch.steps, goal)
     with bounded():
         most = most_steps(event, goal)
-    with bounded():
-        return Estimate(sketch, event, costs, noise, most, tuple(_curves(sketch)))
+    return Estimate(sketch, event, costs, noise, most, tuple(_curves(sketch)))
 
 
 def _curves(sketch: PlanDraft) -> list[Curve]:
@@ -140,9 +143,18 @@ def _curves(sketch: PlanDraft) -> list[Curve]:
     for noise in sorted(noises):
         event = sketch.event(noise)
         assert event is not None, "its step has a bound with any noise"
-        way = plan_trajectory((StepEvent(event, sketch.steps),), sketch.delta, POINTS, sketch.setting)
-        found.append(Curve(noise, tuple(point for point in way.points if isfinite(point.epsilon))))
+        knots = KNOTS if noise == sketch.noise else OTHER_KNOTS
+        with bounded():
+            way = plan_trajectory((StepEvent(event, sketch.steps),), sketch.delta, POINTS, sketch.setting, knots)
+        found.append(Curve(noise, tuple(_computed(way.points))))
     return found
+
+
+def _computed(points: Sequence[PlanPoint]) -> Iterator[PlanPoint]:
+    """Yield the first point, and those whose limit was computed: later ones need more."""
+    for point, after in zip_longest(points, points[1:]):
+        if point is points[0] or after is None or point.required_epsilon < after.required_epsilon:
+            yield point
 
 
 def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost | None]:

@@ -37,10 +37,15 @@ class DeltaEstimate:
 
 @dataclass(frozen=True, slots=True)
 class EpsilonTrajectoryPoint:
-    """Epsilon of a plan after `step` steps."""
+    """Epsilon of a plan after `step` steps; `math.inf` without a finite bound.
+
+    `epsilon` is as in-process accountants print it. `required_epsilon` is that of a limit under which an account admits
+    these steps, if it declares them as `planned`.
+    """
 
     step: int
     epsilon: float
+    required_epsilon: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def compute_epsilon_trajectory(
     population_size: int | None = None,
     batches: Batches | None = None,
 ) -> Call[EpsilonTrajectory]:
-    """Compute the epsilon of events after each of their steps.
+    """Compute the epsilon of events after their steps.
 
     Args:
         events: as for `epsilon`, in order.
@@ -94,7 +94,8 @@ def compute_epsilon_trajectory(
         batches: as for `epsilon`.
 
     Returns:
-        The first step, the last, and evenly spread ones between them.
+        The epsilon of in-process accountants and that of the limit to ask for, at the first step, the last, and evenly
+        spread ones between them.
 
     Raises:
         LedgerError: the events are not supported, or no response arrived.

@@ -1,0 +1,194 @@
+"""Trajectories: at each point the smallest limit that admits the steps so far, and never less."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+
+from app.accounting.errors import PlanTooExpensiveError
+from app.accounting.events import (
+    Decay,
+    DiscreteGaussian,
+    DpEvent,
+    EpsilonDelta,
+    Exponential,
+    Gaussian,
+    Laplace,
+    NeighboringRelation,
+    PoissonSampled,
+    SampledWithoutReplacement,
+)
+from app.accounting.work import bounded
+from app.ledger.filters import Limit
+from app.ledger.step_events import StepEvent, first_steps
+from app.service.planning.assumptions import PlanAssumptions
+from app.service.planning.costs import plan_epsilon
+from app.service.planning.declared_plans import DeclaredPlan
+from app.service.planning.trajectories import KNOTS, Trajectory, plan_trajectory
+
+SETTING = PlanAssumptions()
+DELTA = 1e-5
+
+Plan = tuple[StepEvent, ...]
+
+
+def sampled(q: float, inner: DpEvent, count: int) -> StepEvent:
+    return StepEvent(PoissonSampled(q, inner), count)
+
+
+SCHEDULE = Decay(mode="exp", decay_rate=0.02, steps=60, event=PoissonSampled(0.05, Gaussian(2.0)))
+PLANS: dict[str, Plan] = {
+    "a training": (sampled(0.01, Gaussian(1.1), 5000),),
+    "two stages": (sampled(256 / 60000, Gaussian(1.1), 50_000), sampled(0.01, Gaussian(1.5), 10_000)),
+    "a query, then a training": (StepEvent(Gaussian(8.0), 3), sampled(0.01, Gaussian(1.1), 700)),
+    "a training, then a loud query": (sampled(0.01, Gaussian(2.0), 700), StepEvent(Gaussian(0.8), 1)),
+    "a schedule, then a training": (StepEvent(SCHEDULE, 1), sampled(0.01, Gaussian(1.1), 100)),
+    "Gaussian noise": (StepEvent(Gaussian(30.0), 400),),
+    "Laplace noise on samples": (sampled(0.05, Laplace(3.0), 200), StepEvent(Laplace(20.0), 30)),
+    "own deltas": (StepEvent(EpsilonDelta(0.1, 1e-8), 100), sampled(0.01, Gaussian(1.1), 500)),
+    "own deltas at the end": (sampled(0.01, Gaussian(1.1), 500), StepEvent(EpsilonDelta(0.1, 1e-7), 60)),
+}
+
+
+def needed(plan: Plan, count: int) -> float:
+    """What the endpoint of epsilon answers for the first steps."""
+    required = plan_epsilon(first_steps(plan, count), DELTA, SETTING).required
+    assert required is not None
+    return required
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_each_point_needs_what_its_steps_need(plan: Plan) -> None:
+    points = plan_trajectory(plan, DELTA, 12, SETTING).points
+    assert len(points) == 12
+    for point in points[::3]:
+        assert needed(plan, point.step) <= point.required_epsilon <= needed(plan, point.step) * 1.001
+    assert needed(plan, points[-1].step) <= points[-1].required_epsilon <= needed(plan, points[-1].step) * 1.0001
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_limit_of_a_point_admits_its_steps(plan: Plan) -> None:
+    for point in plan_trajectory(plan, DELTA, 50, SETTING).points[::12]:
+        declared = DeclaredPlan.of(first_steps(plan, point.step), SETTING.relation, {})
+        assert declared.fits(Limit(point.required_epsilon, DELTA))
+
+
+def test_between_knots_it_is_that_of_the_next() -> None:
+    plan = PLANS["two stages"]
+    points = plan_trajectory(plan, DELTA, 200, SETTING).points
+    assert len(points) == 200
+    values = [point.required_epsilon for point in points]
+    assert values == sorted(values)
+    assert len(set(values)) == KNOTS
+    knots = [before for before, after in pairwise(points) if before.required_epsilon < after.required_epsilon]
+    for knot in [*knots[::10], points[-1]]:
+        assert needed(plan, knot.step) <= knot.required_epsilon <= needed(plan, knot.step) * 1.001
+    assert max(after - before for before, after in pairwise(values)) <= 0.06 * values[-1]
+
+
+@pytest.mark.parametrize("max_points", [1, 2, 3, 31, 32, 33, 64, 500])
+def test_as_many_points_as_were_wanted_and_each_has_a_limit(max_points: int) -> None:
+    points = plan_trajectory(PLANS["Gaussian noise"], DELTA, max_points, SETTING).points
+    assert len(points) == min(max_points, 400)
+    values = [point.required_epsilon for point in points]
+    assert len(set(values)) == min(max_points, KNOTS)
+    assert values[-1] == pytest.approx(needed(PLANS["Gaussian noise"], 400), rel=1e-5)
+
+
+def test_the_limit_is_below_the_epsilon_of_in_process_accountants() -> None:
+    for point in plan_trajectory(PLANS["a training"], DELTA, 32, SETTING).points:
+        assert 0 < point.required_epsilon < point.epsilon
+
+
+def unplanned(found: Trajectory) -> list[str]:
+    return [warning for warning in found.warnings if "account without a plan" in warning]
+
+
+FIXED = PlanAssumptions(NeighboringRelation.REPLACE_ONE)
+
+
+@pytest.mark.parametrize(
+    ("plan", "setting", "reason"),
+    [
+        ((sampled(0.01, DiscreteGaussian(4.0), 3000),), SETTING, "cannot hold discrete_gaussian"),
+        (
+            (StepEvent(SampledWithoutReplacement(60_000, 600, Gaussian(4.0)), 2000),),
+            FIXED,
+            "cannot hold a batch of fixed size",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_needs_what_the_orders_say(plan: Plan, setting: PlanAssumptions, reason: str) -> None:
+    found = plan_trajectory(plan, DELTA, 10, setting)
+    (warning,) = unplanned(found)
+    assert reason in warning
+    for point in found.points:
+        whole = plan_epsilon(first_steps(plan, point.step), DELTA, setting)
+        assert point.required_epsilon == whole.required
+        assert point.required_epsilon > point.epsilon
+
+
+def test_too_expensive_a_plan_needs_what_the_orders_say() -> None:
+    schedule = Decay(mode="time", decay_rate=0.0578, steps=400, event=PoissonSampled(1e-4, Gaussian(4.0)))
+    plan = (StepEvent(schedule, 1), sampled(0.01, Gaussian(1.5), 300))
+    with bounded(60_000 * 10):
+        found = plan_trajectory(plan, DELTA, 20, SETTING)
+    (warning,) = unplanned(found)
+    assert "more work" in warning
+    by_orders = next(
+        each.value for each in plan_epsilon(plan, DELTA, SETTING).accountants if each.name == "renyi_filter"
+    )
+    assert found.points[-1].required_epsilon == by_orders
+    values = [point.required_epsilon for point in found.points]
+    assert values == sorted(values)
+    assert len(set(values)) > 10
+
+
+def test_few_knots_are_warned_of_and_the_last_is_that_of_the_plan() -> None:
+    plan = PLANS["a training"]
+    with bounded(230_000):
+        found = plan_trajectory(plan, DELTA, 100, SETTING)
+    (warning,) = found.warnings
+    assert "few of the points" in warning
+    values = [point.required_epsilon for point in found.points]
+    assert values == sorted(values)
+    assert needed(plan, 5000) <= values[-1] <= needed(plan, 5000) * 1.0001
+    assert values[0] < values[-1] / 2
+    for point in found.points[::20]:
+        assert point.required_epsilon >= needed(plan, point.step)
+
+
+def test_without_a_plan_is_said_where_the_orders_are_better() -> None:
+    plan = (StepEvent(Exponential(0.1), 100),)
+    points = plan_trajectory(plan, DELTA, 20, SETTING).points
+    for point in points[::4]:
+        assert needed(plan, point.step) <= point.required_epsilon <= needed(plan, point.step) * 1.001
+
+
+def test_own_deltas_that_leave_nothing_need_an_infinite_limit() -> None:
+    points = plan_trajectory((StepEvent(EpsilonDelta(0.1, 1e-7), 300),), DELTA, 30, SETTING).points
+    assert [point.required_epsilon < inf for point in points] == [point.step < 100 for point in points]
+    for point in points[:8:3]:
+        alone = needed((StepEvent(EpsilonDelta(0.1, 1e-7), 300),), point.step)
+        assert alone <= point.required_epsilon <= alone * 1.001
+
+
+def test_what_costs_nothing_needs_nothing() -> None:
+    points = plan_trajectory((StepEvent(Gaussian(1e6), 1),), DELTA, 5, SETTING).points
+    assert [(point.epsilon, point.required_epsilon) for point in points] == [
+        (0.0, needed((StepEvent(Gaussian(1e6), 1),), 1))
+    ]
+
+
+def test_a_request_without_work_for_one_limit_is_refused() -> None:
+    with bounded(1000), pytest.raises(PlanTooExpensiveError):
+        plan_trajectory(PLANS["a training"], DELTA, 5, SETTING)
+
+
+def test_steps_of_tiny_samples_take_no_more_work_than_is_allowed() -> None:
+    """A lattice for their epsilon would have millions of places."""
+    plan = (sampled(4.37e-6, Gaussian(0.322), 30),)
+    with bounded():
+        found = plan_trajectory(plan, 4.36e-5, 30, SETTING)
+    assert found.warnings
+    assert found.points[-1].required_epsilon < inf
