@@ -225,16 +225,18 @@ class TrajectoryPoint:
     order: float
 
 
-def epsilon_trajectory(parts: Sequence[tuple[RdpCurve, int]], delta: float, max_points: int) -> list[TrajectoryPoint]:
-    """Compute the epsilon after the first, the last and evenly spaced steps between.
+def epsilon_trajectory(
+    parts: Sequence[tuple[RdpCurve, int]], delta: float, steps: Sequence[int]
+) -> list[TrajectoryPoint]:
+    """Compute the epsilon after some increasing numbers of steps.
 
-    `parts` has each step's curve and its number of consecutive steps; 1 point is the last step. Each point converts the
-    exact curve so far. Converting all points as one matrix measured no faster: one curve fits the processor's cache, a
-    matrix of a thousand does not.
+    `parts` has each step's curve and its number of consecutive steps. Each point converts the exact curve so far.
+    Converting all points as one matrix measured no faster: one curve fits the processor's cache, a matrix of a thousand
+    does not.
     """
     grid = orders_of_grid(GRID_VERSION)
     found = []
-    for step, curve in curves_after(parts, spread(1, 1 + sum(count for _, count in parts), max_points)):
+    for step, curve in curves_after(parts, steps):
         best = epsilon_of_curve(grid, curve, delta)
         found.append(TrajectoryPoint(step, best.epsilon, best.order))
     return found

@@ -62,6 +62,7 @@ class SeriesRole(StrEnum):
     PROJECTED = "projected"
     REFUSED = "refused"
     THRESHOLD = "threshold"
+    REFERENCE = "reference"
 
 
 Point = tuple[float, float | None]

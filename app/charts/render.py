@@ -91,6 +91,7 @@ _ROLES: Final[Mapping[SeriesRole, _Look]] = {
     SeriesRole.LIMIT: _Look("stop", (0, (8, 3))),
     SeriesRole.PROJECTED: _Look("soft", (0, (2, 3))),
     SeriesRole.REFUSED: _Look("stop", marker="x"),
+    SeriesRole.REFERENCE: _Look("soft", (0, (4, 3))),
     SeriesRole.THRESHOLD: _Look("warn", (0, (1, 3)), width=1.2),
 }
 _DASHES: Final = ("solid", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)), (0, (12, 4)), (0, (4, 2, 1, 2)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from math import isfinite
 from typing import Annotated, Any, Final, Literal
 
 from anyio import to_thread
@@ -18,10 +19,10 @@ from app.accounting.events import (
     SampledWithoutReplacement,
     event_to_dict,
 )
-from app.charts.model import Axis, Chart, Series, SeriesRole, format_exact
+from app.charts.model import Axis, Chart, Point, Series, SeriesRole, format_exact
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
-from app.service.planning.estimator import Estimate, PlanDraft, estimate
+from app.service.planning.estimator import Curve, Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
 from app.service.worker_pool import WORKER_POOL, Job
 
@@ -146,18 +147,25 @@ def _side_by_side(found: Estimate | None) -> list[dict[str, Any]]:
 
 
 def _chart(found: Estimate | None) -> Chart:
-    """Chart epsilon over steps for several noise multipliers, with the limit."""
+    """Chart the limit that a plan needs over its steps, beside RDP accountants, other noises and the draft's limit."""
     lines: list[Series] = []
     if found is not None and found.curves:
-        own = found.sketch.noise
-        for curve in sorted(found.curves, key=lambda each: (each.noise != own, each.noise)):
-            points = tuple((float(point.step), point.epsilon) for point in curve.points)
-            name = f"Noise {format_exact(curve.noise)}"
-            lines.append(Series(f"{name}, this plan" if curve.noise == own else name, points))
-        ends = ((1.0, found.sketch.epsilon), (float(found.sketch.steps), found.sketch.epsilon))
+        (own,) = (curve for curve in found.curves if curve.noise == found.sketch.noise)
+        printed = tuple((float(point.step), point.epsilon) for point in own.points if isfinite(point.epsilon))
+        lines = [
+            Series(f"Limit needed, {'planned' if found.is_planned else 'no plan'}", _needed(own)),
+            Series("RDP accountants", printed, role=SeriesRole.REFERENCE),
+            *(Series(f"Noise {format_exact(each.noise)}", _needed(each)) for each in found.curves if each is not own),
+        ]
+        ends = tuple((float(step), found.sketch.epsilon) for step in sorted({1, found.sketch.steps}))
         lines.append(Series("Limit", ends, role=SeriesRole.LIMIT))
-    title = "Epsilon over steps, as RDP accountants print it"
-    return Chart(title, Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
+    return Chart("Limit needed over steps", Axis("Step", start=0), Axis("Epsilon", start=0), tuple(lines))
+
+
+def _needed(curve: Curve) -> tuple[Point, ...]:
+    """Get the points of the limit that the steps need, where one suffices."""
+    points = ((float(point.step), point.required_epsilon) for point in curve.points)
+    return tuple((step, epsilon) for step, epsilon in points if isfinite(epsilon))
 
 
 def _snippets(found: Estimate | None) -> list[tuple[str, str, str]]:

@@ -107,6 +107,8 @@ def test_under_replace_one_batches_need_their_size(visitor: httpx2.Client) -> No
         assert "no known bound" in fixed.split(title)[1].split("</tr>")[0]
     assert "A plan cannot hold a batch of fixed size under replace_one" in fixed
     assert "the noise counts half" in fixed
+    assert "Limit needed, no plan" in fixed
+    assert "Limit needed, planned" in visitor.get("/planner").text
 
 
 def test_a_declared_plan_stands_beside_none(visitor: httpx2.Client) -> None:
@@ -119,6 +121,53 @@ def test_a_declared_plan_stands_beside_none(visitor: httpx2.Client) -> None:
     with_plan, without = (int(re.sub(r"\D", "", each)) for each in steps.groups())
     assert with_plan > 1600 > without
     assert float(noise[1]) < 1.1 < float(noise[2])
+
+
+def test_the_chart_draws_what_the_api_answers(page: Page, server: LiveServer, sign_in: SignIn) -> None:
+    sign_in(page, server, "viewer")
+    page.goto(f"{server.url}/planner?noise=1.1&rate=0.01&steps=3000&delta=1e-05")
+    expect(page.locator("#growth canvas")).to_have_attribute("data-drawn", re.compile(r"\d+"))
+    drawn = page.evaluate(
+        "Chart.getChart(document.querySelector('#growth canvas')).data.datasets"
+        ".map(({ label, data }) => [label, data.map(({ x, y }) => [x, y])])"
+    )
+    lines = dict(drawn)
+    assert list(lines) == [
+        "Limit needed, planned",
+        "RDP accountants",
+        *(f"Noise {noise}" for noise in ("0.825", "1.65", "2.2")),
+        "Limit",
+    ]
+    needed, printed = lines["Limit needed, planned"], lines["RDP accountants"]
+    assert len({tuple(x for x, _ in line) for name, line in lines.items() if name != "Limit"}) == 1
+    with server.client("viewer") as api:
+        for noise, line in ((1.1, needed), (1.65, lines["Noise 1.65"])):
+            for at in range(0, len(line), 4):
+                step, epsilon = line[at]
+                plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": step}], "delta": 1e-5}
+                (point,) = api.post("/v1/accounting/trajectory", json=plan | {"max_points": 1}).json()["points"]
+                assert epsilon == pytest.approx(point["required_epsilon"], rel=1e-3)
+                alone = api.post("/v1/accounting/epsilon", json=plan).json()
+                assert alone["required_epsilon"] <= epsilon <= 1.001 * alone["required_epsilon"]
+                if noise == 1.1:
+                    assert printed[at] == [step, pytest.approx(alone["epsilon"], rel=1e-8)]
+    whole = page.locator("#cost").inner_text()
+    assert spent(needed[-1][1]) in whole
+    assert spent(printed[-1][1]) in whole
+
+
+def test_a_tooltip_shows_both_numbers(page: Page, server: LiveServer, sign_in: SignIn) -> None:
+    sign_in(page, server, "viewer")
+    page.goto(f"{server.url}/planner")
+    canvas = page.locator("#growth canvas")
+    expect(canvas).to_have_attribute("data-drawn", re.compile(r"\d+"))
+    canvas.scroll_into_view_if_needed()
+    canvas.hover()
+    told = page.evaluate(
+        "Chart.getChart(document.querySelector('#growth canvas')).tooltip.body.flatMap(({ lines }) => lines)"
+    )
+    for name in ("Limit needed, planned", "RDP accountants"):
+        assert any(re.search(rf"{re.escape(name)}: \d", line) for line in told), told
 
 
 def test_nothing_is_sampled_with_a_probability_of_one(visitor: httpx2.Client) -> None:
@@ -199,6 +248,6 @@ def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in
     page.get_by_label("Batch size").fill("300")
     page.get_by_role("button", name="Compute").click()
     expect(page.locator("#cost")).to_contain_text("fits")
-    expect(page.locator("#growth table")).to_contain_text("Noise 1.5")
+    expect(page.locator("#growth table")).to_contain_text("Noise 2.25")
     expect(page.locator("#curl")).to_contain_text('"sampling_probability": 0.005')
     context.close()

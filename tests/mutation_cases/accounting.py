@@ -13,6 +13,8 @@ DISCRETE = "tests/accounting/pld/test_discrete_gaussian.py"
 DOMINATION = "tests/accounting/pld/test_domination.py"
 PLAN_FILTER = "tests/ledger/test_plan_filter.py"
 PLANNING = "tests/service/test_planning.py"
+TRAJECTORIES = "tests/service/test_trajectories.py"
+WORK = "tests/accounting/test_work.py"
 
 CASES = (
     Mutation(
@@ -259,5 +261,40 @@ CASES = (
         "                total[begin : begin + weakest + 1] = [1] * (weakest + 1)\n",
         "                total[begin + weakest] = 1\n",
         (PLAN_FILTER,),
+    ),
+    Mutation(
+        "a point of a trajectory has the limit of an earlier one",
+        "app/service/planning/trajectories.py",
+        "accumulate((required.get(at, inf) for at in reversed(range(len(places)))), min))[::-1]",
+        "accumulate((required.get(at, 0.0) for at in range(len(places))), max))",
+        (TRAJECTORIES,),
+    ),
+    Mutation(
+        "the orders are not asked where they are better",
+        "app/service/planning/trajectories.py",
+        "self.knots[place].epsilon < known.get(place, unknown)",
+        "not known",
+        (TRAJECTORIES,),
+    ),
+    Mutation(
+        "a trajectory's plan has the delta of its mechanisms, too",
+        "app/service/planning/declared_plans.py",
+        "            part, room = self._parts_of_delta(limit, items, total)\n",
+        "            part, room = DECLARED_SHARE * delta, total.delta\n",
+        (TRAJECTORIES,),
+    ),
+    Mutation(
+        "a whole schedule is one step of a plan",
+        "app/ledger/plan_filter.py",
+        "            return steps[parts[event]]\n",
+        "            return count\n",
+        (PLAN_FILTER,),
+    ),
+    Mutation(
+        "work that was not foreseen is not counted",
+        "app/accounting/work.py",
+        "    if _counts_unforeseen.get():\n",
+        "    if False:\n",
+        (WORK,),
     ),
 )

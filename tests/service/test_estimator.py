@@ -9,7 +9,7 @@ from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, most_steps, smallest_noise
 from app.service.planning.costs import plan_epsilon
-from app.service.planning.estimator import KNOTS, OTHER_KNOTS, POINTS, PlanDraft, estimate
+from app.service.planning.estimator import POINTS, PlanDraft, estimate
 from app.service.planning.trajectories import plan_trajectory
 
 ADD, ONE, SPECIAL = (
@@ -45,10 +45,9 @@ def test_an_estimate_is_what_the_planner_answers(sketch: PlanDraft, event: Gauss
     assert found.noise == smallest_noise(event, sketch.steps, goal)
     assert found.most == most_steps(event, goal)
     (own,) = (curve for curve in found.curves if curve.noise == sketch.noise)
-    whole = plan_trajectory(plan, sketch.delta, POINTS, setting, KNOTS).points
-    assert set(own.points) <= set(whole)
-    assert (own.points[0], own.points[-1]) == (whole[0], whole[-1])
-    assert len(own.points) == min(KNOTS, sketch.steps)
+    first, last = plan_trajectory(plan, sketch.delta, 2, setting).points
+    assert (own.points[0], own.points[-1]) == (first, last)
+    assert min(POINTS, sketch.steps) - 1 <= len(own.points) <= POINTS
     for point in own.points[::5]:
         needed = plan_epsilon((StepEvent(event, point.step),), sketch.delta, setting).required
         assert needed is not None
@@ -84,9 +83,15 @@ def test_more_noise_costs_less_and_every_curve_grows() -> None:
         for curve in curves:
             values = [getattr(point, name) for point in curve.points]
             assert values == sorted(values)
-    assert [len(curve.points) for curve in curves] == [OTHER_KNOTS, KNOTS, OTHER_KNOTS, OTHER_KNOTS]
-    steps = [{point.step for point in curve.points} for curve in curves]
-    assert steps[0] == steps[2] == steps[3] < steps[1]
+    steps = [[point.step for point in curve.points] for curve in curves]
+    assert [len(each) for each in steps] == [POINTS] * 4
+    assert all(each == steps[0] for each in steps)
+
+
+def test_batches_of_fixed_size_cannot_be_planned() -> None:
+    assert estimate(SKETCH).is_planned
+    assert not estimate(FIXED).is_planned
+    assert not estimate(PlanDraft(1.1, 0.01, 5000, 3.0, 1e-5, ONE)).is_planned
 
 
 def test_the_ends_of_the_bounds_are_answered() -> None:

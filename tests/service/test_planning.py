@@ -37,6 +37,7 @@ from app.ledger.tuning import DECLARED_SHARE, planned_weights
 from app.service.planning.assumptions import Batches, PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, largest_sampling, most_steps, smallest_noise
 from app.service.planning.costs import LaplaceNoise, PlanCost, plan_delta, plan_epsilon, plan_laplace
+from app.service.planning.declared_plans import DeclaredPlan
 from app.service.planning.trajectories import plan_trajectory
 from tests.soak import few, thinned
 
@@ -313,6 +314,18 @@ def test_steps_of_tiny_samples_take_no_more_work_than_is_allowed() -> None:
     assert cost.required == reading(cost, "renyi_filter")
     (warning,) = cost.warnings
     assert "more work than a request may take" in warning
+
+
+def test_many_schedules_take_no_more_work_than_is_allowed() -> None:
+    """Their steps are taken apart and compared one by one."""
+    step = PoissonSampled(0.01, Gaussian(500.0))
+    same = (StepEvent(Decay("time", 1e-4, 100, step), 1),) * 900
+    different = tuple(StepEvent(Decay("time", 1e-4 + place * 1e-6, 100, step), 1) for place in range(100))
+    for plan in (same, different):
+        with bounded(10_000_000):
+            setting = SETTING.curves(plan)
+        with bounded(), pytest.raises(PlanTooExpensiveError):
+            DeclaredPlan.of(plan, SETTING.relation, setting)
 
 
 def reading(cost: PlanCost, name: str) -> float:

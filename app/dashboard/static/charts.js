@@ -10,6 +10,7 @@ const ROLES = {
   limit: { colour: "stop", dash: [10, 4], bare: true },
   projected: { colour: "soft", dash: [2, 4], bare: true },
   refused: { colour: "stop", shape: "crossRot", size: 7 },
+  reference: { colour: "soft", dash: [4, 3], shape: "rect" },
   threshold: { colour: "warn", dash: [2, 6], width: 1.5, bare: true },
 };
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [14, 4], [4, 2, 1, 2]];

@@ -1,7 +1,7 @@
 """Plans that an account declares as `planned`: which limits admit all of one (ADR 0038)."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, inf, log
@@ -11,7 +11,7 @@ from app.accounting.calibration.monotone_search import decimal, index_at_or_belo
 from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BOUNDS
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import UnsupportedEventError
-from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.events import Composed, Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.accountant import READING, TRIAL, Work
 from app.accounting.pld.events import merged
 from app.accounting.pld.pairs import Pair
@@ -37,6 +37,10 @@ GUESSED: Final = Work(500, 100)
 WORK_OF_ITEM: Final = 20
 WORK_OF_DOMINATION: Final = 4
 """Work of taking an item of a plan apart, and of comparing two mechanisms."""
+
+WORK_OF_STEP: Final = 50
+STEPS_COMPARED: Final = 40
+"""Work of a step of a schedule, and how many steps are compared with others within a microsecond."""
 
 MAX_TRIALS: Final = 8
 NEARLY: Final = 1.01
@@ -77,7 +81,7 @@ class DeclaredPlan:
         }
         if all(curve.is_exhausted for curve in curves.values()):
             raise UnsupportedEventError("A plan cannot hold only events that lose everything at every order.")
-        spend(WORK_OF_ITEM * len(items))
+        spend(WORK_OF_ITEM * len(items) + _work_of_schedules(items))
         workload = Workload.of(items, relation)
         spend(WORK_OF_DOMINATION * workload.chains.size**2)
         return cls(items, relation, total_of(items, curves), workload)
@@ -249,6 +253,20 @@ class Excess:
             return plan.excess(limit, removal=removal, roughly=roughly)
         except OUT_OF_BOUNDS:
             return MAX_LOG_EXCESS
+
+
+def _work_of_schedules(items: Iterable[StepEvent]) -> int:
+    """Estimate the work of taking all schedules apart, and of comparing the steps of different ones."""
+    events = [step.event for step in items]
+    different = sum(map(_steps_of, set(events)))
+    return WORK_OF_STEP * sum(map(_steps_of, events)) + different**2 // STEPS_COMPARED
+
+
+def _steps_of(event: DpEvent) -> int:
+    """Count the steps of the schedules in an event."""
+    if isinstance(event, Composed):
+        return sum(map(_steps_of, event.events))
+    return event.steps if isinstance(event, Decay) else 0
 
 
 def smallest_limit(fits: Callable[[float], bool], near: float, bounds: tuple[float, float]) -> float:

@@ -1,9 +1,7 @@
 """Estimates for interactive plans: costs by every method, and parameters that fit."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Final
 
 from app.accounting.events import (
@@ -20,16 +18,13 @@ from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions
 from app.service.planning.calibration import CalibrationGoal, Solution, Steps, most_steps, smallest_noise
 from app.service.planning.costs import PlanCost, plan_epsilon
-from app.service.planning.trajectories import PlanPoint, plan_trajectory
+from app.service.planning.trajectories import PlanPoint, trajectory_at
 
 OTHER_NOISES: Final = (0.75, 1.0, 1.5, 2.0)
 """Factors of the draft's noise for the curves."""
 
-POINTS: Final = 129
-"""Points of a curve, of which some are drawn."""
-
-KNOTS, OTHER_KNOTS = 17, 9
-"""Points that are drawn, of the draft's noise and of others: where the limit is computed, at the same steps."""
+POINTS: Final = 13
+"""Points of a curve, at most: dense where it is steep, so that the lines between them look smooth."""
 
 REMEMBERED: Final = 128
 """Cached estimates of some 10 KB each: sliders and polling repeat requests."""
@@ -110,6 +105,11 @@ class Estimate:
         return next(each.value for each in self.cost.accountants if each.name == "renyi_filter")
 
     @property
+    def is_planned(self) -> bool:
+        """Whether the limit needed is that of an account that declares the plan; a plan cannot hold every event."""
+        return self.cost is not None and any(each.name == "plan_filter" for each in self.cost.accountants)
+
+    @property
     def fits(self) -> bool:
         """Whether an empty account with the draft's limit admits the whole plan, which it declares."""
         return self.required_epsilon is not None and self.required_epsilon <= self.sketch.epsilon
@@ -139,22 +139,16 @@ def _curves(sketch: PlanDraft) -> list[Curve]:
         else sketch.noise
         for factor in OTHER_NOISES
     }
+    last = POINTS - 1
+    places = sorted({1 + (sketch.steps - 1) * place**2 // last**2 for place in range(POINTS)})
     found = []
     for noise in sorted(noises):
         event = sketch.event(noise)
         assert event is not None, "its step has a bound with any noise"
-        knots = KNOTS if noise == sketch.noise else OTHER_KNOTS
         with bounded():
-            way = plan_trajectory((StepEvent(event, sketch.steps),), sketch.delta, POINTS, sketch.setting, knots)
-        found.append(Curve(noise, tuple(_computed(way.points))))
+            way = trajectory_at(places, (StepEvent(event, sketch.steps),), sketch.delta, sketch.setting)
+        found.append(Curve(noise, way.points))
     return found
-
-
-def _computed(points: Sequence[PlanPoint]) -> Iterator[PlanPoint]:
-    """Yield the first point, and those whose limit was computed: later ones need more."""
-    for point, after in zip_longest(points, points[1:]):
-        if point is points[0] or after is None or point.required_epsilon < after.required_epsilon:
-            yield point
 
 
 def _costs(sketch: PlanDraft) -> dict[NeighboringRelation, PlanCost | None]:

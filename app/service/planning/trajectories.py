@@ -5,13 +5,13 @@ admits more steps admits fewer.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from typing import Final
 
-from app.accounting.conversion import curves_after, epsilon_trajectory
+from app.accounting.conversion import curves_after, epsilon_trajectory, spread
 from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent
@@ -66,38 +66,44 @@ class Trajectory:
 
 
 def plan_trajectory(
-    steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions, max_knots: int = KNOTS
+    steps: tuple[StepEvent, ...], delta: float, max_points: int, setting: PlanAssumptions
 ) -> Trajectory:
-    """Compute the epsilon of a plan after its steps, in order.
+    """Compute the epsilon of a plan after the first of its steps, the last, and evenly spaced ones between.
 
     Args:
         steps: the plan.
         delta: in [1e-30, 0.5).
-        max_points: at least 1; the last point is the last step.
+        max_points: at least 1; a single point is the last step.
         setting: assumptions.
-        max_knots: points at which the limit is computed, at most.
     """
+    return trajectory_at(spread(1, 1 + sum(step.count for step in steps), max_points), steps, delta, setting)
+
+
+def trajectory_at(
+    places: Sequence[int], steps: tuple[StepEvent, ...], delta: float, setting: PlanAssumptions
+) -> Trajectory:
+    """Compute the epsilon of a plan after increasing numbers of its steps, the last of which is all; as above."""
+    spend(POINT * len(places))
     curves = setting.curves(steps)
     parts = [(curves[step.event], step.count) for step in steps]
-    spend(POINT * min(max_points, sum(step.count for step in steps)))
-    points = epsilon_trajectory(parts, delta, max_points)
-    places = _knots(_sizes(parts, [point.step for point in points]), max_knots)
-    totals = curves_after(parts, [points[place].step for place in places])
-    knots = [_Knot(*each, points[place].epsilon) for place, each in zip(places, totals, strict=True)]
+    points = epsilon_trajectory(parts, delta, places)
+    known = _knots(_sizes(parts, places))
+    totals = curves_after(parts, [places[at] for at in known])
+    knots = [_Knot(*each, points[at].epsilon) for at, each in zip(known, totals, strict=True)]
     found, unplanned = _Limits(steps, delta, setting, curves, knots).required()
-    required = dict(zip(places, found, strict=True))
+    required = dict(zip(known, found, strict=True))
     # More steps never need a smaller limit. So each limit holds for fewer steps, too.
-    needed = list(accumulate((required.get(place, inf) for place in reversed(range(len(points)))), min))[::-1]
+    needed = list(accumulate((required.get(at, inf) for at in reversed(range(len(places)))), min))[::-1]
     _, warnings = setting.epsilon(steps, knots[-1].total, delta)
     return Trajectory(
         tuple(PlanPoint(point.step, point.epsilon, limit) for point, limit in zip(points, needed, strict=True)),
-        points[-1].step,
+        places[-1],
         delta,
         (*warnings, *unplanned),
     )
 
 
-def _sizes(parts: Sequence[tuple[RdpCurve, int]], steps: Iterable[int]) -> list[int]:
+def _sizes(parts: Sequence[tuple[RdpCurve, int]], steps: Sequence[int]) -> list[int]:
     """Sum what parts of a plan lose at the lowest order up to some increasing steps, as a measure of their size."""
     each = [int(curve.values[0]) for curve, _ in parts]
     ends = list(accumulate((count for _, count in parts), initial=0))
@@ -106,9 +112,9 @@ def _sizes(parts: Sequence[tuple[RdpCurve, int]], steps: Iterable[int]) -> list[
     return [before[place] + each[place] * (step - ends[place]) for place, step in places]
 
 
-def _knots(sizes: Sequence[int], most: int) -> list[int]:
+def _knots(sizes: Sequence[int]) -> list[int]:
     """Choose points at which the limit is computed: all, or the first and those with parts of the last one's size."""
-    most, found = min(len(sizes), most), [-1]
+    most, found = min(len(sizes), KNOTS), [-1]
     for place in range(most):
         about = bisect_left(sizes, sizes[-1] * place**2 / max(most - 1, 1) ** 2)
         found.append(min(max(about, found[-1] + 1), len(sizes) - most + place))
