@@ -6,7 +6,7 @@ outside `bounded`. See docs/adr/0027.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
@@ -32,6 +32,9 @@ from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
+
+MAX_PLAN_WORK: Final = 1_500_000
+"""Besides, for what a limit allows of a plan: 1.5 s. A schedule of 1,000 different noises takes two thirds of it."""
 
 FEW_ORDERS: Final = 64
 """Up to this many orders take less time than the whole grid."""
@@ -79,7 +82,6 @@ POISSON_SELECTION: Final = 4500
 """The bound for a Poisson number of runs compares every order with every other one."""
 
 _spent: ContextVar[list[int] | None] = ContextVar("_spent", default=None)
-_counts_unforeseen: ContextVar[bool] = ContextVar("_counts_unforeseen", default=False)
 
 
 @contextmanager
@@ -93,32 +95,10 @@ def bounded(most: int = MAX_WORK) -> Iterator[None]:
 
 
 @contextmanager
-def reserved(work: int) -> Iterator[None]:
-    """Keep a part of what is left, in microseconds, for what follows the enclosed block."""
-    spent = _spent.get()
-    if spent is not None:
-        spent[1] -= work
-    try:
+def bounded_apart() -> Iterator[None]:
+    """Limit the work of a block within `bounded` apart, to MAX_PLAN_WORK; without that, it has no limit."""
+    with bounded(MAX_PLAN_WORK) if _spent.get() is not None else nullcontext():
         yield
-    finally:
-        if spent is not None:
-            spent[1] += work
-
-
-@contextmanager
-def counting_unforeseen() -> Iterator[None]:
-    """Count in the enclosed block what rare privacy loss distributions take beyond the estimate of a usual one."""
-    token = _counts_unforeseen.set(True)
-    try:
-        yield
-    finally:
-        _counts_unforeseen.reset(token)
-
-
-def spend_unforeseen(work: int) -> None:
-    """Count work beyond an estimate that was counted before, as `spend`, in a block of `counting_unforeseen`."""
-    if _counts_unforeseen.get():
-        spend(work)
 
 
 def spend(work: int) -> None:

@@ -47,10 +47,10 @@ class PlanState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """Planned repetitions of an event: how many the limit allows, and how many of these are used.
+    """Planned repetitions of an event: how many steps the limit allows, and how many of these are used.
 
     Args:
-        count: as declared; None: without end.
+        count: as declared; None: without end. A schedule that is planned once has steps of its own.
     """
 
     event: DpEvent
@@ -119,10 +119,11 @@ class Plan:
         if self.workload.steps_for(both) is None:
             state = PlanState.ENDED
         found, begin = [], 0
-        for item in items:
-            part = [max(0, min(each - begin, item.count)) for each in (steps, used)]
+        for item, number in zip(items, accumulate(each.count for each in items), strict=True):
+            end = self.workload.steps_of(number)
+            part = [max(0, min(each, end) - begin) for each in (steps, used)]
             found.append(PlanItem(item.event, None if item.count == MAX_COUNT else item.count, *part))
-            begin += item.count
+            begin = end
         return PlanStatus(state, self.bound.share, self.bound.delta, steps, used, taken - used, tuple(found))
 
     def _steps_used(self, used: Coordinates) -> int:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Final, Generic, TypeVar, cast
 
 from app.accounting.errors import PlanTooExpensiveError
-from app.accounting.work import bounded
+from app.accounting.work import MAX_WORK, bounded
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 
 T = TypeVar("T")
@@ -99,10 +99,14 @@ class FairQueue(Generic[T]):
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """A picklable call of a top-level function, which raises PlanTooExpensiveError beyond a request's limit."""
+    """A picklable call of a top-level function.
+
+    In a worker process it raises PlanTooExpensiveError beyond `most` microseconds of work.
+    """
 
     function: Callable[..., T]
     arguments: tuple[Any, ...]
+    most: int = MAX_WORK
 
     def result(self) -> T:
         """Run the job in this thread."""
@@ -211,7 +215,7 @@ class _Process:
                 ) from error
         assert self._pipe is not None, "it was made with the process"
         with suppress(EOFError, OSError):  # the process has ended
-            self._pipe.send((calculation.function, calculation.arguments))
+            self._pipe.send((calculation.function, calculation.arguments, calculation.most))
             if self._pipe.poll(ANSWER_SECONDS):
                 return cast("tuple[bool, Any]", self._pipe.recv())
         raise LedgerUnavailableError("The process that calculates ended without an answer. Repeat the request.")
@@ -243,11 +247,11 @@ def run_worker(pipe: Connection, module: str) -> None:
             pipe.send(_run_job(*pipe.recv()))
 
 
-def _run_job(function: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[bool, object]:
+def _run_job(function: Callable[..., object], arguments: tuple[Any, ...], most: int) -> tuple[bool, object]:
     """Run a job; return whether it succeeded, and its result or error."""
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
-        with bounded():
+        with bounded(most):
             return True, function(*arguments)
     except Exception as error:  # noqa: BLE001 - the service raises it
         error.add_note(traceback.format_exc())

@@ -29,12 +29,10 @@ from app.accounting.rdp import event_curve
 from app.accounting.work import (
     MAX_WORK,
     bounded,
-    counting_unforeseen,
+    bounded_apart,
     curve_work,
     require_affordable_events,
-    reserved,
     spend,
-    spend_unforeseen,
 )
 from tests.accounting.event_strategies import EVENTS
 
@@ -52,28 +50,25 @@ def test_what_is_done_without_a_bound_is_not_counted() -> None:
     spend(10**12)
 
 
-def test_work_that_is_reserved_is_there_afterwards() -> None:
-    with reserved(10):
+def test_work_that_is_counted_apart_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 5)
+    with bounded_apart():
         spend(10**12)
     with bounded(10):
-        with reserved(4):
-            spend(6)
+        spend(9)
+        with bounded_apart():
+            spend(5)
             with pytest.raises(PlanTooExpensiveError):
                 spend(1)
-        spend(4)
+        spend(1)
+        with pytest.raises(PlanTooExpensiveError):
+            spend(1)
 
 
-def test_what_was_not_foreseen_counts_where_something_else_can_be_answered() -> None:
-    with bounded(10):
-        spend_unforeseen(11)
-        with counting_unforeseen(), pytest.raises(PlanTooExpensiveError):
-            spend_unforeseen(11)
-        spend_unforeseen(11)
-
-
-def test_a_lattice_with_millions_of_places_is_not_foreseen() -> None:
+def test_the_work_of_a_loss_distribution_is_about_the_time_it_takes() -> None:
+    """A lattice with millions of places takes hundreds of times as long as a usual one."""
     usual, tiny = (SampledPair(q, GaussianPair(z), removes=True) for q, z in ((0.01, 1.1), (4.37e-6, 0.322)))
-    with bounded(1), counting_unforeseen():
+    with bounded(60_000):
         plan_epsilon({usual: 1000}, 1e-6)
         with pytest.raises(PlanTooExpensiveError):
             plan_epsilon({tiny: 30}, 4.25e-5)

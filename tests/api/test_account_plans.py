@@ -245,3 +245,24 @@ def test_every_kind_of_plan_is_proven_by_its_epsilons(ledger: Ledger) -> None:
     assert all(before <= after for before, after in pairwise(read))
     for place, epsilon in enumerate(read):
         assert workload.delta(7 * (place + 1), epsilon, 1e-5) <= 1e-5
+
+
+def test_the_steps_of_a_schedule_are_shown_as_its_own(ledger: Ledger) -> None:
+    schedule = {"type": "decay", "mode": "exp", "decay_rate": 0.01, "steps": 20, "event": sampled(0.02, 1.5)}
+    shown = planned(ledger, {"event": schedule, "count": 1}, {"event": QUIET, "count": 30})["plan"]
+    assert (shown["steps"], [item["steps"] for item in shown["items"]]) == (50, [20, 30])
+    trainer = Trainer(ledger, ledger.run(event=schedule))
+    trainer.steps().raise_for_status()
+    after = plan_of(ledger)
+    assert [(item["count"], item["steps_used"]) for item in after["items"]] == [(1, 20), (30, 0)]
+
+
+def test_a_plan_that_takes_too_long_to_freeze_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.population(limit=WIDE)
+    body = {"name": "icu-team", "parent": "mimic", "limit": LIMIT, "planned": [{"event": STEP}]}
+    with monkeypatch.context() as patch:
+        patch.setattr("app.service.accounts.spec.MAX_PLAN_WORK", 1000)
+        refusal = is_refused(ledger.post("/v1/budgets", body), 422, "computation_limit_exceeded")
+    assert "fewer different events" in refusal["detail"]
+    assert ledger.get("/v1/budgets").json()["items"] == []
+    ledger.post("/v1/budgets", body).raise_for_status()

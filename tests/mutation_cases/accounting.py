@@ -291,10 +291,10 @@ CASES = (
         (PLAN_FILTER,),
     ),
     Mutation(
-        "work that was not foreseen is not counted",
-        "app/accounting/work.py",
-        "    if _counts_unforeseen.get():\n",
-        "    if False:\n",
+        "the frequencies of a loss distribution are not counted as work",
+        "app/accounting/pld/frequencies.py",
+        "        spend(int(used.size * POWERED))\n",
+        "",
         (WORK,),
     ),
 )

@@ -291,8 +291,9 @@ def test_noise_on_integers_is_searched_for_a_plan(event: DpEvent) -> None:
     assert admits((StepEvent(with_noise_multiplier(event, found.value), 100),), goal(2.0), declared=True)
 
 
-def test_a_search_that_takes_too_much_work_answers_by_the_orders() -> None:
-    with bounded(60_000):
+def test_a_search_that_takes_too_much_work_answers_by_the_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, bounded():
+        patch.setattr("app.accounting.work.MAX_PLAN_WORK", 10_000)
         found = smallest_noise(STEP, 10_000, goal(2.0))
     assert found.value == found.value_without_plan
     (warning,) = found.warnings
@@ -359,9 +360,10 @@ def test_privacy_loss_distributions_leave_out_own_deltas() -> None:
     assert by_delta["pld"] == pytest.approx(3e-6, rel=1e-9)
 
 
-def test_privacy_loss_distributions_are_not_read_where_they_take_too_long() -> None:
+def test_privacy_loss_distributions_are_not_read_where_they_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = Decay("time", 0.001, 900, PoissonSampled(0.01, Gaussian(2.0)))
-    with bounded():
+    with monkeypatch.context() as patch, bounded():
+        patch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
         readings = plan_epsilon((StepEvent(schedule, 1),), 1e-5, SETTING).accountants
     assert [each.name for each in readings] == ["renyi_filter", "rdp", "rdp_classic"]
     names = [each.name for each in plan_epsilon((StepEvent(schedule, 1),), 1e-5, SETTING).accountants]

@@ -36,7 +36,7 @@ def sampled(q: float, inner: DpEvent, count: int) -> StepEvent:
     return StepEvent(PoissonSampled(q, inner), count)
 
 
-SCHEDULE = Decay(mode="exp", decay_rate=0.02, steps=60, event=PoissonSampled(0.05, Gaussian(2.0)))
+SCHEDULE = Decay(mode="exp", decay_rate=0.06, steps=20, event=PoissonSampled(0.05, Gaussian(2.0)))
 PLANS: dict[str, Plan] = {
     "a training": (sampled(0.01, Gaussian(1.1), 5000),),
     "two stages": (sampled(256 / 60000, Gaussian(1.1), 50_000), sampled(0.01, Gaussian(1.5), 10_000)),
@@ -128,25 +128,27 @@ def test_what_cannot_be_planned_needs_what_the_orders_say(plan: Plan, setting: P
         assert point.required_epsilon > point.epsilon
 
 
-def test_too_expensive_a_plan_needs_what_the_orders_say() -> None:
+def test_too_expensive_a_plan_needs_what_the_orders_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 100_000)
     schedule = Decay(mode="time", decay_rate=0.0578, steps=400, event=PoissonSampled(1e-4, Gaussian(4.0)))
     plan = (StepEvent(schedule, 1), sampled(0.01, Gaussian(1.5), 300))
-    with bounded(60_000 * 10):
+    with bounded():
         found = plan_trajectory(plan, DELTA, 20, SETTING)
     (warning,) = unplanned(found)
     assert "more work" in warning
-    by_orders = next(
-        each.value for each in plan_epsilon(plan, DELTA, SETTING).accountants if each.name == "renyi_filter"
-    )
+    with bounded():
+        readings = plan_epsilon(plan, DELTA, SETTING).accountants
+    by_orders = next(each.value for each in readings if each.name == "renyi_filter")
     assert found.points[-1].required_epsilon == by_orders
     values = [point.required_epsilon for point in found.points]
     assert values == sorted(values)
     assert len(set(values)) > 10
 
 
-def test_few_knots_are_warned_of_and_the_last_is_that_of_the_plan() -> None:
+def test_few_knots_are_warned_of_and_the_last_is_that_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = PLANS["a training"]
-    with bounded(230_000):
+    monkeypatch.setattr("app.accounting.work.MAX_PLAN_WORK", 22_000)
+    with bounded():
         found = plan_trajectory(plan, DELTA, 100, SETTING)
     (warning,) = found.warnings
     assert "few of the points" in warning

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from math import fsum, inf, log
-from typing import Final, NamedTuple
 
 from app.accounting.base_rdp import worst_loss
 from app.accounting.events import DpEvent, NeighboringRelation
@@ -10,24 +9,6 @@ from app.accounting.pld.events import composed
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import FINEST, plan_delta, plan_epsilon, plan_log_delta
 from app.accounting.pld.prefixes import ROUNDING, pure_delta, pure_epsilon
-from app.accounting.work import spend
-
-
-class Work(NamedTuple):
-    """Microseconds, as in `app.accounting.work`, for one direction of neighbours: of a plan, and for each pair."""
-
-    plan: int
-    pair: int
-
-
-WORK: Final = Work(120_000, 2_500)
-"""An upper bound for an epsilon, or a delta of unknown size."""
-
-TRIAL: Final = Work(12_000, 300)
-"""An upper bound for a delta at one epsilon, but for few steps of tiny samples."""
-
-READING: Final = Work(5_000, 120)
-"""An upper bound for an epsilon on a coarse lattice, usually; half of one on a fine lattice."""
 
 
 def pld_epsilon(events: Mapping[DpEvent, int], relation: NeighboringRelation, delta: float) -> float:
@@ -61,7 +42,7 @@ def pld_log_delta(events: Mapping[DpEvent, int], relation: NeighboringRelation, 
     pure = _pure(events, relation)
     if pure <= epsilon:
         return -inf
-    found = _worst(events, relation, lambda pairs: plan_log_delta(pairs, epsilon, delta, FINEST), -inf, TRIAL)
+    found = _worst(events, relation, lambda pairs: plan_log_delta(pairs, epsilon, delta, FINEST), -inf)
     return min(found, log(pure_delta(pure, epsilon)))
 
 
@@ -75,9 +56,6 @@ def _worst(
     relation: NeighboringRelation,
     found: Callable[[Mapping[Pair, int]], float],
     nothing: float = 0.0,
-    work: Work = WORK,
 ) -> float:
     """Take the larger of what is found in both directions; `nothing` where nothing is lost."""
-    directions = [pairs for pairs in composed(events, relation) if pairs]
-    spend(sum(work.plan + work.pair * len(pairs) for pairs in directions))
-    return max(map(found, directions), default=nothing)
+    return max((found(pairs) for pairs in composed(events, relation) if pairs), default=nothing)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.accounting.curves import Floats
 from app.accounting.pld.dots import Distributions, Dots
 from app.accounting.pld.frequencies import NEGLIGIBLE, ROUNDING, Complexes, frequencies
-from app.accounting.work import spend_unforeseen
+from app.accounting.work import spend
 
 DEVIATIONS: Final = 16.0
 """Length of the period in standard deviations of the tilted sum."""
@@ -36,11 +36,11 @@ LARGEST_TILT: Final = 1e5
 
 MAX_TRIALS: Final = 100
 
-WEIGHED: Final = 0.2
-"""Microseconds for each frequency of a delta."""
+TILT, TILT_EACH, TILT_MASS = 600, 100, 0.14
+"""Microseconds for a composition, for each distribution, and for each of its masses."""
 
-FORESEEN: Final = 10_000
-"""Part of these microseconds that estimates of the work of a plan contain already."""
+DELTA, DELTA_EACH = 60, 0.2
+"""Microseconds for a delta, and for each frequency that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class TiltedSum:
         epsilon = max(0.0, epsilon * (1 - 4 * ROUNDING) - self.loss_error)
         if self.most <= epsilon:
             return self.log_infinite
-        spend_unforeseen(max(0, int(self.numbers.size * WEIGHED) - FORESEEN))
+        spend(int(DELTA + DELTA_EACH * self.numbers.size))
         weights, sizes = _weight_frequencies(epsilon, self.spacing, self.tilt, self.size, self.numbers)
         terms = (self.powers * weights[:-1].conj()).real
         # No frequency of a positive function is above its first.
@@ -175,6 +175,7 @@ def tilted_sum(dots: Dots, counts: Floats, tilt: float) -> TiltedSum | None:
 
     None if there are too many; then a larger spacing is needed.
     """
+    spend(int(TILT + counts.size * (TILT_EACH + TILT_MASS * dots.places.size)))
     found = tilted(dots, counts, tilt)
     weights, _ = _tilted_masses(dots, tilt)
     size = max(ceil(min(period(found) / dots.spacing, LARGEST_PERIOD)), 64)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import Floats
 from app.accounting.pld.pairs import TINY
-from app.accounting.work import spend_unforeseen
+from app.accounting.work import spend
 
 Complexes: TypeAlias = NDArray[np.complex128]
 
@@ -62,11 +62,9 @@ CHUNK: Final = 128
 BLOCK: Final = 16
 """Frequencies that are computed together: with 2^14 masses, their angles take 4 MB."""
 
-TRANSFORMED, POWERED = 0.012, 0.13
-"""Microseconds for each place of a fast transform, and for each frequency whose power is computed."""
-
-FORESEEN, FORESEEN_EACH = 8_000, 200
-"""Part of these microseconds that estimates of the work of a plan contain already, and of each distribution."""
+TURNED, TURNED_EACH, TRANSFORMED, POWERED = 0.004, 0.001, 0.014, 0.08
+"""Microseconds for the angle of a frequency and a place, and for its products with the masses of each distribution; for
+each place of a fast transform; and for each frequency whose power is computed."""
 
 ROUNDING: Final = 2.0**-52
 
@@ -105,17 +103,18 @@ def frequencies(
     first = _first_negligible(masses, counts, places, size, error)
     too_many = size > min(MAX_SIZE, MAX_SIZES // counts.size)
     if first * places.size <= MAX_TURNS and (too_many or _is_cheap(first, masses, size)):
+        spend(int(first * places.size * (TURNED + TURNED_EACH * counts.size)))
         rows: Iterable[tuple[Complexes, float]] = _directly(masses, places, size, first)
     else:
         if too_many:
             return None
         size = scipy.fft.next_fast_len(size, real=True)
-        _spend(int(size * counts.size * TRANSFORMED), counts.size)
+        spend(int(size * counts.size * TRANSFORMED))
         first, rows = size // 2 + 1, _fast(masses, places, size)
     used = np.arange(first)
     logs, largest, growth = np.zeros(first, dtype=complex), np.zeros(first), np.zeros(first)
     for (values, own_error), count in zip(rows, counts, strict=True):
-        _spend(int(used.size * POWERED), 1)
+        spend(int(used.size * POWERED))
         row = values[used]
         absolute, own = np.maximum(np.abs(row), TINY), own_error + error
         largest += count * np.log(absolute + own)
@@ -126,11 +125,6 @@ def frequencies(
         logs += count * np.log(np.where(row == 0, TINY, row))
         growth += count * np.log1p(own / absolute)
     return Frequencies(size, used, logs, largest, growth)
-
-
-def _spend(work: int, distributions: int) -> None:
-    """Count the work of distributions beyond what is foreseen, in microseconds."""
-    spend_unforeseen(max(0, work - FORESEEN - FORESEEN_EACH * distributions))
 
 
 def _is_cheap(first: int, masses: Floats, size: int) -> bool:
@@ -203,6 +197,7 @@ def _by_a_grid(
         points *= 4
         if points > most:
             return np.zeros(angles.size - 1, dtype=bool)
+    spend(int(points * counts.size * POWERED / 2))
     folded = np.stack([np.bincount(places % points, row, minlength=points) for row in masses])
     change += error + _error_of_transform(points, 1.0)
     largest = counts @ np.log(np.abs(scipy.fft.rfft(folded)) + change[:, np.newaxis])

@@ -20,6 +20,7 @@ from app.accounting.pld.composition import (
 )
 from app.accounting.pld.dots import Distributions, Lattice, Spread, connect_the_dots, rough_distributions, spread
 from app.accounting.pld.pairs import LOSS_ERROR, GaussianPair, Pair
+from app.accounting.work import spend
 
 PLACES_BELOW: Final = 128.0
 """Places of the lattice between 0 and epsilon."""
@@ -55,6 +56,10 @@ SMALLEST_SLOPE: Final = 0.1
 
 SMALLEST_EPSILON: Final = 1e-9
 """Nats below which epsilons do not differ."""
+
+
+LOOK, LOOK_EACH = 200, 100
+"""Microseconds for what is known of a plan without a lattice, and for each of its pairs."""
 
 
 class Fineness(NamedTuple):
@@ -142,6 +147,7 @@ class Composition:
     def of(cls, plan: Mapping[Pair, int], delta: float) -> "Composition":
         """Look at a plan, for a delta."""
         pairs, counts = tuple(plan), np.array(list(plan.values()), dtype=np.float64)
+        spend(LOOK + LOOK_EACH * len(pairs))
         # Rounded to a power of two, so that plans of about equal size share a lattice.
         negligible = OVERFLOWING * delta / 2.0 ** ceil(log2(float(counts.sum())))
         spreads = tuple(spread(pair, negligible) for pair in pairs)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from app.accounting.curves import GRID_VERSION
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.accounting.work import MAX_PLAN_WORK
 from app.ledger.account_records import Attestation, Block, Population
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
@@ -145,7 +146,7 @@ def with_plan(
         )
     if account.limit is not None and any(not curve.is_zero for curve in curves):
         rule = (account.relation, account.grid_version)
-        choice = Job(planned_weights, (account.limit, account.planned, *rule, share))
+        choice = Job(planned_weights, (account.limit, account.planned, *rule, share), MAX_PLAN_WORK)
         account = replace(account, weights=costs.filter_weights(choice))
     return counting_plans(account, ancestors)
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
+from app.accounting.work import MAX_PLAN_WORK
 from app.ledger.account_records import AccountRecord, Population, reached
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction
@@ -153,7 +154,8 @@ def _limited(path: Sequence[AccountRecord], limit: Limit, costs: PrecomputedCost
     tuning = Tuning.of(account)
     # Without a plan this takes no time, and another try would read the accounts again.
     planned = account.weights is not None and account.weights.plan is not None
-    weights = costs.filter_weights(Job(weights_under, (tuning, limit))) if planned else weights_under(tuning, limit)
+    choice = Job(weights_under, (tuning, limit), MAX_PLAN_WORK)
+    weights = costs.filter_weights(choice) if planned else choice.result()
     after = with_limit(account, limit, weights)
     for population in _populations(path):
         check_account_limit(after, population)

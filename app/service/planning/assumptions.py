@@ -11,7 +11,7 @@ from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
 from app.accounting.rdp import event_curve
-from app.accounting.work import counting_unforeseen
+from app.accounting.work import bounded_apart
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import Limit, smallest_useful_epsilon
 from app.ledger.step_events import PricedStep, StepEvent, counts_of, total_cost
@@ -94,7 +94,7 @@ def about_epsilon(found: EpsilonAtOrder, total: RdpCurve, delta: float) -> list[
 def if_planned(search: Callable[[], Found]) -> tuple[Found | None, list[str]]:
     """Search for an account that declares a plan; None, with a warning, where a plan cannot hold the events."""
     try:
-        with counting_unforeseen():
+        with bounded_apart():
             return search(), []
     except (UnsupportedEventError, PlanTooExpensiveError) as error:
         return None, [_about_unplanned(error)]

@@ -14,7 +14,7 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import DpEvent
 from app.accounting.formulas.mechanisms import bound_of_tail, epsilon_of_laplace, laplace_rdp, scale_of_tail
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
-from app.accounting.work import counting_unforeseen
+from app.accounting.work import bounded_apart
 from app.accounting.zcdp import ZcdpBound, total_zcdp_bound
 from app.ledger.step_events import StepEvent, counts_of
 from app.ledger.tuning import DECLARED_SHARE
@@ -224,7 +224,7 @@ def _by_loss_distributions(
 ) -> list[AccountantReading]:
     """Compute the reading by privacy loss distributions; none where they are unknown or take too long."""
     try:
-        with counting_unforeseen():
+        with bounded_apart():
             return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
     except (UnsupportedEventError, PlanTooExpensiveError):
         return []

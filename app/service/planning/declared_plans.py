@@ -12,7 +12,6 @@ from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BO
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Composed, Decay, DpEvent, NeighboringRelation
-from app.accounting.pld.accountant import READING, TRIAL, Work
 from app.accounting.pld.events import merged
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import COARSE, Fineness, approximate_plan_log_delta, plan_log_delta
@@ -30,9 +29,6 @@ EPSILONS: Final = (1e-9, 10_000.0)
 
 DELTAS: Final = (1e-30, 0.499999)
 """Search range of the delta of a limit."""
-
-GUESSED: Final = Work(500, 100)
-"""Work of an estimate of a delta without a lattice."""
 
 WORK_OF_ITEM: Final = 20
 WORK_OF_DOMINATION: Final = 4
@@ -93,7 +89,6 @@ class DeclaredPlan:
         delta, room = self._parts_of_delta(limit, self.items, self.total)
         if self.total.delta > room:
             return False
-        spend(self.work(TRIAL))
         return self.workload.delta(self.workload.steps, limit.epsilon, delta) <= delta
 
     def share_of_delta(self, limit: Limit) -> float:
@@ -144,7 +139,6 @@ class DeclaredPlan:
             part, room = self._parts_of_delta(limit, items, total)
             if part == known or total.delta > room:
                 break
-            spend(self.work(READING) * (1 if fineness == COARSE else 2))
             found, known = self.workload.epsilon(self.workload.steps_of(count), part, fineness), part
             # With own deltas the part falls with the limit: that of a larger limit is enough for a smaller one.
             if not total.delta or found <= limit.epsilon:
@@ -163,7 +157,6 @@ class DeclaredPlan:
         else:
             close = near
             for _ in range(2):  # it is precise near the result
-                spend(self.work(TRIAL))
                 close = self.workload.delta(self.workload.steps, epsilon, min(max(close, DELTAS[0]), DELTAS[1]))
             close /= DECLARED_SHARE * exp(-SPARE)
         return min(smallest_limit(lambda delta: self.fits(Limit(epsilon, delta)), close, DELTAS), 1.0)
@@ -200,8 +193,6 @@ class DeclaredPlan:
         pairs = self._pairs[0 if removal else 1]
         if not pure or not pairs:
             return -inf
-        work = GUESSED if roughly else TRIAL
-        spend(work.plan + work.pair * len(pairs))
         return min(log(pure), (approximate_plan_log_delta if roughly else plan_log_delta)(pairs, epsilon, near))
 
     @cached_property
@@ -213,10 +204,6 @@ class DeclaredPlan:
                 total.update({pair: count * part.count for pair, count in pairs.items()})
         removal, addition = (dict(merged(pairs)) for pairs in both)
         return removal, addition
-
-    def work(self, each: Work) -> int:
-        """Estimate the work of a number in both directions."""
-        return sum(each.plan + each.pair * len(pairs) for pairs in self._pairs)
 
 
 def _rounded_up(number: float) -> float:

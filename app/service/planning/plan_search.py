@@ -7,7 +7,6 @@ fits if less does, and less sampling and fewer steps if more do.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, log
-from typing import Final
 
 from app.accounting.calibration.monotone_search import decimal, index_at_or_below, smallest_fitting
 from app.accounting.calibration.solvers import DIGITS, MIN_SAMPLING_PROBABILITY, OUT_OF_BOUNDS
@@ -20,14 +19,9 @@ from app.accounting.events import (
     with_noise_multiplier,
     with_sampling_probability,
 )
-from app.accounting.pld.accountant import TRIAL
-from app.accounting.work import spend
 from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, StepEvent
 from app.service.planning.declared_plans import DeclaredPlan, Excess
-
-TRIALS_OF_STEPS: Final = 8
-"""Deltas that are computed to find a number of steps, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +120,6 @@ def max_planned_steps(event: DpEvent, target: DeclaredTarget, near: int) -> int:
     if plan.total.is_zero:
         return MAX_COUNT
     if not plan.total.delta:
-        spend(TRIALS_OF_STEPS * plan.work(TRIAL))
         delta = plan.share_of_delta(target.limit)
         longest = plan.workload.longest(target.limit.epsilon, delta)
         return max(0, longest - sum(each.count for each in target.other_events))

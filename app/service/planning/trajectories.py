@@ -16,7 +16,7 @@ from app.accounting.curves import RdpCurve
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent
 from app.accounting.pld.plans import FINE
-from app.accounting.work import reserved, spend
+from app.accounting.work import spend
 from app.ledger.filters import Limit
 from app.ledger.step_events import StepEvent
 from app.service.planning.assumptions import PlanAssumptions, if_planned
@@ -34,9 +34,6 @@ FEWEST: Final = 8
 
 SLIGHTLY: Final = 1e-5
 """By so much a limit grows that does not admit a plan, since numbers of different lattices differ."""
-
-BY_ORDERS: Final = 150_000
-"""Time that is kept for limits without a plan, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +140,7 @@ class _Limits:
     def required(self) -> tuple[list[float], list[str]]:
         """Find the epsilon of a limit for each knot; infinite where none is known. With warnings."""
         last = len(self.knots) - 1
-        with reserved(BY_ORDERS):
-            planned, warnings = if_planned(self._planned)
+        planned, warnings = if_planned(self._planned)
         known = planned or {}
         if planned is not None and len(planned) < min(FEWEST, len(self.knots)):
             warnings = [_ABOUT_FEW]
