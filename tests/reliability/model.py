@@ -17,6 +17,9 @@ ADAPTIVE_SHARE = 0.96
 PLAN_SHARE, DEFAULT_SHARE = 0.975, 0.55
 """Of delta, for a plan, and for the default event of a run with a limit (ADR 0038)."""
 
+SHARED = 0.99
+"""Of delta, for the plan and the orders; the rest is kept for mechanisms' own deltas."""
+
 UNLIMITED = 1e9
 """More than any account above can hold."""
 
@@ -32,13 +35,17 @@ def cost(sigma: float) -> float:
 
 
 def capacity(epsilon: float, delta: float, planned: float | None = None, share: float = PLAN_SHARE) -> float:
-    """The most that fits into a limit: at the best order, or by a plan of one noise without end, which holds more."""
-    if planned is not None:
-        steps = floor((planned * _most_mu(epsilon, delta * share)) ** 2)
-        return (steps + 1e-6) * cost(planned)
-    share = delta * ADAPTIVE_SHARE
+    """The most that fits into a limit: at the best order, or by a plan of one noise without end, if that is more."""
+    if planned is None:
+        return _at_best_order(epsilon, delta * ADAPTIVE_SHARE)
+    steps = floor((planned * _most_mu(epsilon, delta * share)) ** 2)
+    by_orders = _at_best_order(epsilon, delta * ADAPTIVE_SHARE * (1 - share / SHARED))
+    return max((steps + 1e-6) * cost(planned), by_orders)
+
+
+def _at_best_order(epsilon: float, delta: float) -> float:
     return max(
-        (epsilon - log1p(-1 / order) + (log(share) + log(order)) / (order - 1)) / order
+        (epsilon - log1p(-1 / order) + (log(delta) + log(order)) / (order - 1)) / order
         for order in map(float, orders(GRID_VERSION))
     )
 
