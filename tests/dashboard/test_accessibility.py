@@ -43,7 +43,7 @@ def hindrances(page: Page) -> list[str]:
     return faults_of(page) + (["it is wider than the screen"] if page.evaluate(OVERFLOWS) else [])
 
 
-@pytest.mark.parametrize(("width", "colours"), thinned(list(product((1280, 390), COLOURS)), 3))
+@pytest.mark.parametrize(("width", "colours"), thinned(list(product((390, 1280), COLOURS)), 4))
 def test_everybody_can_use_every_page(
     browser: Browser, server: LiveServer, hospital: Hospital, sign_in: SignIn, colours: Colours, width: int
 ) -> None:
