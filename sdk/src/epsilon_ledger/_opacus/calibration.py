@@ -155,7 +155,7 @@ def calibrate_run(
     The noise of a planned event is taken as it is: less noise would leave the plan.
 
     Args:
-        run: asked by previews, which charge nothing. What it has spent counts towards the target.
+        run: asked by previews, which charge nothing. Its spending so far counts towards the target.
         step: returns the event of a step with a noise multiplier.
         steps: number of all steps of the loop; those that a resumed run has taken are subtracted.
         target_epsilon: of the run after the loop, in nats; best its own limit, for which its filter is made.
