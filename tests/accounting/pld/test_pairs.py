@@ -16,6 +16,7 @@ from app.accounting.pld.pairs import (
     Pair,
     SampledPair,
 )
+from tests.soak import thinned
 
 NOISES: dict[str, Pair] = {
     "gaussian": GaussianPair(1.3),
@@ -34,6 +35,7 @@ FINITE: dict[str, Pair] = {
     "not symmetric": FinitePair((0.2, 0.8), (0.5, 0.5)),
 }
 RANGES: dict[str, Pair] = {f"bounded range {epsilon}": BoundedRangePair(epsilon) for epsilon in (0.3, 2.0)}
+EVERY = CONTINUOUS | FINITE | RANGES
 LOSSES = (-1.5, -0.31, -3e-5, 0.0, 2e-5, 0.11, 0.9, 3.0)
 
 
@@ -68,7 +70,7 @@ def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
         return (1 - p, 1 - q) if rises else (p, q)
 
 
-@pytest.mark.parametrize("pair", CONTINUOUS.values(), ids=CONTINUOUS)
+@pytest.mark.parametrize("pair", thinned([*CONTINUOUS.values()], 3), ids=CONTINUOUS)
 def test_tails_are_those_of_the_noises(pair: Pair) -> None:
     found = pair.tails(np.array(LOSSES))
     assert 0 < found.loss_error < 1e-11
@@ -121,7 +123,9 @@ def profile_of_dots(dots: Dots, epsilon: float) -> float:
     return float(dots.masses[0] @ np.maximum(0, -np.expm1(epsilon - dots.losses)) + dots.infinite[0])
 
 
-@pytest.mark.parametrize("pair", (CONTINUOUS | FINITE | RANGES).values(), ids=CONTINUOUS | FINITE | RANGES)
+@pytest.mark.parametrize(
+    "pair", thinned([*(CONTINUOUS | FINITE | RANGES).values()], 3), ids=CONTINUOUS | FINITE | RANGES
+)
 def test_the_dots_are_on_the_profile_and_lines_above_it(pair: Pair) -> None:
     around = spread(pair, 1e-14)
     spacing = around.deviation / 8

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import exp, inf, log
 
 import pytest
@@ -14,7 +14,7 @@ from app.accounting.pld.events import Directions
 from app.accounting.pld.pairs import FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.pld.plans import Fineness, plan_delta, plan_log_delta
 from app.accounting.pld.prefixes import MAX_COUNT, SPARE, Part, longest_prefix, prefix_delta, prefix_epsilon
-from tests.soak import few
+from tests.soak import few, thinned
 
 EPSILONS = st.floats(log(0.05), log(20)).map(exp)
 DELTAS = st.floats(log(1e-10), log(1e-3)).map(exp)
@@ -130,8 +130,7 @@ def test_several_parts_are_taken_in_their_order(
         assert is_longest(parts, count, epsilon, delta)
 
 
-@pytest.mark.parametrize("pure", [0.1, 0.3, 1.0])
-@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize(("pure", "count"), thinned(list(product([0.1, 0.3, 1.0], [1, 3, 10])), 4))
 def test_pure_guarantees_add_up_to_the_whole_limit(pure: float, count: int) -> None:
     limit = count * pure * (1 + 1e-12)
     laplace = Part(Directions.both(LaplacePair(1 / pure)), MAX_COUNT, pure)
