@@ -292,8 +292,8 @@ CASES = (
     ),
     Mutation(
         "the frequencies of a loss distribution are not counted as work",
-        "app/accounting/pld/frequencies.py",
-        "        spend(int(used.size * POWERED))\n",
+        "app/accounting/pld/composition.py",
+        "        spend(int(DELTA + DELTA_EACH * self.numbers.size))\n",
         "",
         (WORK,),
     ),
