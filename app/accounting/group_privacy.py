@@ -62,7 +62,7 @@ def _(event: Gaussian | Laplace | TreeAggregation, size: int) -> DpEvent:
 
 @_in_group.register
 def _(event: DiscreteGaussian, size: int) -> DpEvent:
-    # As above; sigma stays what it is.
+    # As above, with the same sigma.
     moved = None if event.sensitivity is None else event.sensitivity * size
     return DiscreteGaussian(event.noise_multiplier / size, moved)
 

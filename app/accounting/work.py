@@ -1,8 +1,8 @@
 """Estimate the work of pricing events, and bound that of a request.
 
 Work is measured in microseconds of the machine that ran `benchmarks/planning.py`, from a table of upper bounds per
-formula. It ignores caches and load, so the same request is always accepted or always refused. Nothing is counted
-outside `bounded`. See docs/adr/0027.
+formula; privacy loss distributions count their lattices themselves. It ignores caches and load, so the same request is
+always accepted or always refused. Nothing is counted outside `bounded`. See docs/adr/0027.
 """
 
 from collections.abc import Iterable, Iterator

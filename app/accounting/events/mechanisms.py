@@ -76,8 +76,8 @@ class DiscreteGaussian(DpEvent):
     Args:
         noise_multiplier: the parameter sigma of the noise divided by `sensitivity`, or without one, by the L2 clipping
             norm of a record's vector. The L2 norm is at most the L1 norm, so bounds for the former hold for both.
-        sensitivity: the L1 clipping norm of a record's vector, a whole number. A plan needs it: sigma and the norm
-            alone tell which integers the sum can move by. None: not stated.
+        sensitivity: the L1 clipping norm of a record's vector, a whole number. A plan needs it: with sigma, it
+            determines by which integers the sum can move. None: not stated.
     """
 
     noise_multiplier: Annotated[float, noise("the noise's parameter sigma divided by the sum's L2 sensitivity")]

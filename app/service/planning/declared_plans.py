@@ -91,14 +91,10 @@ class DeclaredPlan:
             return False
         return self.workload.delta(self.workload.steps, limit.epsilon, delta) <= delta
 
-    def share_of_delta(self, limit: Limit) -> float:
-        """Compute the part of a limit's delta for a plan whose mechanisms have no deltas of their own."""
-        return DECLARED_SHARE * spread_delta(limit, self.total, GRID_VERSION)
-
     def _parts_of_delta(self, limit: Limit, items: tuple[StepEvent, ...], total: RdpCurve) -> tuple[float, int]:
         """Compute the most that the delta of mechanisms may be, and their own deltas in units of 2^-62."""
         if not total.delta:
-            return DECLARED_SHARE * spread_delta(limit, total, GRID_VERSION) * exp(-SPARE), 0
+            return share_of_delta(limit, total) * exp(-SPARE), 0
         # Neither the parts of delta nor the reserve depend on the plan's epsilons, which are not known yet.
         known = PlanBound(DECLARED_SHARE, limit.delta, self.workload.steps, (limit.epsilon,))
         weights = planned_weights(limit, items, self.relation, GRID_VERSION, DECLARED_SHARE, known)
@@ -204,6 +200,11 @@ class DeclaredPlan:
                 total.update({pair: count * part.count for pair, count in pairs.items()})
         removal, addition = (dict(merged(pairs)) for pairs in both)
         return removal, addition
+
+
+def share_of_delta(limit: Limit, total: RdpCurve) -> float:
+    """Compute the part of a limit's delta for a plan whose mechanisms have no deltas of their own."""
+    return DECLARED_SHARE * spread_delta(limit, total, GRID_VERSION)
 
 
 def _rounded_up(number: float) -> float:

@@ -21,7 +21,7 @@ from app.accounting.events import (
 )
 from app.ledger.filters import Limit
 from app.ledger.step_events import MAX_COUNT, StepEvent
-from app.service.planning.declared_plans import DeclaredPlan, Excess
+from app.service.planning.declared_plans import DeclaredPlan, Excess, share_of_delta
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def max_planned_steps(event: DpEvent, target: DeclaredTarget, near: int) -> int:
     if plan.total.is_zero:
         return MAX_COUNT
     if not plan.total.delta:
-        delta = plan.share_of_delta(target.limit)
+        delta = share_of_delta(target.limit, plan.total)
         longest = plan.workload.longest(target.limit.epsilon, delta)
         return max(0, longest - sum(each.count for each in target.other_events))
     # The reserve for own deltas, and so the plan's share, depends on the number. Counted downwards: fewer steps fit.

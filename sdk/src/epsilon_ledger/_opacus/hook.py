@@ -80,15 +80,8 @@ class LedgerHook:
             receive_result()
             self._authorize_step(optimizer)
             return
-        error: BaseException | None = None
-        try:
+        with broadcast_result():
             self._authorize_step(optimizer)
-        except BaseException as found:
-            error = found
-            raise
-        finally:
-            # The other ranks wait for the result even after an error.
-            broadcast_result(error)
 
     def _authorize_step(self, optimizer: DPOptimizer) -> None:
         """Charge the step, unless the charge of its sample covers it."""

@@ -1,7 +1,8 @@
 """Distributed training: all ranks step together, and rank 0 authorizes."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -59,9 +60,17 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
 
 
-def broadcast_result(error: BaseException | None) -> None:
-    """Broadcast rank 0's error, or None, to the other ranks."""
-    torch.distributed.broadcast_object_list([None if error is None else pickle_error(error)], src=0)
+@contextmanager
+def broadcast_result() -> Iterator[None]:
+    """Broadcast to the other ranks, which wait for it, with which error a block of rank 0 ends, or None."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as found:
+        error = found
+        raise
+    finally:
+        torch.distributed.broadcast_object_list([None if error is None else pickle_error(error)], src=0)
 
 
 def receive_result() -> None:
@@ -85,14 +94,8 @@ def computed_by_rank_0(compute: Callable[[], float]) -> float:
         value: list[float] = [0.0]
         torch.distributed.broadcast_object_list(value, src=0)
         return value[0]
-    error: BaseException | None = None
-    try:
+    with broadcast_result():
         found = compute()
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        broadcast_result(error)
     torch.distributed.broadcast_object_list([found], src=0)
     return found
 
