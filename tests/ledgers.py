@@ -56,6 +56,10 @@ class Ledger:
         reply: httpx2.Response = self.http.post(path, json=body, headers=sent)
         return reply
 
+    def patch(self, path: str, body: object, role: str = "admin") -> httpx2.Response:
+        reply: httpx2.Response = self.http.patch(path, json=body, headers=self.headers(role))
+        return reply
+
     def get(self, path: str, role: str = "viewer", organisation: str = "hospital", **headers: str) -> httpx2.Response:
         sent = self.headers(role, organisation) | {name.replace("_", "-"): value for name, value in headers.items()}
         reply: httpx2.Response = self.http.get(path, headers=sent)

@@ -13,13 +13,15 @@ from app.ledger.pages import Page as DomainPage
 from app.ledger.pages import PageRequest
 
 MAX_PAGE = 200
+MAX_CURSOR = 1000
+"""Of a list that is sorted by names."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Output)
 
 After = Annotated[
     str | None,
-    Query(max_length=200, description="The `next` cursor of the previous page; empty: the first page."),
+    Query(max_length=MAX_CURSOR, description="The `next` cursor of the previous page; empty: the first page."),
 ]
 
 
@@ -43,7 +45,7 @@ def decode_cursor(cursor: str | None) -> str | None:
     if not cursor:
         return None
     try:
-        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+        place = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise InvalidInputError(f"{cursor!a} is not a cursor; send the `next` of an earlier page.") from error
     if not place.isprintable():

@@ -39,6 +39,8 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "method_not_allowed": (405, "Method Not Allowed"),
     "request_timeout": (408, "Request Timeout"),
     "proposal_closed": (409, "Proposal closed"),
+    "account_archived": (409, "Account archived"),
+    "account_state_conflict": (409, "Account state conflict"),
     "account_quarantined": (409, "Account quarantined"),
     "name_taken": (409, "Name taken"),
     "reservation_state_conflict": (409, "Reservation state conflict"),
@@ -81,7 +83,7 @@ COSTING_ERRORS: Final = ("invalid_event", "computation_limit_exceeded", "unsuppo
 OPENING: Final = (
     *WRITE_ERRORS,
     *COSTING_ERRORS,
-    *("delta_too_large", "idempotency_key_reused", "limit_too_small", "policy_violation"),
+    *("account_archived", "delta_too_large", "idempotency_key_reused", "limit_too_small", "policy_violation"),
 )
 """Problems of operations that create an account."""
 

@@ -2,11 +2,12 @@
 
 import email.message
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request, Response, Security, params
+from fastapi._compat import field_annotation_is_sequence
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
@@ -40,7 +41,11 @@ class AuthenticatedRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """Wrap FastAPI's handler."""
         handle = super().get_route_handler()
-        known = {field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, params.Query)}
+        known = {
+            field.alias: field_annotation_is_sequence(field.field_info.annotation)
+            for field in get_flat_params(self.dependant)
+            if isinstance(field.field_info, params.Query)
+        }
 
         async def ask(request: Request) -> Response:
             _check_once(request, "authorization")
@@ -120,8 +125,10 @@ def _check_once(request: Request, *names: str) -> None:
             raise InvalidInputError(f"The header {name.title()} is given twice; send it once.")
 
 
-def _check_query(request: Request, known: set[str]) -> None:
+def _check_query(request: Request, known: Mapping[str, bool]) -> None:
     """Refuse unknown and repeated parameters: `?dryrun=true` must not charge.
+
+    `known` says of each parameter whether it may be repeated.
 
     Raises:
         InvalidInputError: a parameter is unknown or repeated.
@@ -130,7 +137,7 @@ def _check_query(request: Request, known: set[str]) -> None:
         return
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
-        if name not in known or given.count(name) > 1:
+        if name not in known or (given.count(name) > 1 and not known[name]):
             taken = ", ".join(sorted(known)) or "none"
             raise InvalidInputError(
                 f"The query parameter {name[:100]!a} is unknown here, or given twice; known: {taken}."

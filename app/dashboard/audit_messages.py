@@ -7,6 +7,7 @@ from typing import Any, Final
 from app.charts.model import count, format_exact
 from app.dashboard.formatting import short
 from app.ledger.audit import AuditAction, AuditEntry
+from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
@@ -23,6 +24,9 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.LIMIT_REJECTED: "rejected the proposed limit {name}",
     AuditAction.LIMIT_SUPERSEDED: "superseded the proposed limit {name}",
     AuditAction.LIMIT_WITHDRAWN: "withdrew the proposed limit {name}",
+    **dict.fromkeys(METADATA_CHANGES.values(), "changed the description of {name}"),
+    **dict.fromkeys(ARCHIVALS.values(), "archived {name}"),
+    **dict.fromkeys(UNARCHIVALS.values(), "unarchived {name}"),
     AuditAction.ORGANISATION_CREATED: "created the organisation {name}",
     AuditAction.RESERVATION_REFUSED: "requested a plan of {name} that did not fit",
     AuditAction.POLICY_APPROVED: "approved the proposed policy {name}",

@@ -17,7 +17,7 @@ import numpy as np
 
 from app.accounting.curves import EXHAUSTED, UNIT, RdpCurve
 from app.accounting.events import NeighboringRelation, fingerprint
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS, AlertSettings
 from app.ledger.batches import repeated
 from app.ledger.plan_filter import Coordinates
@@ -156,16 +156,6 @@ class AccountRecord:
         if earlier.watermark is None or not holds_on(earlier.watermark, earlier.account, self.account):
             return self
         return replace(self, watermark=earlier.watermark)
-
-
-@dataclass(frozen=True, slots=True)
-class AccountFilter:
-    """A filter of accounts; None: any."""
-
-    kind: AccountKind
-    within: str | None = None
-    parent_id: str | None = None
-    path: str | None = None
 
 
 def holds_on(watch: ThresholdWatermark, before: Account, now: Account) -> bool:

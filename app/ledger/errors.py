@@ -103,6 +103,14 @@ class BudgetClosedError(LedgerError, code="budget_closed"):
     """The account's window has not opened yet, or has closed."""
 
 
+class AccountArchivedError(LedgerError, code="account_archived"):
+    """The account, or one above it, is archived: it is read-only."""
+
+
+class AccountStateConflictError(LedgerError, code="account_state_conflict"):
+    """The state of the account, or of runs under it, does not allow this."""
+
+
 class RunStateConflictError(LedgerError, code="run_state_conflict"):
     """The run's status does not allow this."""
 

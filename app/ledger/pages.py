@@ -3,8 +3,10 @@
 Every list is newest first, so that what is created during a walk through its pages is not in them.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Generic, TypeVar
 
 from app.ledger.errors import InvalidInputError
@@ -36,6 +38,23 @@ class PageRequest:
             raise foreign_cursor_error()
         return int(self.after)
 
+    def sorted_place(self, name: str) -> tuple[str, str]:
+        """Return the place in a sorted list of accounts: the value that it is sorted by, and an id.
+
+        Raises:
+            InvalidInputError: the cursor is of another list or order.
+        """
+        try:
+            order, value, account_id = json.loads(self.after or "")
+        except (TypeError, ValueError):
+            raise foreign_cursor_error() from None
+        moment = name.endswith("_at")
+        if order != name or not isinstance(value, str) or not isinstance(account_id, str) or not is_id(account_id):
+            raise foreign_cursor_error()
+        if moment and not is_moment(value):
+            raise foreign_cursor_error()
+        return value, account_id
+
     def account_id(self) -> str | None:
         """Return the place in a list of accounts.
 
@@ -57,6 +76,14 @@ class Page(Generic[T]):
     def map(self, convert: Callable[[Sequence[T]], Sequence[U]]) -> "Page[U]":
         """Convert the items all at once."""
         return Page(convert(self.items), self.next)
+
+
+def is_moment(text: str) -> bool:
+    """Check whether a text is an aware time in ISO 8601."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def foreign_cursor_error() -> InvalidInputError:

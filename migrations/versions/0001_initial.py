@@ -17,6 +17,8 @@ depends_on = None
 TABLES = (
     "organisations",
     "accounts",
+    "account_metadata",
+    "account_labels",
     "balances",
     "account_ancestors",
     "run_budgets",
@@ -55,6 +57,8 @@ def upgrade() -> None:
     """Create every table, and on PostgreSQL its row-level security policy."""
     _create_organisations()
     _create_accounts()
+    _create_account_metadata()
+    _create_account_labels()
     _create_balances()
     _create_account_ancestors()
     _create_run_budgets()
@@ -230,6 +234,7 @@ def _create_accounts() -> None:
     _create_partial_index(
         "uq_accounts_path", "accounts", ["organisation_id", "path"], where="kind != 'run'", unique=True
     )
+    _create_partial_index("ix_accounts_run_path", "accounts", ["organisation_id", "path"], where="kind = 'run'")
     _create_partial_index(
         "uq_accounts_population_skeleton",
         "accounts",
@@ -245,6 +250,55 @@ def _create_accounts() -> None:
         unique=True,
     )
     op.create_index("ix_accounts_organisation_id_parent_id", "accounts", ["organisation_id", "parent_id"])
+
+
+def _create_account_metadata() -> None:
+    op.create_table(
+        "account_metadata",
+        _number("organisation_id"),
+        _number("account_id"),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("display_name", sa.String(100)),
+        sa.Column("description", sa.Text),
+        sa.Column("owner", sa.String(200)),
+        sa.Column("links", sa.Text, nullable=False, server_default="[]"),
+        sa.Column("search_text", sa.Text, nullable=False),
+        _timestamp("archived_at"),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("number >= 1", name="number_positive"),
+        sa.CheckConstraint("display_name <> ''", name="display_name_not_empty"),
+        sa.CheckConstraint("description <> ''", name="description_not_empty"),
+        sa.CheckConstraint("owner <> ''", name="owner_not_empty"),
+        sa.CheckConstraint("links <> ''", name="links_not_empty"),
+        sa.CheckConstraint("search_text <> ''", name="search_text_not_empty"),
+    )
+    _create_partial_index(
+        "ix_account_metadata_owner",
+        "account_metadata",
+        ["organisation_id", "owner", "account_id"],
+        where="owner IS NOT NULL",
+    )
+    _create_partial_index(
+        "ix_account_metadata_archived",
+        "account_metadata",
+        ["organisation_id", "account_id"],
+        where="archived_at IS NOT NULL",
+    )
+
+
+def _create_account_labels() -> None:
+    op.create_table(
+        "account_labels",
+        _number("organisation_id"),
+        _number("account_id"),
+        sa.Column("key", sa.String(63), nullable=False),
+        sa.Column("value", sa.String(200), nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id", "key"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("key <> ''", name="key_not_empty"),
+    )
+    op.create_index("ix_account_labels_key", "account_labels", ["organisation_id", "key", "value", "account_id"])
 
 
 def _create_balances() -> None:

@@ -39,7 +39,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
     """
     with open_ledger(tmp_path_factory.mktemp("constraints"), module_database_url) as ledger:
         ledger.population(size=1000)
-        ledger.budget()
+        ledger.budget(labels={"team": "icu"})
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
         ledger.budget("may", "cohort", block=block)
@@ -101,6 +101,7 @@ READ = ("utilisation", 0.5)
 CHARGED = ("position", 0)
 SAID = ("attestation", "by month")
 BLOCK = ("account_id", "may")
+LABELLED = ("key", "team")
 SWEEP = ("charging_mode", "each_run")
 LATER = NOW + timedelta(days=1)
 NO_ID = "a word that is no id"
@@ -320,6 +321,18 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ),
     ("partition_attestations", SAID, {"account_id": "pop_nowhere"}, "FOREIGN KEY"),
     ("partition_attestations", SAID, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("account_metadata", OF_RUN, {}, "account_metadata.account_id"),
+    ("account_metadata", OF_RUN, {"number": 0}, "ck_account_metadata_number_positive"),
+    *(
+        ("account_metadata", OF_RUN, {name: ""}, f"ck_account_metadata_{name}_not_empty")
+        for name in ("display_name", "description", "owner", "links", "search_text")
+    ),
+    ("account_metadata", OF_RUN, {"account_id": "run_nowhere"}, "FOREIGN KEY"),
+    ("account_metadata", OF_RUN, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("account_labels", LABELLED, {}, "account_labels.key"),
+    ("account_labels", LABELLED, {"key": ""}, "ck_account_labels_key_not_empty"),
+    ("account_labels", LABELLED, {"account_id": "run_nowhere"}, "FOREIGN KEY"),
+    ("account_labels", LABELLED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("data_blocks", BLOCK, {}, "data_blocks.account_id"),
     (
         "data_blocks",

@@ -65,6 +65,9 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
     with database.read(ALL_TENANTS) as tx:
         indexes = set(tx.exec_driver_sql("SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE%'").scalars())
     assert indexes == {
+        "ix_account_metadata_archived",
+        "ix_account_metadata_owner",
+        "ix_accounts_run_path",
         "ix_decisions_not_admitted",
         "ix_deliveries_pending",
         "uq_accounts_budget_skeleton",

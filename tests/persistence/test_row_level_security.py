@@ -75,7 +75,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     made("/v1/populations", {**terms, "limit": limit, **parts}, key="parts")
     made("/v1/budgets", {"name": "may", "parent": "parts", "limit": limit, "block": month}, key="may")
     made("/v1/experiments", {"name": "sweep", "budget": "p/b", "charging_mode": "each_run"})
-    run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event})["id"])
+    run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event, "labels": {"a": "b"}})["id"])
     further = {"type": "gaussian", "noise_multiplier": 60.0}
     made(f"/v1/runs/{run}/steps", {"events": [{"event": event}, {"event": further}]})
     made("/v1/checkpoints", {})

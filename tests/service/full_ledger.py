@@ -17,6 +17,7 @@ from tests.conftest import Ledger, signing_key
 from tests.login_helpers import cookie_for
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
+LINK = {"title": "MLflow", "url": "https://mlflow.example/"}
 RANDOMIZED = {"type": "epsilon_delta", "epsilon": 0.01, "delta": 1e-9}
 """An event with a delta of its own."""
 
@@ -69,6 +70,10 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
+    about = {"display_name": "ICU", "description": "For beds.", "owner": "icu", "links": [LINK], "labels": {"a": "b"}}
+    _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", about))
+    _answered(200, ledger.patch(f"/v1/budgets/{team['id']}", {"labels": {"a": "c", "team": "icu"}}))
+    _answered(200, ledger.post(f"/v1/accounts/{silent.run}/archive", None))
     record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "viewer")
     signer = signer_of(str(signing_key()[0]))

@@ -6,17 +6,20 @@ from typing import Annotated, Final
 from anyio import CapacityLimiter, to_thread
 from fastapi import Query, Request, Response
 
+from app.api.filters import MetadataFilterDep
 from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import AnyAccount, PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, responses
+from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.account_creation import CreateBudget, CreatePopulation
 from app.api.schemas.accounts import Budget, BudgetPage, Population, PopulationPage
 from app.api.schemas.histories import AccountHistory
+from app.api.schemas.metadata import ArchivedAccount, ChangeArchive, UpdateMetadata
 from app.api.schemas.proposals import Proposal
+from app.ledger.account_filters import AccountFilter
 from app.ledger.accounts import AccountKind
 from app.ledger.proposals import Proposal as DomainProposal
-from app.service.accounts import create
+from app.service.accounts import create, metadata
 from app.service.accounts.lookup import AccountView
 from app.service.idempotency import StoredResponse
 from app.service.queries.account_history import AccountHistoryCache
@@ -54,9 +57,17 @@ def _created_or_proposed(result: AccountView | DomainProposal) -> Population | S
 
 
 @routes.read("/populations", "List populations", PopulationPage, *LIST_ERRORS, tag="populations")
-def list_populations(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+def list_populations(
+    request: Request,
+    context: ContextDep,
+    about: MetadataFilterDep,
+    page: PageRequestDep,
+    path: Annotated[AnyAccount, Query(description="Only the population at this path, which is its name.")] = None,
+    name: Annotated[AnyAccount, Query(description="Only the population of this name.")] = None,
+) -> Response:
     """List the organisation's populations, newest first."""
-    found = create.list_accounts(context, AccountKind.POPULATION, page)
+    wanted = AccountFilter(AccountKind.POPULATION, path=path, name=name, metadata=about)
+    found = create.list_accounts(context, wanted, page)
     return page_response(request, found, PopulationPage, Population.of)
 
 
@@ -64,6 +75,20 @@ def list_populations(request: Request, context: ContextDep, page: PageRequestDep
 def get_population(population_id: str, request: Request, context: ContextDep) -> Response:
     """Get a population, its limit, and the total spent on it."""
     return etag_response(request, Population.of(create.get_account(context, AccountKind.POPULATION, population_id)))
+
+
+@routes.change(
+    "/populations/{population_id}",
+    "Update the metadata of a population",
+    *WRITE_ERRORS,
+    "not_found",
+    tag="populations",
+    method="PATCH",
+)
+def update_population(population_id: str, body: UpdateMetadata, context: ContextDep) -> Population:
+    """Change what people see of a population, by a JSON merge patch: null removes, labels are merged by key."""
+    metadata.change_metadata(context, AccountKind.POPULATION, population_id, body.changes())
+    return Population.of(create.get_account(context, AccountKind.POPULATION, population_id))
 
 
 @routes.create("/budgets", "Create a budget", Budget, *OPENING, "name_taken", "not_found", tag="budgets")
@@ -80,12 +105,16 @@ def create_budget(body: CreateBudget, context: ContextDep, idempotency: Idempote
 def list_budgets(
     request: Request,
     context: ContextDep,
+    about: MetadataFilterDep,
     page: PageRequestDep,
+    *,
     parent: Annotated[AnyAccount, Query(description="Only budgets directly under this account (id or path).")] = None,
     path: Annotated[AnyAccount, Query(description="Only the budget at this path.")] = None,
+    name: Annotated[AnyAccount, Query(description="Only budgets of this name.")] = None,
 ) -> Response:
     """List the organisation's budgets, newest first."""
-    found = create.list_accounts(context, AccountKind.BUDGET, page, parent=parent, path=path)
+    wanted = AccountFilter(AccountKind.BUDGET, parent_id=parent, path=path, name=name, metadata=about)
+    found = create.list_accounts(context, wanted, page)
     return page_response(request, found, BudgetPage, Budget.of)
 
 
@@ -93,6 +122,36 @@ def list_budgets(
 def get_budget(budget_id: str, request: Request, context: ContextDep) -> Response:
     """Get a budget, its limit, and the total spent by all runs under it."""
     return etag_response(request, Budget.of(create.get_account(context, AccountKind.BUDGET, budget_id)))
+
+
+@routes.change(
+    "/budgets/{budget_id}", "Update the metadata of a budget", *WRITE_ERRORS, "not_found", tag="budgets", method="PATCH"
+)
+def update_budget(budget_id: str, body: UpdateMetadata, context: ContextDep) -> Budget:
+    """Change what people see of a budget, by a JSON merge patch: null removes, labels are merged by key."""
+    metadata.change_metadata(context, AccountKind.BUDGET, budget_id, body.changes())
+    return Budget.of(create.get_account(context, AccountKind.BUDGET, budget_id))
+
+
+@routes.change(
+    "/accounts/{account_id}/archive",
+    "Archive an account",
+    *WRITE_ERRORS,
+    *("not_found", "account_state_conflict"),
+    tag="accounts",
+)
+def archive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> ArchivedAccount:
+    """Archive a population, a budget or a run: it and everything under it is hidden from lists and read-only.
+
+    Its runs must have ended: 409 `account_state_conflict` otherwise. What was spent stays spent.
+    """
+    return ArchivedAccount.of(metadata.archive_account(context, account_id, body.reason if body else None))
+
+
+@routes.change("/accounts/{account_id}/unarchive", "Unarchive an account", *WRITE_ERRORS, "not_found", tag="accounts")
+def unarchive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> ArchivedAccount:
+    """Show an archived account in lists again, and allow what archiving it prevented."""
+    return ArchivedAccount.of(metadata.unarchive_account(context, account_id, body.reason if body else None))
 
 
 @routes.read(

@@ -4,16 +4,20 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
+from app.api.filters import RunFilterDep, RunOrderParameter
 from app.api.idempotency import IdempotencyDep
-from app.api.pagination import After, AnyAccount, PageRequestDep, decode_cursor, page_response
-from app.api.problems import CHARGING, OPENING, READ_ERRORS
+from app.api.pagination import After, PageRequestDep, decode_cursor, page_response
+from app.api.problems import CHARGING, OPENING, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.histories import RunHistory
+from app.api.schemas.metadata import UpdateMetadata
 from app.api.schemas.reservations import plan_refused
 from app.api.schemas.runs import CreateRun, Run, RunPage
+from app.ledger.account_filters import RunOrder
+from app.ledger.accounts import AccountKind
 from app.ledger.admission import Refusal
 from app.ledger.errors import InvalidInputError
-from app.ledger.runs import RunStatus
+from app.service.accounts.metadata import change_metadata
 from app.service.idempotency import StoredResponse
 from app.service.queries import runs
 from app.service.queries.runs import RunRecord
@@ -36,18 +40,25 @@ def create_run(body: CreateRun, context: ContextDep, idempotency: IdempotencyDep
 def list_runs(
     request: Request,
     context: ContextDep,
+    wanted: RunFilterDep,
     page: PageRequestDep,
-    budget: Annotated[AnyAccount, Query(description="Only runs that charge this budget (id or path) directly.")] = None,
-    status: Annotated[RunStatus | None, Query(description="Only items with this status.")] = None,
+    sort: RunOrderParameter = RunOrder.CREATED_AT_DESCENDING,
 ) -> Response:
-    """List the organisation's runs, newest first."""
-    return page_response(request, runs.list_runs(context, page, budget=budget, status=status), RunPage, Run.of)
+    """List the organisation's runs, newest first unless `sort` is given. Filters narrow each other down."""
+    return page_response(request, runs.list_runs(context, wanted, sort, page), RunPage, Run.of)
 
 
 @routes.read("/runs/{run_id}", "Get a run", Run, *READ_ERRORS)
 def get_run(run_id: str, request: Request, context: ContextDep) -> Response:
     """Get a run: its status, its epsilon, and the number of further steps that fit."""
     return etag_response(request, Run.of(runs.get_run(context, run_id)))
+
+
+@routes.change("/runs/{run_id}", "Update the metadata of a run", *WRITE_ERRORS, "not_found", method="PATCH")
+def update_run(run_id: str, body: UpdateMetadata, context: ContextDep) -> Run:
+    """Change what people see of a run, by a JSON merge patch: null removes, labels are merged by key."""
+    change_metadata(context, AccountKind.RUN, run_id, body.changes())
+    return Run.of(runs.get_run(context, run_id))
 
 
 @routes.read("/runs/{run_id}/history", "Get the epsilon history of a run", RunHistory, *READ_ERRORS)

@@ -7,7 +7,6 @@ from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
     AttestationText,
-    Body,
     Composition,
     Input,
     LimitInput,
@@ -18,6 +17,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import PlannedEvents, planned_events_of
+from app.api.schemas.metadata import MetadataInput
 from app.ledger.account_records import Block, Population
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import check_delta
@@ -33,7 +33,7 @@ BLOCK_EXAMPLE: dict[str, Any] = {
 ReplacementAssumption = TypeAliasType("ReplacementAssumption", Literal["stay_in_their_parts", "removal_is_bounded"])
 
 
-class CreateAccount(Body):
+class CreateAccount(MetadataInput):
     """Common fields of a new account."""
 
     name: Name
@@ -117,7 +117,8 @@ class CreatePopulation(CreateComposedAccount):
 
     def terms(self) -> AccountSpec:
         """Convert to the account's specification."""
-        return AccountSpec(self.name, self.limit.domain(), planned_events_of(self.planned), self.parallel())
+        planned, metadata = planned_events_of(self.planned), self.metadata()
+        return AccountSpec(self.name, self.limit.domain(), planned, self.parallel(), metadata=metadata)
 
     def population(self) -> Population:
         """Convert to the fields that only populations have."""
@@ -162,4 +163,5 @@ class CreateBudget(CreateComposedAccount):
         block = None if self.block is None else Block(**dict(self.block))
         window = Window(self.opens_at, self.closes_at) if self.opens_at or self.closes_at else ALWAYS
         planned = planned_events_of(self.planned)
-        return AccountSpec(self.name, self.limit.domain(), planned, self.parallel(), window, block)
+        parallel, metadata = self.parallel(), self.metadata()
+        return AccountSpec(self.name, self.limit.domain(), planned, parallel, window, block, metadata)

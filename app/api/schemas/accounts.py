@@ -17,9 +17,11 @@ from app.api.schemas.common import (
     Page,
     example,
 )
+from app.api.schemas.metadata import MetadataOutput, metadata_members
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.admission import Reading, reading_of
+from app.ledger.metadata import AccountMetadata
 from app.ledger.plans import PlanState
 from app.ledger.step_events import MAX_COUNT
 from app.service.accounts.lookup import AccountView
@@ -33,6 +35,12 @@ _ACCOUNT = {
     "epsilon_rdp": 1.2539,
     "own_delta": 0.0,
     "warnings": [],
+    "display_name": None,
+    "description": None,
+    "owner": "privacy-office@hospital.example",
+    "labels": {},
+    "links": [],
+    "archived_at": None,
     "composition": "sequential",
     "max_partitions_per_unit": None,
     "attestation": None,
@@ -144,7 +152,7 @@ class AnsweredPlannedEvent(Output):
         return None if count == MAX_COUNT else count
 
 
-class Account(Output):
+class Account(MetadataOutput):
     """Common fields of accounts."""
 
     id: str
@@ -185,7 +193,7 @@ class ComposedAccount(Account):
         """Convert from the domain; a population and a budget each take the members that they have."""
         account = view.record.account
         return cls(
-            **account_members(view.record, reading_of([account])),
+            **account_members(view.record, reading_of([account]), view.about),
             parent=account.parent_id,
             size=view.record.population.size,
             composition="sequential" if account.partitions_per_unit is None else "parallel",
@@ -231,10 +239,10 @@ class BudgetPage(Page[Budget]):
     """Budgets, newest first."""
 
 
-def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
+def account_members(record: AccountRecord, reading: Reading, about: AccountMetadata) -> dict[str, Any]:
     """Convert the common fields of accounts, with the delta and the epsilon of the governing limit."""
     account = record.account
-    about = [] if account.limit is None else about_limit(account.limit)
+    warnings = [] if account.limit is None else about_limit(account.limit)
     return {
         "id": account.id,
         "name": account.name,
@@ -249,7 +257,8 @@ def account_members(record: AccountRecord, reading: Reading) -> dict[str, Any]:
         **reading._asdict(),
         "epsilon_rdp": account.epsilon_rdp(reading.delta),
         "own_delta": account.spent.delta_value(),
-        "warnings": [*about, *about_loss(reading.epsilon, reading.epsilon_limit)],
+        "warnings": [*warnings, *about_loss(reading.epsilon, reading.epsilon_limit)],
+        **metadata_members(about),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }

@@ -149,7 +149,8 @@ def _name(value: str) -> str:
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_name)]
 
 
-def _readable(value: str) -> str:
+def readable(value: str) -> str:
+    """Raise ValueError unless a text has words, and no control characters but line breaks and tabs."""
     if not value.strip() or any(not (char.isprintable() or char in "\n\t") for char in value):
         raise ValueError("write words that can be read, without control characters")
     return value
@@ -162,9 +163,9 @@ def _text(value: object) -> object:
 
 
 Reason = Annotated[
-    str, Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."), AfterValidator(_readable)
+    str, Field(min_length=1, max_length=2000, description="Reason, stored in the audit log."), AfterValidator(readable)
 ]
-AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(_readable)]
+AttestationText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(readable)]
 
 
 def _utc(value: datetime) -> datetime:

@@ -121,7 +121,7 @@ class CreateExperiment(CreateAccount):
     def terms(self) -> AccountSpec:
         """Convert to the specification of the budget of individually charged runs."""
         limit = None if self.limit is None else self.limit.domain()
-        return AccountSpec(self.name, limit, planned_events_of(self.planned))
+        return AccountSpec(self.name, limit, planned_events_of(self.planned), metadata=self.metadata())
 
     def sweep(self) -> RunRegistration:
         """Convert to a sweep that is charged as a whole.
@@ -133,7 +133,7 @@ class CreateExperiment(CreateAccount):
         event = sweep_event(step_events_of(self.trials.events), self.trials.mean, self.trials.shape)
         return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            AccountSpec(self.name, None, (StepEvent(event, 1),)),
+            AccountSpec(self.name, None, (StepEvent(event, 1),), metadata=self.metadata()),
             event,
             privacy_unit=self.privacy_unit,
             relation=self.neighboring_relation,

@@ -24,6 +24,7 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
+from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.runs import DeviationKind, RunStatus
@@ -35,6 +36,9 @@ RUN_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_RUN_ID,
     "name": "mortality-model",
     "path": "mimic/icu-team/mortality-model",
+    **METADATA_EXAMPLE,
+    "archived_at": None,
+    "number": 1,
     "budget": EXAMPLE_BUDGET_ID,
     "budget_path": "mimic/icu-team",
     "budgets": [EXAMPLE_BUDGET_ID],
@@ -108,7 +112,7 @@ class CreateRun(CreateAccount):
         limit = None if self.limit is None else self.limit.domain()
         return RunRegistration(
             (self.budget,) if self.budget is not None else tuple(self.budgets or ()),
-            AccountSpec(self.name, limit, planned_events_of(self.planned)),
+            AccountSpec(self.name, limit, planned_events_of(self.planned), metadata=self.metadata()),
             None if self.event is None else self.event.domain,
             step_events_of(self.plan),
             self.lease_seconds,
@@ -132,6 +136,7 @@ class Run(Account):
 
     model_config = example(RUN_EXAMPLE)
 
+    number: int = Field(description="Tells apart the runs at one path, from 1 in the order of their creation.")
     budget: str = Field(description="The first of `budgets`.")
     budget_path: str
     budgets: list[str] = Field(description="All budgets that its steps are charged to, in order.")
@@ -158,7 +163,8 @@ class Run(Account):
         """Convert from the domain."""
         run, budget = record.run, record.budgets[0]
         return cls(
-            **account_members(record.own, record.reading),
+            **account_members(record.own, record.reading, record.about),
+            number=record.about.number,
             budget=budget.id,
             budget_path=budget.path,
             budgets=[each.id for each in record.budgets],

@@ -11,8 +11,9 @@ from app.ledger.account_records import Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.alerts import AlertSettings
 from app.ledger.composition import budgets_of
+from app.ledger.metadata import Metadata
 from app.ledger.names import name_skeleton
-from app.persistence.repositories import balances
+from app.persistence.repositories import account_metadata, balances
 from app.persistence.repositories.account_values import SAME_NAMES, planned_text, policy_text, weights_text
 from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
@@ -25,8 +26,10 @@ def add(
     ancestors: Sequence[Account],
     population: Population | None,
     now: datetime,
-) -> None:
-    """Add an unspent account under its ancestors, given by depth and id.
+    *,
+    metadata: Metadata,
+) -> int:
+    """Add an unspent account under its ancestors, given by depth and id; return its number at its path.
 
     `population` is set for populations only.
     """
@@ -50,6 +53,7 @@ def add(
         )
     )
     balances.add(tx, organisation_id, account)
+    number = account_metadata.add(tx, organisation_id, account, metadata)
     if population is not None:
         tx.execute(
             insert(populations).values(
@@ -81,6 +85,7 @@ def add(
                 for position, budget in charged
             ],
         )
+    return number
 
 
 def set_limit(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:

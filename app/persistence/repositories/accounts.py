@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, select
 from app.accounting.curves import RdpCurve, orders
 from app.accounting.events import NeighboringRelation
 from app.ledger import ids
-from app.ledger.account_records import AccountFilter, AccountRecord, Population
+from app.ledger.account_filters import AccountFilter
+from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import REMOVAL_IS_BOUNDED
 from app.ledger.errors import LedgerError, LedgerUnavailableError
@@ -17,6 +18,7 @@ from app.ledger.filters import Limit
 from app.ledger.pages import Page, PageRequest
 from app.ledger.windows import ALWAYS, Window
 from app.persistence.repositories import balances
+from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.account_values import (
     SAME_NAMES,
     read_alert_settings,
@@ -27,7 +29,7 @@ from app.persistence.repositories.account_values import (
 from app.persistence.repositories.dp_events import CostCache
 from app.persistence.repositories.expressions import NO_RUN, join_on, matches, read_page
 from app.persistence.repositories.locks import ancestor_ids, lock, within, writes
-from app.persistence.tables import account_ancestors, accounts, partition_attestations, populations
+from app.persistence.tables import account_ancestors, account_metadata, accounts, partition_attestations, populations
 from app.persistence.tables import balances as kept_balances
 from app.persistence.tolerant import DAMAGED, Contents, Report, TolerantQuery, refuse
 
@@ -108,10 +110,16 @@ def path_of(tx: Connection, organisation_id: str, account_id: str) -> list[Accou
 
 def page(tx: Connection, organisation_id: str, wanted: AccountFilter, request: PageRequest) -> Page[AccountRecord]:
     """List accounts, newest first."""
-    found = _of(organisation_id).where(
-        accounts.c.kind == str(wanted.kind),
-        within(accounts.c.id, organisation_id, wanted.within),
-        *matches(accounts, parent_id=wanted.parent_id, path=wanted.path),
+    about = join_on(account_metadata, accounts, account_id="id")
+    found = (
+        _of(organisation_id)
+        .join(account_metadata, about)
+        .where(
+            accounts.c.kind == str(wanted.kind),
+            within(accounts.c.id, organisation_id, wanted.within),
+            *matches(accounts, parent_id=wanted.parent_id, path=wanted.path, name=wanted.name),
+            *matching(accounts.c.id, organisation_id, wanted.metadata),
+        )
     )
     book = CostCache()
     return read_page(tx, found, accounts.c.id, request, lambda row: _record(tx, book, row))

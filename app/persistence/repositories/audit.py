@@ -41,6 +41,8 @@ from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.organisations import lock as lock_organisation
 from app.persistence.tables import (
     account_ancestors,
+    account_labels,
+    account_metadata,
     account_usage_snapshots,
     alerts,
     api_keys,
@@ -189,13 +191,17 @@ def all_checkpoints(
     return _STORED_CHECKPOINTS.objects(tx, organisation_id, _CHECKPOINTS.read, report)
 
 
-RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
+RECORDED: Final = (
+    *(account_labels, account_metadata, api_keys, attempts, experiments),
+    *(organisations, proposals, run_anchors, sessions, webhooks),
+)
 """Tables whose rows follow from the audit log."""
 
 UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses, verifications)
 """Tables of which only readability is verified; docs/explanation/verification.md has the reasons."""
 
 _CONTENTS: Final[Contents] = {
+    account_metadata.c.links: json.loads,
     api_keys.c.role: Role,
     experiments.c.charging_mode: ChargingMode,
     organisations.c.policy: read_policy,

@@ -23,6 +23,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
     true,
     update,
@@ -42,6 +43,7 @@ T = TypeVar("T")
 # The conditions of the partial indexes, exactly as declared. The values are literals: with parameters, SQLite would
 # plan the statement for each value before using such an index, and PostgreSQL would not use it in a generic plan.
 NO_RUN: Final = accounts.c.kind != literal_column("'run'")
+RUN: Final = accounts.c.kind == literal_column("'run'")
 ADVANCED: Final = decisions.c.outcome.in_([literal_column("'admitted'"), literal_column("'reported'")])
 NOT_ADMITTED: Final = decisions.c.outcome != literal_column("'admitted'")
 PENDING: Final = deliveries.c.status == literal_column("'pending'")
@@ -102,6 +104,41 @@ def read_page(
     shown = rows[: request.limit]
     behind = str(getattr(shown[-1], place.name)) if len(rows) > request.limit else None
     return Page([read(row) for row in shown], behind)
+
+
+def read_sorted_page(
+    tx: Connection,
+    found: Select[Any],
+    order: tuple[ColumnElement[Any], Column[Any]],
+    request: PageRequest,
+    name: str,
+    *,
+    descending: bool,
+) -> Page[str]:
+    """Read a page of the ids of the selected accounts, sorted by a time or a text and the id.
+
+    The cursor has the name of the order and the last account's values, so that an account that moves meanwhile is
+    neither lost nor repeated.
+
+    Raises:
+        InvalidInputError: the cursor is of another list or order.
+    """
+    value, place = order
+    if request.after is not None:
+        last, last_id = request.sorted_place(name)
+        at = datetime.fromisoformat(last) if isinstance(value.type, UtcDateTime) else last
+        bound = bindparam(None, at, type_=value.type)
+        further = value < bound if descending else value > bound
+        beyond = place < last_id if descending else place > last_id
+        found = found.where(or_(further, and_(value == bound, beyond)))
+    keys = (value.desc(), place.desc()) if descending else (value, place)
+    rows = tx.execute(found.add_columns(value).order_by(None).order_by(*keys).limit(request.limit + 1)).all()
+    shown = rows[: request.limit]
+    if len(rows) <= request.limit:
+        return Page([row[0] for row in shown], None)
+    end = shown[-1]
+    last = end[1].isoformat() if isinstance(end[1], datetime) else end[1]
+    return Page([row[0] for row in shown], json.dumps([name, last, end[0]], ensure_ascii=False))
 
 
 def _place_after(place: Column[Any], request: PageRequest) -> int | str | None:

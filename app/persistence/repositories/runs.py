@@ -7,17 +7,28 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from app.accounting.events import fingerprint
+from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus
 from app.persistence.bulk import BulkStatement
+from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember
-from app.persistence.repositories.expressions import join_on, matches, read_page, values_of
+from app.persistence.repositories.expressions import (
+    RUN,
+    in_period,
+    join_on,
+    matches,
+    owned_by,
+    read_page,
+    read_sorted_page,
+    values_of,
+)
 from app.persistence.repositories.locks import within
-from app.persistence.tables import attempts, decisions, dp_events, run_budgets, runs
+from app.persistence.tables import account_metadata, accounts, attempts, decisions, dp_events, run_budgets, runs
 
 RunChange = tuple[str, Run, Run]
 """The organisation's id, and a run before and after a change."""
@@ -93,20 +104,39 @@ def get_many(tx: Connection, organisation_id: str, run_ids: Sequence[str]) -> li
 
 
 def page(
-    tx: Connection,
-    organisation_id: str,
-    request: PageRequest,
-    *,
-    scope: str | None,
-    budget_id: str | None,
-    status: RunStatus | None,
+    tx: Connection, organisation_id: str, wanted: RunFilter, order: RunOrder, request: PageRequest, scope: str | None
 ) -> Page[Run]:
-    """List runs, newest first."""
-    found = _RUNS.where(runs.c.organisation_id == organisation_id, within(runs.c.account_id, organisation_id, scope))
-    if budget_id is not None:
-        found = found.join(run_budgets, join_on(run_budgets, runs, run_id="account_id"))
-        found = found.where(run_budgets.c.budget_id == budget_id)
-    return read_page(tx, found.where(*matches(runs, status=status)), runs.c.account_id, request, _run)
+    """List runs; `wanted.budget` and `wanted.within` are ids."""
+    ids = runs.c.account_id
+    found = (
+        select(ids)
+        .join(accounts, join_on(accounts, runs, id="account_id"))
+        .join(account_metadata, join_on(account_metadata, runs, account_id="account_id"))
+        .where(owned_by(runs, organisation_id))
+        .where(*(within(ids, organisation_id, above) for above in (scope, *wanted.within) if above is not None))
+        .where(*matches(accounts, path=wanted.path), *in_period(accounts.c.created_at, *wanted.created))
+        .where(*in_period(accounts.c.updated_at, wanted.updated_after, None))
+        .where(*matching(ids, organisation_id, wanted.metadata))
+    )
+    if wanted.path is not None:
+        found = found.where(RUN)
+    if wanted.statuses:
+        found = found.where(runs.c.status.in_([str(status) for status in wanted.statuses]))
+    if wanted.budget is not None:
+        charged = owned_by(run_budgets, organisation_id, budget_id=wanted.budget)
+        found = found.where(ids.in_(select(run_budgets.c.run_id).where(charged)))
+    if order.column == "created_at":
+        listed = read_page(tx, found, ids, request, _id_of, oldest_first=not order.descending)
+    else:
+        sorted_by = func.lower(accounts.c.name) if order.column == "name" else accounts.c.updated_at
+        listed = read_sorted_page(tx, found, (sorted_by, ids), request, str(order), descending=order.descending)
+    known = {run.account_id: run for run in get_many(tx, organisation_id, listed.items)}
+    return Page([known[run_id] for run_id in listed.items], listed.next)
+
+
+def _id_of(row: Row[Any]) -> str:
+    run_id: str = row.account_id
+    return run_id
 
 
 def save_all(tx: Connection, changed: Iterable[RunChange]) -> None:

@@ -5,6 +5,8 @@ The organisation's id leads every key, so that organisations can be placed on se
 
 from app.persistence.tables.accounts import (
     account_ancestors,
+    account_labels,
+    account_metadata,
     accounts,
     api_keys,
     balances,
@@ -43,6 +45,8 @@ from app.persistence.tables.runs import (
 
 __all__ = [
     "account_ancestors",
+    "account_labels",
+    "account_metadata",
     "account_usage_snapshots",
     "accounts",
     "alerts",

@@ -16,6 +16,7 @@ from sqlalchemy import (
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import AccountKind
+from app.ledger.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
 from app.ledger.permissions import Role
 from app.ledger.runs import ChargingMode
@@ -93,6 +94,7 @@ accounts = owned_table(
     Column("updated_at", UtcDateTime, nullable=False),
     organisation_foreign_key(),
     partial_index("uq_accounts_path", "path", where="kind != 'run'", unique=True),
+    partial_index("ix_accounts_run_path", "path", where="kind = 'run'"),
     partial_index("uq_accounts_population_skeleton", "name_skeleton", where="kind = 'population'", unique=True),
     partial_index("uq_accounts_budget_skeleton", "parent_id", "name_skeleton", where="kind = 'budget'", unique=True),
     Index(None, "organisation_id", "parent_id"),
@@ -110,6 +112,30 @@ accounts = owned_table(
     organisation_policy_only_on_populations="kind = 'population' OR organisation_policy IS NULL",
     partitions_not_on_runs="kind <> 'run' OR max_partitions_per_unit IS NULL",
     window_order="closes_at > opens_at",
+)
+
+account_metadata = owned_table(
+    "account_metadata",
+    *number_column("number", Integer, least=1),
+    *text_column("display_name", String(MAX_DISPLAY_NAME), nullable=True),
+    *text_column("description", Text(), nullable=True),
+    *text_column("owner", String(MAX_OWNER), nullable=True),
+    *text_column("links", Text(), server_default="[]"),
+    *text_column("search_text", Text()),
+    Column("archived_at", UtcDateTime),
+    foreign_key("accounts", account_id="id"),
+    partial_index("ix_account_metadata_owner", "owner", "account_id", where="owner IS NOT NULL"),
+    partial_index("ix_account_metadata_archived", "account_id", where="archived_at IS NOT NULL"),
+    key=("account_id",),
+)
+
+account_labels = owned_table(
+    "account_labels",
+    *text_column("key", String(MAX_LABEL_KEY)),
+    Column("value", String(MAX_LABEL_VALUE), nullable=False),
+    foreign_key("accounts", account_id="id"),
+    Index("ix_account_labels_key", "organisation_id", "key", "value", "account_id"),
+    key=("account_id", "key"),
 )
 
 balances = owned_table(

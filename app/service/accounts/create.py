@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
-from app.ledger.account_records import AccountFilter, AccountRecord, Population
+from app.ledger.account_filters import AccountFilter
+from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError, NameTakenError
 from app.ledger.filters import Limit
+from app.ledger.metadata import metadata_of
 from app.ledger.names import look_alike
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
@@ -21,6 +23,7 @@ from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_text, read_planned
 from app.service.accounts.lookup import AccountView, account_views, find_parent, missing_account_error, require_reach
+from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import (
     AccountSpec,
     ParallelSpec,
@@ -28,6 +31,7 @@ from app.service.accounts.spec import (
     build_attestation,
     check_account_limit,
     check_part,
+    metadata_payload,
     new_account,
     partition_payload,
     require_dates,
@@ -89,7 +93,7 @@ def population_payload(terms: AccountSpec, population: Population) -> dict[str, 
         facts["max_partitions_per_unit"] = terms.parallel.partitions_per_unit
         facts["attestation"] = terms.parallel.attestation
         facts["replacement_assumption"] = terms.parallel.replacement_assumption
-    return facts
+    return facts | metadata_payload(1, terms.metadata)
 
 
 def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Population]:
@@ -102,6 +106,7 @@ def parse_population_payload(facts: Mapping[str, Any]) -> tuple[AccountSpec, Pop
         limit=Limit(**facts["limit"]),
         planned=read_planned(json.dumps(facts["planned"])),
         parallel=parallel,
+        metadata=metadata_of(facts.get("metadata", {})),
     )
     relation = NeighboringRelation(facts["neighboring_relation"])
     return terms, Population(facts["privacy_unit"], relation, facts["size"])
@@ -135,6 +140,7 @@ def create_budget(tx: Connection, context: RequestContext, parent: str, terms: A
     Raises:
         InvalidInputError: the tree would be too deep, the parent has too many partitions, the attestation is missing
             or incomplete, or the block is not allowed here or overlaps another one.
+        AccountArchivedError: the parent, or an account above it, is archived.
         NameTakenError: the parent has a budget of this name or a lookalike.
         Also those of `check_account_limit`, `with_plan` and `require_dates`.
     """
@@ -143,6 +149,7 @@ def create_budget(tx: Connection, context: RequestContext, parent: str, terms: A
 
 def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec) -> AccountView:
     """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
+    require_unarchived(tx, context, above.account.id)
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets are at most {MAX_DEPTH} levels under their population.")
     check_part(tx, context, above.account, terms.block)
@@ -169,19 +176,14 @@ def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> 
 
 def list_accounts(
     context: RequestContext,
-    kind: AccountKind,
+    wanted: AccountFilter,
     page: PageRequest,
-    *,
-    parent: str | None = None,
-    path: str | None = None,
 ) -> Page[AccountView]:
-    """List populations or budgets in the caller's scope.
-
-    `parent`, an id or path, selects its direct children; `path` selects the one account there.
-    """
+    """List populations or budgets in the caller's scope; `wanted.parent_id` may be a path."""
     with context.read() as tx:
+        parent = wanted.parent_id
         parent_id = None if parent is None else find_parent(tx, context, parent).account.id
-        wanted = AccountFilter(kind, context.principal.scope, parent_id, path)
+        wanted = replace(wanted, within=context.principal.scope, parent_id=parent_id)
         found = accounts.page(tx, context.organisation_id, wanted, page)
         return found.map(lambda records: account_views(tx, context, records))
 
@@ -215,7 +217,8 @@ def _open(
 ) -> AccountView:
     """Write an account; `attested_by` attests that its partitions are disjoint, None: the caller."""
     said = None if terms.parallel is None else build_attestation(context, terms.parallel, account.relation, attested_by)
-    account_writes.add(tx, context.organisation_id, account, ancestors, population, context.now)
+    whose = context.organisation_id
+    number = account_writes.add(tx, whose, account, ancestors, population, context.now, metadata=terms.metadata)
     if said is not None:
         partitions.attest(tx, context.organisation_id, said, account_id=account.id)
     if terms.block is not None:
@@ -224,5 +227,6 @@ def _open(
     assert opened is not None
     [view] = account_views(tx, context, [opened])
     facts = account_audit_payload(account, population) | partition_payload(said, terms.block)
+    facts |= metadata_payload(number, terms.metadata)
     context.record(tx, AuditAction(f"{account.kind}.created"), account.id, after=facts)
     return view

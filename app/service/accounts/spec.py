@@ -14,6 +14,7 @@ from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.composition import MAX_PARTITIONS, REMOVAL_IS_BOUNDED, counting_plans
 from app.ledger.errors import InvalidInputError
 from app.ledger.filters import Limit, check_limit
+from app.ledger.metadata import NO_METADATA, Metadata
 from app.ledger.plan_filter import workload_of
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
@@ -64,6 +65,7 @@ class AccountSpec:
     parallel: ParallelSpec | None = None
     window: Window = ALWAYS
     block: Block | None = None
+    metadata: Metadata = NO_METADATA
 
 
 def new_account(
@@ -260,6 +262,12 @@ def account_audit_payload(account: Account, population: Population | None) -> di
         facts["neighboring_relation"] = str(population.relation)
         facts["size"] = population.size
     return facts
+
+
+def metadata_payload(number: int, metadata: Metadata) -> dict[str, object]:
+    """Build the part of an audit payload about metadata, and about the number of a run that is not the first."""
+    facts: dict[str, object] = {"metadata": metadata.payload()} if metadata != NO_METADATA else {}
+    return facts if number == 1 else facts | {"number": number}
 
 
 def partition_payload(said: Attestation | None, block: Block | None) -> dict[str, object]:

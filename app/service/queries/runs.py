@@ -1,24 +1,35 @@
 """Get and list runs and their decisions, and read the page of a run."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy import Connection
 
 from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
+from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, with_usage
 from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
 from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run, RunStatus
+from app.ledger.runs import Run
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
-from app.persistence.repositories import accounts, audit, decisions, locks, overview_queries, reservations, runs
+from app.persistence.repositories import (
+    account_metadata,
+    accounts,
+    audit,
+    decisions,
+    locks,
+    overview_queries,
+    reservations,
+    runs,
+)
 from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.lookup import find_parent, missing_account_error
 from app.service.auth.request_context import RequestContext
@@ -45,7 +56,7 @@ Rule = tuple[NeighboringRelation, int]
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run with its accounts by depth and id, and its remaining steps.
+    """A run with its accounts by depth and id, its metadata, and its remaining steps.
 
     Args:
         steps_remaining: how many more of its default event fit; None: it has no default event.
@@ -54,6 +65,7 @@ class RunRecord:
 
     run: Run
     path: Path
+    about: AccountMetadata
     reading: Reading
     steps_remaining: int | None
     binding: Account | None
@@ -91,17 +103,61 @@ def get_run(context: RequestContext, run_id: str) -> RunRecord:
         return context.run_with_costs(lambda: read_run(tx, context, run_id))
 
 
-def list_runs(
-    context: RequestContext, page: PageRequest, *, budget: str | None, status: RunStatus | None
-) -> Page[RunRecord]:
-    """List runs; `budget` selects those that charge it directly."""
+def list_runs(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRecord]:
+    """List runs in the caller's scope; `wanted.budget` and `wanted.within` are ids or paths."""
     with context.read() as tx:
-        budget_id = None if budget is None else find_parent(tx, context, budget).account.id
-        scope = context.principal.scope
-        found = runs.page(tx, context.organisation_id, page, scope=scope, budget_id=budget_id, status=status)
+        found = _page_of(tx, context, wanted, order, page)
         paths = find_paths(tx, context, [run.account_id for run in found.items])
         listed = list(zip(found.items, paths, strict=True))
         return context.run_with_costs(lambda: Page(_records(tx, context, listed), found.next))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list, read without the costs of its further steps.
+
+    Args:
+        path: its accounts by depth and id.
+        reading: its epsilon, with the delta and the epsilon of the limit that governs it.
+    """
+
+    run: Run
+    path: Path
+    about: AccountMetadata
+    reading: Reading
+
+    @property
+    def own(self) -> AccountRecord:
+        """The run's own account."""
+        return self.path[-1]
+
+    @property
+    def title(self) -> str:
+        """What people see: the display name or the name, with the number of a run that is not the first."""
+        return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
+
+
+def list_run_rows(context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest) -> Page[RunRow]:
+    """List runs as `list_runs`, for tables: in a constant number of statements, without computing steps left."""
+    with context.read() as tx:
+        found = _page_of(tx, context, wanted, order, page)
+        ids = [run.account_id for run in found.items]
+        about = account_metadata.find_many(tx, context.organisation_id, ids)
+        rows = []
+        for run, path in zip(found.items, find_paths(tx, context, ids), strict=True):
+            reading = reading_of([record.account for record in path])
+            rows.append(RunRow(run, path, about[run.account_id], reading))
+    return Page(rows, found.next)
+
+
+def _page_of(
+    tx: Connection, context: RequestContext, wanted: RunFilter, order: RunOrder, page: PageRequest
+) -> Page[Run]:
+    """Read a page of runs in the caller's scope."""
+    budget = None if wanted.budget is None else find_parent(tx, context, wanted.budget).account.id
+    within = tuple(find_parent(tx, context, above).account.id for above in wanted.within)
+    resolved = replace(wanted, budget=budget, within=within)
+    return runs.page(tx, context.organisation_id, resolved, order, page, context.principal.scope)
 
 
 def read_history(context: RequestContext, run_id: str, *, after: int, max_points: int) -> History:
@@ -148,12 +204,13 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
     """Build the records of runs, in a constant number of statements."""
     beside = partitions_of(tx, context, (record.account for _, path in found for record in path))
     prices = _prices(tx, context, found)
+    about = account_metadata.find_many(tx, context.organisation_id, [run.account_id for run, _ in found])
     read = []
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
         event, rule = run.event, _rule(path[0].account)
         left = (None, None) if event is None else repetitions_left(touched, prices[rule, event])
-        read.append(RunRecord(run, path, reading_of(touched), *left))
+        read.append(RunRecord(run, path, about[run.account_id], reading_of(touched), *left))
     return read
 
 

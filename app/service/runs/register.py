@@ -1,6 +1,6 @@
 """Registration of runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -19,11 +19,13 @@ from app.ledger.runs import Run, RunStatus
 from app.ledger.step_events import StepEvent, is_endless
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
+from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import (
     AccountSpec,
     account_audit_payload,
     budget_payload,
     check_account_limit,
+    metadata_payload,
     new_account,
     run_audit_payload,
     with_plan,
@@ -77,6 +79,7 @@ def register_run(tx: Connection, context: RequestContext, registration: RunRegis
 
     Raises:
         InvalidInputError: an account cannot be charged by a run, or not together with the others.
+        AccountArchivedError: a budget or one of its ancestors is archived.
         BudgetClosedError: a budget or one of its ancestors is not open.
         PrivacyUnitMismatchError: declaration and populations name different privacy units.
         RelationMismatchError: declaration and populations name different relations.
@@ -100,6 +103,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     """
     charged = _charged(tx, context, registration.budgets)
     for budget in charged:
+        require_unarchived(tx, context, budget.record.account.id)
         _check_declaration(registration, budget.record.population)
     ancestors = _in_order([account for budget in charged for account in budget.path])
     require_open(ancestors, context.now)
@@ -123,7 +127,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     if not needs_approval(path, size):
         excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
-    account_writes.add(tx, context.organisation_id, account, ancestors, None, context.now)
+    whose = context.organisation_id
+    number = account_writes.add(tx, whose, account, ancestors, None, context.now, metadata=terms.metadata)
     run = Run(
         account.id,
         status,
@@ -136,7 +141,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)
-    _record_registration(tx, context, path, run)
+    _record_registration(tx, context, path, run, metadata_payload(number, terms.metadata))
     if status is RunStatus.PENDING:
         propose_run(tx, context, path, size, excess, planned=bool(planned))
     elif registration.plan:
@@ -147,13 +152,15 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     return account.id
 
 
-def _record_registration(tx: Connection, context: RequestContext, path: Sequence[Account], run: Run) -> None:
-    """Record a run with its budgets in stored order, which replay can reproduce."""
+def _record_registration(
+    tx: Connection, context: RequestContext, path: Sequence[Account], run: Run, written: Mapping[str, object]
+) -> None:
+    """Record a run with its budgets in stored order, which replay can reproduce; `written` is its metadata."""
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
     facts |= run_audit_payload(event, run.declared_steps, run.declared_steps_per_hour)
-    context.record(tx, AuditAction.RUN_CREATED, account.id, after=facts | {"status": str(run.status)})
+    context.record(tx, AuditAction.RUN_CREATED, account.id, after={**facts, **written, "status": str(run.status)})
 
 
 @dataclass(frozen=True, slots=True)

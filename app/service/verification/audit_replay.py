@@ -30,8 +30,8 @@ STATUS_ACTIONS: Final = frozenset(
     }
 )
 CREATIONS: Final = frozenset({AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED, AuditAction.RUN_CREATED})
-MUTABLE_FIELDS: Final = ("limit", "status")
-"""Fields of an account that later audit events change."""
+MUTABLE_FIELDS: Final = ("limit", "status", "metadata", "number")
+"""Fields of an account that later audit events change, or that a row of its own has."""
 
 _QUARANTINES: Final = {
     (False, True): "its quarantine is gone from its row, and no audit event of its organisation has lifted it.",

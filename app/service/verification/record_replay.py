@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Row
 
 from app.ledger.audit import AuditAction, AuditEntry, canonical, digest
+from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS, metadata_of, search_text
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.repositories.audit import StoredRecord
 
@@ -24,6 +25,7 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("webhooks", "secret"): digest,
     ("webhooks", "previous_secret"): digest,
     ("webhooks", "types"): json.loads,
+    ("account_metadata", "links"): json.loads,
 }
 """Columns that the audit log has in another form, for it contains no secrets."""
 
@@ -142,7 +144,30 @@ def _anchors(records: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
         _row(records, "run_anchors", run_id, decision_count=decisions)
 
 
-def _run(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+def _account(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    _row(records, "account_metadata", entry.subject, number=after.get("number", 1), archived_at=None)
+    _metadata(records, entry, after)
+
+
+def _metadata(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    before = json.loads(entry.before or "{}").get("metadata", {})
+    for key in before.get("labels", ()):
+        records["account_labels"].pop(f"{entry.subject}/{key}")
+    facts = after.get("metadata", {})
+    for key, value in facts.get("labels", {}).items():
+        _row(records, "account_labels", f"{entry.subject}/{key}", value=value)
+    own = {name: facts.get(name) for name in ("display_name", "description", "owner")}
+    found = search_text(after["path"], metadata_of(facts))
+    _row(records, "account_metadata", entry.subject, **own, links=facts.get("links", []), search_text=found)
+
+
+def _archive(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    archived_at = entry.created_at if entry.action.endswith(".archived") else None
+    _row(records, "account_metadata", entry.subject, archived_at=archived_at)
+
+
+def _run(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    _account(records, entry, after)
     _row(records, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
 
 
@@ -165,6 +190,9 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     AuditAction.SESSION_CREATED: _session,
     AuditAction.SESSION_ENDED: _session_ended,
     AuditAction.RUNS_ANCHORED: _anchors,
+    **dict.fromkeys((AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED), _account),
+    **dict.fromkeys(METADATA_CHANGES.values(), _metadata),
+    **dict.fromkeys((*ARCHIVALS.values(), *UNARCHIVALS.values()), _archive),
     AuditAction.RUN_CREATED: _run,
     AuditAction.RUN_ATTEMPT_CREATED: _attempt,
 }

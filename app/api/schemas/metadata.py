@@ -1,0 +1,196 @@
+"""Schemas of the metadata of accounts."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from app.api.schemas.common import EXAMPLE_RUN_ID, Body, Input, Output, Reason, example, readable
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.metadata import (
+    MAX_DESCRIPTION,
+    MAX_DISPLAY_NAME,
+    MAX_LABEL_KEY,
+    MAX_LABEL_VALUE,
+    MAX_LABELS,
+    MAX_LINK_TITLE,
+    MAX_LINK_URL,
+    MAX_LINKS,
+    MAX_OWNER,
+    AccountMetadata,
+    Metadata,
+)
+from app.ledger.metadata import Link as DomainLink
+
+METADATA_EXAMPLE: dict[str, Any] = {
+    "display_name": "Mortality model",
+    "description": "Predicts mortality in intensive care.",
+    "owner": "icu-team@hospital.example",
+    "labels": {"git-commit": "4ff0372", "team": "icu"},
+    "links": [{"title": "MLflow", "url": "https://mlflow.hospital.example/runs/1"}],
+}
+_KEY: Final = re.compile(rf"[a-z0-9][a-z0-9_.\-/]{{0,{MAX_LABEL_KEY - 1}}}")
+
+
+def _line(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise ValueError("write one line of words that can be read, without control characters")
+    return value.strip()
+
+
+def _value(value: str) -> str:
+    if value and not value.isprintable():
+        raise ValueError("a label's value is one line without control characters")
+    return value
+
+
+def _label_key(value: str) -> str:
+    if not _KEY.fullmatch(value):
+        raise ValueError(
+            f"a label's key has 1 to {MAX_LABEL_KEY} characters, of a to z, 0 to 9 and _ . - /, and begins with a "
+            "letter or a digit, as git-commit"
+        )
+    return value
+
+
+def _url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        named = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        _ = parts.port  # raises ValueError for no number
+    except ValueError:
+        named = False
+    if not named or not value.isprintable() or any(char.isspace() or char in '"<>\\^`{|}' for char in value):
+        raise ValueError("write an http or https address, as https://mlflow.example/runs/1")
+    if "@" in parts.netloc:
+        raise ValueError("an address is shown to everybody who may read the account: leave out user name and password")
+    return value
+
+
+DisplayName = Annotated[str, Field(min_length=1, max_length=MAX_DISPLAY_NAME), AfterValidator(_line)]
+Description = Annotated[str, Field(min_length=1, max_length=MAX_DESCRIPTION), AfterValidator(readable)]
+Owner = Annotated[str, Field(min_length=1, max_length=MAX_OWNER), AfterValidator(_line)]
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+LabelValue = Annotated[str, Field(max_length=MAX_LABEL_VALUE), AfterValidator(_value)]
+
+
+class LinkInput(Input):
+    """A link to another system."""
+
+    title: Annotated[str, Field(min_length=1, max_length=MAX_LINK_TITLE), AfterValidator(_line)]
+    url: Annotated[str, Field(min_length=1, max_length=MAX_LINK_URL), AfterValidator(_url)] = Field(
+        description="An http or https address, without user name and password."
+    )
+
+
+Links = Annotated[list[LinkInput], Field(max_length=MAX_LINKS)]
+
+_DISPLAY_NAME: Final = "What people see instead of the name; the name stays the identity."
+_OWNER: Final = "A person or a team, as a name or an e-mail address."
+_LABELS: Final = "Values by key, for filters. A key has letters a to z, digits and _ . - /."
+_LINKS: Final = "Links to other systems."
+
+
+class MetadataInput(Body):
+    """Metadata of a new account; nothing that is charged depends on it."""
+
+    display_name: DisplayName | None = Field(default=None, description=_DISPLAY_NAME)
+    description: Description | None = None
+    owner: Owner | None = Field(default=None, description=_OWNER)
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = Field(default={}, description=_LABELS)
+    links: Links = Field(default=[], description=_LINKS)
+
+    def metadata(self) -> Metadata:
+        """Convert to the domain."""
+        labels = dict(sorted(self.labels.items()))
+        return Metadata(self.display_name, self.description, self.owner, labels, _links(self.links))
+
+
+class UpdateMetadata(Body):
+    """A JSON merge patch: a missing field stays, null removes it; labels are merged by key, links are replaced."""
+
+    model_config = example({"owner": "icu-team@hospital.example", "labels": {"team": "icu", "obsolete": None}})
+
+    display_name: DisplayName | None = Field(default=None, description=_DISPLAY_NAME)
+    description: Description | None = None
+    owner: Owner | None = Field(default=None, description=_OWNER)
+    labels: Annotated[dict[LabelKey, LabelValue | None], Field(max_length=2 * MAX_LABELS)] | None = Field(
+        default=None, description=_LABELS
+    )
+    links: Links | None = Field(default=None, description=_LINKS)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the sent fields, as the domain merges them."""
+        sent = {name: getattr(self, name) for name in self.model_fields_set}
+        if sent.get("links"):
+            sent["links"] = _links(sent["links"])
+        return sent
+
+
+class Link(Output):
+    """A link to another system."""
+
+    title: str
+    url: str
+
+
+class MetadataOutput(Output):
+    """Metadata of an account."""
+
+    display_name: str | None = Field(default=None, description=_DISPLAY_NAME)
+    description: str | None = None
+    owner: str | None = Field(default=None, description=_OWNER)
+    labels: dict[str, str] = Field(default={}, description=_LABELS)
+    links: list[Link] = Field(default=[], description=_LINKS)
+    archived_at: datetime | None = Field(
+        default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
+    )
+
+
+class ChangeArchive(Body):
+    """Why an account is archived, or no longer."""
+
+    reason: Reason | None = None
+
+
+class ArchivedAccount(Output):
+    """An account, and since when it is archived."""
+
+    model_config = example(
+        {
+            "id": EXAMPLE_RUN_ID,
+            "kind": "run",
+            "path": "mimic/icu-team/mortality-model",
+            "archived_at": "2026-11-21T09:00:00Z",
+        }
+    )
+
+    id: str
+    kind: AccountKind
+    path: str
+    archived_at: datetime | None = Field(description="Null: it is not archived.")
+
+    @classmethod
+    def of(cls, change: tuple[Account, datetime | None]) -> Self:
+        """Convert from the domain."""
+        account, archived_at = change
+        return cls(id=account.id, kind=account.kind, path=account.path, archived_at=archived_at)
+
+
+def metadata_members(about: AccountMetadata) -> dict[str, Any]:
+    """Convert the metadata of an account."""
+    found = about.metadata
+    return {
+        "display_name": found.display_name,
+        "description": found.description,
+        "owner": found.owner,
+        "labels": found.labels,
+        "links": found.links,
+        "archived_at": about.archived_at,
+    }
+
+
+def _links(sent: list[LinkInput]) -> tuple[DomainLink, ...]:
+    return tuple(DomainLink(link.title, link.url) for link in sent)

@@ -1,0 +1,75 @@
+"""An archived account is hidden and read-only, and frees nothing."""
+
+import pytest
+
+from tests.api.conftest import SeededLedger
+
+
+def _ended(seeded: SeededLedger) -> None:
+    assert seeded.ledger.post(f"/v1/runs/{seeded.run}/complete", None).status_code == 200
+
+
+def _listed(seeded: SeededLedger, kind: str, query: str = "") -> set[str]:
+    return {item["id"] for item in seeded.ledger.get(f"/v1/{kind}?limit=200{query}").json()["items"]}
+
+
+@pytest.mark.parametrize("kind", ["population", "budget", "run"])
+def test_what_is_under_an_archived_account_is_hidden_until_it_is_unarchived(seeded: SeededLedger, kind: str) -> None:
+    _ended(seeded)
+    account = {"population": seeded.population, "budget": seeded.budget, "run": seeded.run}[kind]
+    before = seeded.ledger.get(f"/v1/populations/{seeded.population}").json()
+    archived = seeded.ledger.post(f"/v1/accounts/{account}/archive", {"reason": "The study is over."})
+    assert archived.status_code == 200, archived.text
+    hidden = {"population": 3, "budget": 2, "run": 1}[kind]
+    for place, (name, one) in enumerate(
+        (("runs", seeded.run), ("budgets", seeded.budget), ("populations", seeded.population))
+    ):
+        assert (one in _listed(seeded, name)) == (place >= hidden), name
+        assert (one in _listed(seeded, name, "&archived=true")) == (place < hidden), name
+    after = seeded.ledger.get(f"/v1/populations/{seeded.population}").json()
+    assert after["epsilon"] == before["epsilon"] > 0
+    [event] = seeded.ledger.get(f"/v1/audit-events?action={kind}.archived", "auditor").json()["items"]
+    assert (event["subject"], event["reason"]) == (account, "The study is over.")
+    assert seeded.ledger.post("/v1/verifications", None).json()["discrepancies"] == []
+    rows = seeded.rows()
+    again = seeded.ledger.post(f"/v1/accounts/{account}/archive", None)
+    assert (again.status_code, again.json()) == (200, archived.json())
+    changed = {name for name, value in seeded.rows().items() if value != rows[name]}
+    assert not changed & {"account_metadata", "audit_entries"}
+    back = seeded.ledger.post(f"/v1/accounts/{account}/unarchive", None)
+    assert back.json() == archived.json() | {"archived_at": None}
+    assert seeded.run in _listed(seeded, "runs")
+    assert seeded.ledger.post("/v1/verifications", None).json()["discrepancies"] == []
+
+
+@pytest.mark.parametrize("state", ["active", "paused"])
+def test_what_may_still_take_steps_is_not_archived(seeded: SeededLedger, state: str) -> None:
+    if state == "paused":
+        assert seeded.ledger.post(f"/v1/runs/{seeded.run}/pause", None).status_code == 200
+    for account in (seeded.run, seeded.budget, seeded.population):
+        refused = seeded.ledger.post(f"/v1/accounts/{account}/archive", None)
+        assert (refused.status_code, refused.json()["code"]) == (409, "account_state_conflict"), refused.text
+        assert seeded.run in refused.json()["detail"]
+
+
+def test_nothing_is_created_under_an_archived_account(seeded: SeededLedger) -> None:
+    _ended(seeded)
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/archive", None).status_code == 200
+    limit = {"epsilon": 1.0, "delta": 1e-5}
+    for path, body in (
+        ("/v1/runs", {"name": "late", "budget": "mimic/icu-team"}),
+        ("/v1/budgets", {"name": "late", "parent": "mimic", "limit": limit}),
+        ("/v1/experiments", {"name": "late", "budget": "mimic/icu-team", "charging_mode": "each_run"}),
+    ):
+        refused = seeded.ledger.post(path, body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "account_archived"), refused.text
+        assert refused.json()["archived"] == "mimic"
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/unarchive", None).status_code == 200
+    assert seeded.ledger.run(name="late")
+
+
+def test_an_archived_run_takes_no_steps(seeded: SeededLedger) -> None:
+    _ended(seeded)
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.run}/archive", None).status_code == 200
+    for what, body in (("steps", {"first_step": 1}), ("attempts", {}), ("resume", None)):
+        assert seeded.ledger.post(f"/v1/runs/{seeded.run}/{what}", body).status_code == 409, what
