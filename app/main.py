@@ -17,6 +17,7 @@ from app.api.routers import (
     charts,
     checkpoints,
     experiments,
+    exports,
     health,
     planning,
     policies,
@@ -64,6 +65,7 @@ ROUTERS = (
     statements,
     verifications,
     audit,
+    exports,
     health,
 )
 """In the order of the OpenAPI document."""

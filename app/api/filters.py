@@ -68,8 +68,14 @@ async def _runs(
     places: Annotated[RunFilter, Depends(_accounts)],
     status: Annotated[list[RunStatus] | None, Query(max_length=len(RunStatus), description=_STATUS)] = None,
 ) -> RunFilter:
-    where = {"path": places.path, "budget": places.budget, "within": places.within}
-    return replace(times, **where, statuses=tuple(dict.fromkeys(status or ())), metadata=metadata)
+    return replace(
+        places,
+        statuses=tuple(dict.fromkeys(status or ())),
+        created_after=times.created_after,
+        created_before=times.created_before,
+        updated_after=times.updated_after,
+        metadata=metadata,
+    )
 
 
 RunFilterDep = Annotated[RunFilter, Depends(_runs)]

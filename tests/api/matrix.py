@@ -22,6 +22,16 @@ SAME = "same"
 
 TABLE: dict[str, tuple[list[str], str]] = {
     "createPopulation": (TREE, OWN),
+    "updatePopulation": (TREE, HIDDEN),
+    "updateBudget": (TREE, HIDDEN),
+    "updateRun": (RUNS, HIDDEN),
+    "archiveAccount": (TREE, HIDDEN),
+    "unarchiveAccount": (TREE, HIDDEN),
+    "exportRuns": (EVERYONE, OWN),
+    "exportDecisions": (EVERYONE, OWN),
+    "exportAuditEvents": (PROOF, OWN),
+    "exportRunHistory": (EVERYONE, HIDDEN),
+    "exportAccountHistory": (EVERYONE, HIDDEN),
     "createBudget": (TREE, HIDDEN),
     "createRun": (RUNS, HIDDEN),
     "createExperiment": (RUNS, HIDDEN),
@@ -101,7 +111,8 @@ TABLE: dict[str, tuple[list[str], str]] = {
 }
 """The roles that may, and what those of them get who belong to another tenant. Other roles get 403, there and here."""
 
-LOOKED_FOR_FIRST = {"rejectProposal"}
-"""Whoever proposed may withdraw it, in whatever role: so it is looked for before the role is asked."""
+LOOKED_FOR_FIRST = {"rejectProposal", "archiveAccount", "unarchiveAccount"}
+"""Looked for before the role is asked: whoever proposed may withdraw it, and the kind of an account decides who may
+archive it."""
 
 MAY = {name: roles for name, (roles, _) in TABLE.items()}

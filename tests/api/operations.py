@@ -90,6 +90,7 @@ POSTS = [operation for operation in GUARDED if operation.method == "POST"]
 WITH_BODY = [operation for operation in GUARDED if "requestBody" in operation.described]
 ANEW = {
     "getForecast",
+    *("exportRuns", "exportDecisions", "exportAuditEvents", "exportRunHistory", "exportAccountHistory"),
     *("getRunStatement", "getRunStatementHtml", "getPopulationStatement", "getPopulationStatementHtml"),
 }
 """Reads that are made anew each time."""
@@ -97,7 +98,7 @@ READS = [operation for operation in GUARDED if operation.method == "GET" and ope
 """What an asker may have already."""
 OPTIONAL_BODY = {
     *("completeRun", "abortRun", "rotateApiKey", "revokeApiKey", "approveProposal", "rejectProposal"),
-    "rotateWebhookSecret",
+    *("rotateWebhookSecret", "archiveAccount", "unarchiveAccount"),
 }
 
 

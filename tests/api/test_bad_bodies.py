@@ -221,6 +221,7 @@ WITHOUT_EVENTS = {
     *("computeLaplaceCost", "completeRun", "abortRun", "createAttempt", "commitReservation"),
     *("createApiKey", "rotateApiKey", "revokeApiKey", "changeAccountLimit", "approveProposal", "rejectProposal"),
     *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine"),
+    *("updatePopulation", "updateBudget", "updateRun", "archiveAccount", "unarchiveAccount"),
     *("createWebhook", "rotateWebhookSecret", "replaceAlertSettings"),
 }
 each_with_events = pytest.mark.parametrize(

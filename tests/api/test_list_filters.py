@@ -37,7 +37,8 @@ def runs(shared: SeededLedger) -> list[Item]:
             assert ledger.post(f"/v1/runs/{run}/{'complete' if number % 2 else 'abort'}", None).status_code == 200
     found: list[Item] = ledger.get("/v1/runs?limit=200").json()["items"]
     assert ledger.post(f"/v1/runs/{found[3]['id']}/steps", {"first_step": 0}).status_code in {200, 422}
-    return ledger.get("/v1/runs?limit=200").json()["items"]
+    listed: list[Item] = ledger.get("/v1/runs?limit=200").json()["items"]
+    return listed
 
 
 FILTERS: dict[str, Callable[[Item], bool]] = {
@@ -97,7 +98,12 @@ def test_a_cursor_of_another_order_is_refused(shared: SeededLedger, runs: list[I
     orders = ("created_at", "name", "-name", "updated_at", "-updated_at")
     cursors = {sort: shared.ledger.get(f"/v1/runs?limit=1&sort={sort}").json()["next"] for sort in orders}
     tries = [(sort, cursors[other]) for sort in orders for other in orders if sort != other]
-    forged = (["updated_at", "yesterday", runs[0]["id"]], ["updated_at", "2026-01-01T00:00:00", runs[0]["id"]], [[]], 5)
+    forged: tuple[object, ...] = (
+        ["updated_at", "yesterday", runs[0]["id"]],
+        ["updated_at", "2026-01-01T00:00:00", runs[0]["id"]],
+        [[]],
+        5,
+    )
     tries += [("updated_at", encode_cursor(json.dumps(place))) for place in forged]
     tries += [("name", encode_cursor(text)) for text in ('["name", "alpha", "x"]', '["name", 5, "x"]', "[" * 60, "x")]
     for sort, cursor in tries:

@@ -19,7 +19,14 @@ ABOUT: dict[str, Any] = {
     "labels": {"git-commit": "4ff0372", "team/name_1.x": "", "team": "icu"},
     "links": [LINK],
 }
-NOTHING = {"display_name": None, "description": None, "owner": None, "labels": {}, "links": [], "archived_at": None}
+NOTHING: dict[str, Any] = {
+    "display_name": None,
+    "description": None,
+    "owner": None,
+    "labels": {},
+    "links": [],
+    "archived_at": None,
+}
 KINDS = ("populations", "budgets", "runs")
 
 
@@ -31,7 +38,7 @@ def _id(seeded: SeededLedger, kind: str) -> str:
     return {"populations": seeded.population, "budgets": seeded.budget, "runs": seeded.run}[kind]
 
 
-def _made(ledger: Ledger, kind: str, name: str, **about: object) -> dict[str, Any]:
+def _made(ledger: Ledger, kind: str, name: str, **about: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     if kind == "populations":
         return dict(ledger.population(name, **about))
     if kind == "budgets":
@@ -72,7 +79,14 @@ def test_a_merge_patch_changes_what_it_names_and_is_recorded(seeded: SeededLedge
 def test_a_patch_without_a_difference_is_not_recorded(seeded: SeededLedger, kind: str) -> None:
     url = f"/v1/{kind}/{_id(seeded, kind)}"
     rows = seeded.rows()
-    for same in ({}, {"owner": None}, {"labels": {"gone": None}}, {"labels": {}}, {"links": []}):
+    unchanged: tuple[dict[str, Any], ...] = (
+        {},
+        {"owner": None},
+        {"labels": {"gone": None}},
+        {"labels": {}},
+        {"links": []},
+    )
+    for same in unchanged:
         assert seeded.ledger.patch(url, same).status_code == 200
     assert seeded.rows() == rows
 

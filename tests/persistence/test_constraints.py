@@ -323,10 +323,11 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("partition_attestations", SAID, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("account_metadata", OF_RUN, {}, "account_metadata.account_id"),
     ("account_metadata", OF_RUN, {"number": 0}, "ck_account_metadata_number_positive"),
-    *(
-        ("account_metadata", OF_RUN, {name: ""}, f"ck_account_metadata_{name}_not_empty")
-        for name in ("display_name", "description", "owner", "links", "search_text")
-    ),
+    ("account_metadata", OF_RUN, {"display_name": ""}, "ck_account_metadata_display_name_not_empty"),
+    ("account_metadata", OF_RUN, {"description": ""}, "ck_account_metadata_description_not_empty"),
+    ("account_metadata", OF_RUN, {"owner": ""}, "ck_account_metadata_owner_not_empty"),
+    ("account_metadata", OF_RUN, {"links": ""}, "ck_account_metadata_links_not_empty"),
+    ("account_metadata", OF_RUN, {"search_text": ""}, "ck_account_metadata_search_text_not_empty"),
     ("account_metadata", OF_RUN, {"account_id": "run_nowhere"}, "FOREIGN KEY"),
     ("account_metadata", OF_RUN, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("account_labels", LABELLED, {}, "account_labels.key"),

@@ -20,13 +20,17 @@ Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
 When = Annotated[Timestamp | None, Query()]
 
 
-def _audit_events(
+AuditOrder = Annotated[Literal["oldest", "newest"], Query(description="`oldest` reads the log forward.")]
+
+
+def audit_filter(
     action: Annotated[Word, Query(description="Such as `budget.created`; `budget.*` matches the prefix.")] = None,
     actor: Annotated[Word, Query(description="Only events of this actor.")] = None,
     subject: Annotated[Word, Query(description="Id of the affected object.")] = None,
     since: Annotated[When, Query(description="From this time on.")] = None,
     until: Annotated[When, Query(description="Before this time.")] = None,
 ) -> AuditFilter:
+    """Read the filter of audit events from the query."""
     return AuditFilter(action, actor, subject, since, until)
 
 
@@ -34,9 +38,9 @@ def _audit_events(
 def list_audit_events(
     request: Request,
     context: ContextDep,
-    wanted: Annotated[AuditFilter, Depends(_audit_events)],
+    wanted: Annotated[AuditFilter, Depends(audit_filter)],
     page: PageRequestDep,
-    order: Annotated[Literal["oldest", "newest"], Query(description="`oldest` reads the log forward.")] = "newest",
+    order: AuditOrder = "newest",
 ) -> Response:
     """List the organisation's audit log: changes of accounts, keys and policies, and rejected API keys.
 
@@ -47,7 +51,7 @@ def list_audit_events(
     return page_response(request, found, AuditEventPage, AuditEvent.of)
 
 
-def _decisions(
+def decision_filter(
     run: Annotated[str | None, Query(max_length=100, description="Only decisions on this run (id).")] = None,
     account: Annotated[
         NamedAccount, Query(description="Only decisions on runs under this account (id or path), at any depth.")
@@ -57,12 +61,16 @@ def _decisions(
     since: Annotated[When, Query(description="From this time on.")] = None,
     until: Annotated[When, Query(description="Before this time.")] = None,
 ) -> DecisionFilter:
+    """Read the filter of decisions from the query."""
     return DecisionFilter(run, account, decision, actor, since, until)
 
 
 @routes.read("/decisions", "List step decisions", DecisionPage, *READ_ERRORS, tag="decisions")
 def list_decisions(
-    request: Request, context: ContextDep, wanted: Annotated[DecisionFilter, Depends(_decisions)], page: PageRequestDep
+    request: Request,
+    context: ContextDep,
+    wanted: Annotated[DecisionFilter, Depends(decision_filter)],
+    page: PageRequestDep,
 ) -> Response:
     """List the decisions on runs in the caller's scope, newest first."""
     return page_response(request, queries.read_decisions(context, wanted, page), DecisionPage, Decision.of)

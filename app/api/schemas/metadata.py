@@ -152,6 +152,8 @@ class MetadataOutput(Output):
 class ChangeArchive(Body):
     """Why an account is archived, or no longer."""
 
+    model_config = example({"reason": "The study is over."})
+
     reason: Reason | None = None
 
 

@@ -107,7 +107,7 @@ def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter |
         .join(archive, join_on(archive, account_ancestors, account_id="ancestor_id"))
         .where(owned_by(archive, organisation_id), archive.c.archived_at.is_not(None))
     )
-    conditions = [column.in_(archived) if wanted.archived else column.not_in(archived)]
+    conditions: list[ColumnElement[bool]] = [column.in_(archived) if wanted.archived else column.not_in(archived)]
     if wanted.owner is not None:
         conditions.append(account_metadata.c.owner == wanted.owner)
     for key, value in wanted.labels:

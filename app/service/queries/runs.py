@@ -1,6 +1,6 @@
 """Get and list runs and their decisions, and read the page of a run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ from app.ledger.accounts import Account, AccountKind, with_usage
 from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
 from app.ledger.audit import AuditAction, AuditFilter
 from app.ledger.composition import budgets_of, exposed
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome
+from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.reservations import Reservation
@@ -37,6 +37,9 @@ from app.service.costing import cost_steps
 
 POINTS: Final = 200
 """Number of decisions in a chart; more are evenly thinned out."""
+
+HISTORY_ROWS: Final = 200
+"""Number of decisions of a whole history that are read at once."""
 
 LATEST: Final = 20
 """Number of refusals, attempts and reservations listed."""
@@ -168,6 +171,19 @@ def read_history(context: RequestContext, run_id: str, *, after: int, max_points
         wanted = spread(after + 1, run.decisions, max_points)
         points = decisions.at_positions(tx, context.organisation_id, run_id, wanted)
     return History(run_id, tuple(record.account.id for record in path), tuple(points), run.decisions)
+
+
+def read_whole_history(context: RequestContext, run_id: str) -> Iterator[list[DecisionWithPath]]:
+    """Read a run's decisions in order, in pages with a transaction each."""
+    position, count = 0, 1
+    while position < count:
+        with context.read() as tx:
+            path = find_path(tx, context, run_id)[-1].account.path
+            count = runs.get(tx, context.organisation_id, run_id).decisions
+            wanted = list(range(position, min(position + HISTORY_ROWS, count)))
+            found = decisions.at_positions(tx, context.organisation_id, run_id, wanted)
+        yield [DecisionWithPath(decision, path) for decision in found]
+        position += HISTORY_ROWS
 
 
 def find_path(tx: Connection, context: RequestContext, run_id: str) -> Path:

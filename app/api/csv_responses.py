@@ -1,0 +1,84 @@
+"""CSV responses (RFC 4180), streamed by pages: a slow client holds neither memory nor a transaction."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+from fastapi.responses import StreamingResponse
+
+from app.api.problems import responses
+from app.api.route import Endpoint, LedgerRouter
+from app.ledger.pages import Page, PageRequest
+
+T = TypeVar("T")
+
+MEDIA_TYPE: Final = "text/csv"
+ROWS_AT_ONCE: Final = 200
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a cell begins that a spreadsheet might run as a formula (OWASP, CSV Injection); also in their full width."""
+
+
+def csv_route(
+    routes: LedgerRouter, path: str, summary: str, *problems: str, tag: str
+) -> Callable[[Endpoint], Endpoint]:
+    """Add a route that answers with CSV."""
+    described = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}}
+    return routes.get(
+        path, summary=summary, tags=[tag], response_class=StreamingResponse, responses=described | responses(*problems)
+    )
+
+
+def csv_response(name: str, columns: Sequence[str], pages: Iterable[Iterable[Sequence[object]]]) -> StreamingResponse:
+    """Build a response of rows; the first page is read at once, so that its error has a status of its own.
+
+    Args:
+        name: of the file, without its extension.
+        columns: the header.
+        pages: rows, read while the client takes them.
+    """
+    rest = iter(pages)
+    first = next(rest, ())
+    lines = map(_text, chain([[columns], first], rest))
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"', "Cache-Control": "private, no-store"}
+    return StreamingResponse(lines, headers=headers, media_type=f"{MEDIA_TYPE}; charset=utf-8")
+
+
+def read_pages(read: Callable[[PageRequest], Page[T]]) -> Iterator[Sequence[T]]:
+    """Read a list to its end, each page in a transaction of its own."""
+    after: str | None = None
+    while True:
+        page = read(PageRequest(ROWS_AT_ONCE, after))
+        yield page.items
+        if page.next is None:
+            return
+        after = page.next
+
+
+def cell_of(value: object) -> str:
+    """Write a value as a cell: numbers and times as in JSON, objects as JSON; no text becomes a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, ensure_ascii=False) if value else ""
+    return repr(value)
+
+
+def _text(rows: Iterable[Sequence[object]]) -> str:
+    written = io.StringIO(newline="")
+    csv.writer(written, lineterminator="\r\n").writerows([[cell_of(cell) for cell in row] for row in rows])
+    return written.getvalue()
+
+
+def members(value: Any, names: Iterable[str]) -> list[object]:  # noqa: ANN401 - of any schema
+    """Get the members of a response's schema, in order."""
+    return [getattr(value, name) for name in names]

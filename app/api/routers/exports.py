@@ -1,0 +1,117 @@
+"""Lists and histories as CSV, with the filters and permissions of their JSON forms."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+from anyio import to_thread
+from fastapi import Depends, Query, Request
+from fastapi.responses import StreamingResponse
+
+from app.api.csv_responses import csv_response, csv_route, members, read_pages
+from app.api.filters import RunFilterDep, RunOrderParameter
+from app.api.problems import LIST_ERRORS, READ_ERRORS
+from app.api.route import ContextDep, router
+from app.api.routers.accounts import HISTORIANS
+from app.api.routers.audit import AuditOrder, audit_filter, decision_filter
+from app.api.schemas.audit import AuditEvent, Decision
+from app.ledger.account_filters import RunOrder
+from app.ledger.audit import AuditFilter
+from app.ledger.decisions import DecisionFilter
+from app.service.audit import queries
+from app.service.json_values import json_number
+from app.service.queries import runs
+from app.service.queries.account_history import AccountHistoryCache
+from app.service.queries.runs import RunRow
+
+routes = router()
+
+RUN_COLUMNS: Final = (
+    *("id", "name", "number", "display_name", "path", "status", "owner", "labels", "description"),
+    *("epsilon", "delta", "epsilon_limit", "steps", "declared_steps", "attempt", "decisions"),
+    *("last_decided_at", "created_at", "updated_at", "archived_at"),
+)
+DECISION_COLUMNS: Final = (
+    *("run", "run_path", "position", "decision", "attempt", "first_step", "count", "requested_count"),
+    *("epsilon", "delta", "epsilon_limit", "binding_account", "binding_account_path", "refusal", "reservation"),
+    *("actor", "request_id", "hash", "created_at"),
+)
+AUDIT_COLUMNS: Final = (
+    *("position", "created_at", "actor", "action", "subject", "before", "after", "reason", "request_id", "hash"),
+)
+
+
+@csv_route(routes, "/runs.csv", "Export runs as CSV", *READ_ERRORS, tag="runs")
+def export_runs(
+    context: ContextDep, wanted: RunFilterDep, sort: RunOrderParameter = RunOrder.CREATED_AT_DESCENDING
+) -> StreamingResponse:
+    """Export the runs that `GET /v1/runs` lists with these filters, in this order. `labels` is a JSON object."""
+    pages = read_pages(lambda page: runs.list_run_rows(context, wanted, sort, page))
+    return csv_response("runs", RUN_COLUMNS, (map(_run_cells, page) for page in pages))
+
+
+@csv_route(routes, "/decisions.csv", "Export step decisions as CSV", *READ_ERRORS, tag="decisions")
+def export_decisions(
+    context: ContextDep, wanted: Annotated[DecisionFilter, Depends(decision_filter)]
+) -> StreamingResponse:
+    """Export the decisions that `GET /v1/decisions` lists with these filters, newest first. `refusal` is JSON."""
+    pages = read_pages(lambda page: queries.read_decisions(context, wanted, page))
+    rows = ((members(Decision.of(each), DECISION_COLUMNS) for each in page) for page in pages)
+    return csv_response("decisions", DECISION_COLUMNS, rows)
+
+
+@csv_route(routes, "/audit-events.csv", "Export audit events as CSV", *LIST_ERRORS, tag="audit")
+def export_audit_events(
+    context: ContextDep, wanted: Annotated[AuditFilter, Depends(audit_filter)], order: AuditOrder = "newest"
+) -> StreamingResponse:
+    """Export the events that `GET /v1/audit-events` lists with these filters. `before` and `after` are JSON."""
+    oldest = order == "oldest"
+    pages = read_pages(lambda page: queries.read_audit_entries(context, wanted, page, oldest_first=oldest))
+    rows = ((members(AuditEvent.of(each), AUDIT_COLUMNS) for each in page) for page in pages)
+    return csv_response("audit-events", AUDIT_COLUMNS, rows)
+
+
+@csv_route(routes, "/runs/{run_id}/history.csv", "Export the history of a run as CSV", *READ_ERRORS, tag="runs")
+def export_run_history(run_id: str, context: ContextDep) -> StreamingResponse:
+    """Export every decision on a run, oldest first."""
+    pages = runs.read_whole_history(context, run_id)
+    rows = ((members(Decision.of(each), DECISION_COLUMNS) for each in page) for page in pages)
+    return csv_response(f"{run_id}-history", DECISION_COLUMNS, rows)
+
+
+@csv_route(
+    routes,
+    "/accounts/{account_id}/history.csv",
+    "Export the history of an account as CSV",
+    *READ_ERRORS,
+    tag="accounts",
+)
+async def export_account_history(
+    account_id: str,
+    request: Request,
+    context: ContextDep,
+    max_points: Annotated[int, Query(ge=2, le=500, description="Maximum number of points.")] = 500,
+) -> StreamingResponse:
+    """Export the epsilon of a population or a budget over time, with a column for the share of each child."""
+    histories: AccountHistoryCache = request.app.state.account_histories
+    found = await to_thread.run_sync(histories.read, context, account_id, max_points, limiter=HISTORIANS)
+    limit, children = found.account.limit, found.children
+    assert limit is not None, "populations and budgets have limits"
+
+    def rows() -> Iterator[Sequence[object]]:
+        for place, (at, epsilon) in enumerate(zip(found.moments, found.epsilons, strict=True)):
+            shares = (child.shares[place] for child in children)
+            yield at, json_number(epsilon), limit.delta, limit.epsilon, *shares
+
+    columns = ("created_at", "epsilon", "delta", "epsilon_limit", *(f"share of {child.path}" for child in children))
+    return csv_response(f"{found.account.id}-history", columns, [rows()])
+
+
+def _run_cells(row: RunRow) -> Sequence[object]:
+    run, own, about = row.run, row.own, row.about
+    return (
+        *(own.account.id, own.account.name, about.number, about.metadata.display_name, own.account.path),
+        *(str(run.status), about.metadata.owner, about.metadata.labels, about.metadata.description),
+        *(json_number(row.reading.epsilon), row.reading.delta, row.reading.epsilon_limit),
+        *(run.next_step, run.declared_steps, run.attempt, run.decisions),
+        *(run.last_decided_at, own.created_at, own.updated_at, about.archived_at),
+    )

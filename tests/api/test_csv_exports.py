@@ -1,0 +1,199 @@
+"""CSV: what the lists show, in rows that a spreadsheet takes for what they are, at any length."""
+
+import csv
+import io
+import json
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from app.api import csv_responses
+from app.api.csv_responses import ROWS_AT_ONCE, cell_of, csv_response, read_pages
+from app.api.routers.exports import export_runs
+from app.ledger.account_filters import RunFilter
+from app.ledger.pages import Page
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations
+from app.service.auth.request_context import cli_context
+from tests.api.conftest import SeededLedger
+from tests.api.test_list_filters import FILTERS, Item, runs
+from tests.conftest import Ledger
+
+__all__ = ["runs"]
+
+
+def _rows(ledger: Ledger, path: str, role: str = "viewer") -> list[dict[str, str]]:
+    reply = ledger.get(path, role)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert reply.headers["Content-Disposition"].startswith('attachment; filename="')
+    assert reply.text.endswith("\r\n"), "RFC 4180 ends lines so"
+    return list(csv.DictReader(io.StringIO(reply.text, newline="")))
+
+
+def _cells(item: dict[str, Any], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: cell_of(item[name]) for name in names}
+
+
+RUN = ("id", "name", "number", "display_name", "path", "status", "owner", "labels", "epsilon", "attempt", "created_at")
+
+
+@pytest.mark.parametrize("query", ["", *list(FILTERS)[::4], "sort=name", "sort=-updated_at&label=team:icu"])
+def test_runs_are_those_of_the_list(shared: SeededLedger, runs: list[Item], query: str) -> None:
+    assert runs
+    listed = shared.ledger.get(f"/v1/runs?limit=200&{query}").json()["items"]
+    rows = _rows(shared.ledger, f"/v1/runs.csv?{query}")
+    assert [{name: row[name] for name in RUN} for row in rows] == [_cells(item, RUN) for item in listed]
+    assert [row["steps"] for row in rows] == [str(item["next_step"]) for item in listed]
+
+
+@pytest.mark.parametrize(
+    ("list_path", "query", "role"),
+    [
+        ("decisions", "", "viewer"),
+        ("decisions", "?account=mimic&decision=admitted", "viewer"),
+        ("decisions", "?decision=refused", "viewer"),
+        ("audit-events", "", "auditor"),
+        ("audit-events", "?action=run.*", "auditor"),
+        ("audit-events", "?order=oldest", "auditor"),
+    ],
+)
+def test_decisions_and_audit_events_are_those_of_the_list(
+    shared: SeededLedger, list_path: str, query: str, role: str
+) -> None:
+    loud = {"count": 1, "event": {"type": "gaussian", "noise_multiplier": 0.5}}
+    assert shared.ledger.post(f"/v1/runs/{shared.run}/steps", loud).status_code == 403
+    listed = shared.ledger.get(f"/v1/{list_path}?limit=200{query.replace('?', '&')}", role).json()["items"]
+    rows = _rows(shared.ledger, f"/v1/{list_path}.csv{query}", role)
+    assert len(rows) == len(listed) > 0
+    for row, item in zip(rows, listed, strict=True):
+        assert {name: json.loads(cell) if cell[:1] == "{" else cell for name, cell in row.items()} == {
+            name: item[name] if isinstance(item[name], dict) else cell_of(item[name]) for name in row
+        }
+
+
+def test_a_history_of_a_run_has_every_decision(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    run = ledger.run(event={"type": "gaussian", "noise_multiplier": 900.0})
+    steps = ROWS_AT_ONCE + 5
+    for step in range(steps):
+        assert ledger.post(f"/v1/runs/{run}/steps", {"first_step": step}).status_code == 200
+    rows = _rows(ledger, f"/v1/runs/{run}/history.csv")
+    assert [row["position"] for row in rows] == [str(position) for position in range(steps)]
+    epsilons = [float(row["epsilon"]) for row in rows]
+    assert epsilons == sorted(epsilons)
+    points = ledger.get(f"/v1/runs/{run}/history?max_points=500").json()["points"]
+    assert [row["hash"] for row in rows] == [point["hash"] for point in points]
+    account = ledger.get(f"/v1/runs/{run}").json()["budget"]
+    history = _rows(ledger, f"/v1/accounts/{account}/history.csv")
+    known = ledger.get(f"/v1/accounts/{account}/history?max_points=500").json()["points"]
+    assert [(row["created_at"], float(row["epsilon"])) for row in history] == [
+        (point["created_at"], point["epsilon"]) for point in known
+    ]
+    assert "share of mimic/icu-team/" in list(history[0])[-1]
+
+
+def test_a_run_without_decisions_has_an_empty_history(ledger: Ledger) -> None:
+    ledger.population()
+    ledger.budget()
+    assert _rows(ledger, f"/v1/runs/{ledger.run()}/history.csv") == []
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_text_becomes_a_formula(begin: str) -> None:
+    assert cell_of(f"{begin}cmd|' /C calc'!A0") == f"'{begin}cmd|' /C calc'!A0"
+
+
+def test_a_formula_of_a_person_is_text_in_a_spreadsheet(shared: SeededLedger) -> None:
+    name = '=HYPERLINK("https:","x"),y'
+    run = shared.ledger.run(name=name, owner="@SUM(1)", description='-1\n"quoted", é')
+    [row] = [row for row in _rows(shared.ledger, "/v1/runs.csv") if row["id"] == run]
+    assert (row["name"], row["owner"], row["description"]) == ("'" + name, "'@SUM(1)", '\'-1\n"quoted", é')
+
+
+def test_numbers_are_no_texts() -> None:
+    assert [cell_of(value) for value in (-1.5, 0, 1e-5, True, None, {}, ["é"])] == [
+        *("-1.5", "0", "1e-05", "true", "", "", '["é"]')
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "role", "status"),
+    [
+        ("/v1/audit-events.csv", "viewer", 403),
+        ("/v1/runs.csv?budget=nowhere", "viewer", 404),
+        ("/v1/runs.csv?limit=5", "viewer", 422),
+        ("/v1/decisions.csv?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "viewer", 422),
+        ("/v1/runs/run_000000000000000/history.csv", "viewer", 404),
+        ("/v1/accounts/nowhere/history.csv", "viewer", 404),
+    ],
+)
+def test_an_error_is_a_problem_with_its_status(shared: SeededLedger, path: str, role: str, status: int) -> None:
+    refused = shared.ledger.get(path, role)
+    assert (refused.status_code, refused.headers["Content-Type"]) == (status, "application/problem+json")
+
+
+@pytest.mark.parametrize("organisation", ["clinic"])
+def test_others_see_nothing(shared: SeededLedger, organisation: str) -> None:
+    for path in ("/v1/runs.csv", "/v1/decisions.csv"):
+        reply = shared.ledger.get(path, "admin", organisation)
+        assert (reply.status_code, reply.text.count("\r\n")) == (200, 1)
+
+
+def _pages(count: int) -> Iterator[Page[int]]:
+    for start in range(0, count, ROWS_AT_ONCE):
+        yield Page(range(start, min(start + ROWS_AT_ONCE, count)), str(start) if start + ROWS_AT_ONCE < count else None)
+
+
+def test_a_long_list_needs_the_memory_of_a_page() -> None:
+    async def peak(count: int) -> int:
+        pages = _pages(count)
+        rows = ([(number, "x" * 100) for number in page] for page in read_pages(lambda _: next(pages)))
+        response = csv_response("numbers", ("number", "text"), rows)
+        tracemalloc.start()
+        written = 0
+        async for part in response.body_iterator:
+            written += len(part)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert written > count * 100
+        return most
+
+    anyio.run(peak, ROWS_AT_ONCE)  # the first one loads modules
+    assert anyio.run(peak, 100_000) < 2 * anyio.run(peak, 2 * ROWS_AT_ONCE) + 200_000
+
+
+def test_no_transaction_is_open_between_two_pages(
+    shared: SeededLedger, runs: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that reads slowly keeps no snapshot of the database."""
+    monkeypatch.setattr(csv_responses, "ROWS_AT_ONCE", 2)
+    database, open_transactions = shared.ledger.database, [0]
+    with database.read(ALL_TENANTS) as tx:
+        organisation = organisations.find_organisation(tx, "hospital")
+    assert organisation is not None
+    read = Database.read
+
+    @contextmanager
+    def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: ANN401 - as it is called
+        with read(*args, **kwargs) as tx:
+            open_transactions[0] += 1
+            yield tx
+        open_transactions[0] -= 1
+
+    monkeypatch.setattr(Database, "read", counted)
+    context = cli_context(database, organisation, datetime.now(UTC))
+
+    async def taken() -> list[int]:
+        response = export_runs(context, RunFilter())
+        return [open_transactions[0] async for _ in response.body_iterator]
+
+    found = anyio.run(taken)
+    assert len(found) > len(runs) // 2
+    assert set(found) == {0}
