@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.accounting.curves import RdpCurve
-from app.ledger.accounts import Account, AccountKind
+from app.ledger.accounts import Account
 from app.ledger.errors import InvalidInputError
 from app.ledger.parallel_exposure import ParallelExposure, compose_partitions, largest, without
 
@@ -156,9 +156,7 @@ def check_several(paths: Mapping[str, Sequence[Account]]) -> None:
 
 
 def require_charged_directly(account: Account, what: str) -> None:
-    """Raise InvalidInputError unless runs may charge the account: a budget without partitions."""
-    if account.kind is not AccountKind.BUDGET:
-        raise InvalidInputError(f"{what!r} is a population; register the run under one of its budgets.")
+    """Raise InvalidInputError unless runs may charge the account: a population or a budget without partitions."""
     if account.partitions_per_unit is not None:
         raise InvalidInputError(
             f"{what!r} is composed in parallel, and a run charges its parts: register the run under some of them."

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from app.accounting.events import RepeatAndSelect
 from app.accounting.formulas.repeat_and_select import number_of_runs
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import AccountKind
 from app.ledger.admission import Reading, reading_of
 from app.ledger.audit import AuditAction
 from app.ledger.decisions import Decision, DecisionOutcome
@@ -65,12 +64,10 @@ class NewExperiment:
 def create_experiment(tx: Connection, context: RequestContext, parent: str, terms: AccountSpec) -> NewExperiment:
     """Create a budget for the runs of a sweep, each charged separately.
 
-    The default limit is the parent's, which must be a budget and not composed in parallel. Errors are those of
+    The default limit is the parent's, which must not be composed in parallel. Errors are those of
     `create_budget`.
     """
     above = find_parent(tx, context, parent)
-    if above.account.kind is not AccountKind.BUDGET:
-        raise InvalidInputError(f"{parent!r} is a population; create the experiment under one of its budgets.")
     if above.account.partitions_per_unit is not None:
         raise InvalidInputError(
             f"{above.account.path!r} is composed in parallel, and no attestation covers an experiment as one of "

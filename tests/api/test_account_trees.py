@@ -130,7 +130,29 @@ def test_a_run_charges_no_parallel_account_itself(ledger: Ledger) -> None:
     ledger.population()
     ledger.budget("parts", **ATTESTED)
     assert "a run charges its parts" in refused(register(ledger, "mimic/parts"))
-    assert "is a population" in refused(register(ledger, "mimic"))
+    ledger.population("whole", **ATTESTED)
+    assert "a run charges its parts" in refused(register(ledger, "whole"))
+
+
+def test_a_run_charges_a_population_directly(ledger: Ledger) -> None:
+    population = ledger.population()
+    ledger.budget()
+    ledger.population("other")
+    run = ledger.get(f"/v1/runs/{ledger.run('mimic', event=NOISE)}").json()
+    assert (run["budget"], run["budget_path"], run["path"]) == (population["id"], "mimic", f"mimic/{run['name']}")
+    assert run["epsilon_limit"] == population["limit"]["epsilon"]  # type: ignore[index]
+    assert steps(ledger, run["id"])["decision"] == "admitted"
+    assert ledger.get("/v1/populations?name=mimic").json()["items"][0]["epsilon"] > 0
+    both = {"name": "both", "budgets": ["mimic", "other"], "event": NOISE}
+    several = ledger.post("/v1/runs", both)
+    assert several.status_code == 201, several.text
+    assert steps(ledger, several.json()["id"])["decision"] == "admitted"
+    assert "lies above" in refused(ledger.post("/v1/runs", both | {"budgets": ["mimic", "mimic/icu-team"]}))
+    sweep = {"name": "sweep", "budget": "mimic", "charging_mode": "each_run"}
+    assert ledger.post("/v1/experiments", sweep).status_code == 201
+    for query in ("budget=mimic", "within=mimic", "population=mimic"):
+        assert run["id"] in {one["id"] for one in ledger.get(f"/v1/runs?{query}").json()["items"]}
+    assert ledger.post("/v1/verifications", None).json()["discrepancies"] == []
 
 
 def test_an_account_has_64_parts_at_the_most(ledger: Ledger) -> None:

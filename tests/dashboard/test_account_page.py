@@ -242,11 +242,17 @@ def test_runs_are_paged(ledger: Ledger) -> None:
     assert ">model<" in visit(ledger, older[1], cookie).text.split('id="runs-title"')[1].split("refused-title")[0]
 
 
-def test_runs_of_one_name_are_told_apart_by_their_ids(ledger: Ledger) -> None:
+def test_runs_of_one_name_are_told_apart_by_their_numbers(ledger: Ledger) -> None:
     _, budget = a_population(ledger)
-    alone, twins = ledger.run(name="alone"), [ledger.run(name="twin"), ledger.run(name="twin")]
-    body = words(visit(ledger, f"/accounts/{budget}", signed_in(ledger)))
-    assert [run in body for run in (alone, *twins)] == [False, True, True]
+    runs = [ledger.run(name=name, event=SAMPLED) for name in ("alone", "twin", "twin")]
+    for run in runs:
+        assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").is_success
+    page = visit(ledger, f"/accounts/{budget}", signed_in(ledger))
+    table = page.text.split('id="runs-title"')[1].split("refused-title")[0]
+    numbers = [re.findall(r"#\d+", table.split(f'/runs/{run}"')[1].partition("</tr>")[0]) for run in runs]
+    assert numbers == [[], [], ["#2"]]
+    assert {"alone", "twin", "twin #2"} <= {series["name"] for series in charts(page.text)[1]["series"]}
+    assert "twin #2" in words(visit(ledger, f"/runs/{runs[2]}", signed_in(ledger)))
 
 
 def test_an_account_of_others_is_not_there_and_neither_is_a_run(ledger: Ledger) -> None:

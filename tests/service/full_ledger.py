@@ -68,6 +68,7 @@ def fill(ledger: Ledger) -> Trainer:
     silent.reserved((LOUD, 4))
     _answered(200, silent.steps())
     _answered(200, silent.act("abort"))  # what is left of the plan is forfeited
+    _answered(200, _employed(ledger, "mimic", "direct").steps())
     trainer.reserved((LOUD, 5), (QUIET, 7), attempt=2, key="reserved")
     _answered(200, trainer.steps("planned", attempt=2))
     about = {"display_name": "ICU", "description": "For beds.", "owner": "icu", "links": [LINK], "labels": {"a": "b"}}

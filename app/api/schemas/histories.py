@@ -118,7 +118,7 @@ class ChildShare(Output):
     """Share of a child of the account."""
 
     account: str | None = Field(validation_alias="account_id", description="Null: all other children.")
-    path: str
+    path: str = Field(description="With ` #2` and so on for the further runs at one path.")
     kind: AccountKind | None
     shares: list[float] = Field(
         description="For each point, the child's share of the account's threshold at `order`. At one order shares "

@@ -72,11 +72,11 @@ RUN_EXAMPLE: dict[str, Any] = {
 
 
 class CreateRun(CreateAccount):
-    """A new training run under a budget."""
+    """A new training run under a budget, or directly under a population."""
 
     model_config = example({"name": "mortality-model", "budget": "mimic/icu-team", "event": EXAMPLE_EVENT})
 
-    budget: Reference | None = None
+    budget: Reference | None = Field(default=None, description="A budget or a population: its id or path.")
     budgets: Annotated[list[Reference], Field(min_length=1, max_length=MAX_BUDGETS)] | None = Field(
         default=None,
         description="Several budgets instead of `budget`, of one or several populations. Each step is charged to "
@@ -137,7 +137,7 @@ class Run(Account):
     model_config = example(RUN_EXAMPLE)
 
     number: int = Field(description="Tells apart the runs at one path, from 1 in the order of their creation.")
-    budget: str = Field(description="The first of `budgets`.")
+    budget: str = Field(description="The first of `budgets`; a population's id if the run is directly under it.")
     budget_path: str
     budgets: list[str] = Field(description="All budgets that its steps are charged to, in order.")
     population: str

@@ -6,7 +6,20 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, delete, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from app.ledger.account_filters import MetadataFilter
 from app.ledger.accounts import Account, AccountKind
@@ -94,6 +107,34 @@ def archived_above(tx: Connection, organisation_id: str, account_id: str) -> lis
     return list(tx.execute(found.order_by(account_ancestors.c.depth)).scalars())
 
 
+def _archived(organisation_id: str, beside: str | None = None) -> Select[tuple[str]]:
+    """Select the ids of archived accounts and of those under them.
+
+    What is archived above the account `beside`, or is itself, does not count.
+    """
+    archive = account_metadata.alias("archive")
+    found = (
+        select(account_ancestors.c.account_id)
+        .join(archive, join_on(archive, account_ancestors, account_id="ancestor_id"))
+        .where(owned_by(archive, organisation_id), archive.c.archived_at.is_not(None))
+    )
+    if beside is None:
+        return found
+    above = account_ancestors.alias("above")
+    path = select(above.c.ancestor_id).where(owned_by(above, organisation_id, account_id=beside))
+    return found.where(archive.c.account_id.not_in(path))
+
+
+def not_archived(column: Column[Any], organisation_id: str, *, beside: str) -> ColumnElement[bool]:
+    """Build the condition that a column has no id of an account that is archived under the account `beside`."""
+    return column.not_in(_archived(organisation_id, beside))
+
+
+def archived_ids(tx: Connection, organisation_id: str, beside: str | None = None) -> set[str]:
+    """List the archived accounts and those under them, as `not_archived`."""
+    return set(tx.execute(_archived(organisation_id, beside)).scalars())
+
+
 def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter | None) -> list[ColumnElement[bool]]:
     """Build the conditions that a column has the ids of accounts that match a filter; None: any.
 
@@ -101,12 +142,7 @@ def matching(column: Column[Any], organisation_id: str, wanted: MetadataFilter |
     """
     if wanted is None:
         return []
-    archive = account_metadata.alias("archive")
-    archived = (
-        select(account_ancestors.c.account_id)
-        .join(archive, join_on(archive, account_ancestors, account_id="ancestor_id"))
-        .where(owned_by(archive, organisation_id), archive.c.archived_at.is_not(None))
-    )
+    archived = _archived(organisation_id)
     conditions: list[ColumnElement[bool]] = [column.in_(archived) if wanted.archived else column.not_in(archived)]
     if wanted.owner is not None:
         conditions.append(account_metadata.c.owner == wanted.owner)

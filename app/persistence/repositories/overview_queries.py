@@ -8,11 +8,22 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from app.ledger.accounts import AccountKind
+from app.ledger.metadata import title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.runs import RunStatus
+from app.persistence.repositories.account_metadata import not_archived
 from app.persistence.repositories.expressions import NO_RUN, columns_of, join_on, owned_by, read_page
 from app.persistence.repositories.locks import within
-from app.persistence.tables import account_ancestors, accounts, attempts, audit_entries, decisions, populations, runs
+from app.persistence.tables import (
+    account_ancestors,
+    account_metadata,
+    accounts,
+    attempts,
+    audit_entries,
+    decisions,
+    populations,
+    runs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +130,16 @@ def newest_attempts(tx: Connection, organisation_id: str, run_id: str, limit: in
 
 @dataclass(frozen=True, slots=True)
 class AccountName:
-    """The path and kind of an account in a list."""
+    """The path and kind of an account in a list, and its number among the runs at this path."""
 
     path: str
     kind: AccountKind
+    number: int
+
+    @property
+    def title(self) -> str:
+        """The path with the number of a run that is not the first."""
+        return title_of(self.path, self.number)
 
 
 def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict[str, str]:
@@ -132,10 +149,12 @@ def paths_of(tx: Connection, organisation_id: str, ids: Collection[str]) -> dict
 
 def names_of(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> dict[str, AccountName]:
     """Get accounts by id."""
-    found = select(accounts.c.id, accounts.c.path, accounts.c.kind).where(
-        accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids))
+    found = (
+        select(accounts.c.id, accounts.c.path, accounts.c.kind, account_metadata.c.number)
+        .join(account_metadata, join_on(account_metadata, accounts, account_id="id"))
+        .where(accounts.c.organisation_id == organisation_id, accounts.c.id.in_(list(account_ids)))
     )
-    return {row.id: AccountName(row.path, AccountKind(row.kind)) for row in tx.execute(found)}
+    return {row.id: AccountName(row.path, AccountKind(row.kind), row.number) for row in tx.execute(found)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +163,7 @@ class RunOutline:
 
     id: str
     path: str
+    number: int
     status: RunStatus
     next_step: int
     attempt: int
@@ -170,18 +190,22 @@ def unfinished_runs(
 
 
 def newest_runs(tx: Connection, organisation_id: str, account_id: str, request: PageRequest) -> Page[RunOutline]:
-    """List runs under an account, newest first."""
+    """List runs under an account, newest first, without those archived under it."""
     here = within(runs.c.account_id, organisation_id, account_id)
-    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, here)
+    shown = not_archived(runs.c.account_id, organisation_id, beside=account_id)
+    found = _OUTLINES.where(runs.c.organisation_id == organisation_id, here, shown)
     return read_page(tx, found, runs.c.account_id, request, _outline)
 
 
 _OUTLINES = select(
-    *(runs.c.account_id, accounts.c.path, runs.c.status, runs.c.next_step, runs.c.attempt),
+    *(runs.c.account_id, accounts.c.path, account_metadata.c.number, runs.c.status, runs.c.next_step, runs.c.attempt),
     *(runs.c.deviations.is_not(None), accounts.c.updated_at),
-).join(accounts, join_on(accounts, runs, id="account_id"))
+)
+_OUTLINES = _OUTLINES.join(accounts, join_on(accounts, runs, id="account_id")).join(
+    account_metadata, join_on(account_metadata, runs, account_id="account_id")
+)
 
 
 def _outline(row: Row[Any]) -> RunOutline:
-    run_id, path, status, *others = tuple(row)
-    return RunOutline(run_id, path, RunStatus(status), *others)
+    run_id, path, number, status, *others = tuple(row)
+    return RunOutline(run_id, path, number, RunStatus(status), *others)

@@ -18,7 +18,7 @@ from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.pages import Page, PageRequest
 from app.ledger.step_events import PricedStep, StepEvent
-from app.persistence.repositories import decisions, overview_queries
+from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
@@ -147,7 +147,8 @@ def get_account_detail(
         if record.account.kind is AccountKind.RUN:
             raise NotFoundError(f"{account_id} is a run, and no population or budget.")
         [view] = account_views(tx, context, [record])
-        everything = statuses.read(tx, context, within=record.account.id)
+        hidden = account_metadata.archived_ids(tx, context.organisation_id, beside=record.account.id)
+        everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id))
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:

@@ -196,7 +196,7 @@ def _shares(
     named = ranked[:MOST_CHILDREN] if len(ranked) > MOST_CHILDREN + 1 else ranked
     names = overview_queries.names_of(tx, organisation_id, named)
     children = [
-        ChildShare(child, names[child].path, names[child].kind, tuple(shares[child].tolist())) for child in named
+        ChildShare(child, names[child].title, names[child].kind, tuple(shares[child].tolist())) for child in named
     ]
     others = ranked[len(named) :]
     if others:

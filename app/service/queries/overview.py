@@ -7,7 +7,7 @@ from typing import Final
 from app.ledger.accounts import AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.pages import PageRequest
-from app.persistence.repositories import decisions, overview_queries
+from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
@@ -62,7 +62,8 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
     `wanted` selects trees with an account whose path contains this text, ignoring case.
     """
     with context.read() as tx:
-        everything = statuses.read(tx, context)
+        hidden = account_metadata.archived_ids(tx, context.organisation_id)
+        everything = [each for each in statuses.read(tx, context) if each.id not in hidden]
         found = _matching(everything, wanted)
         chosen = with_burn_rate(tx, context, _chosen(found))
         unfinished, numbers = overview_queries.unfinished_runs(
@@ -89,7 +90,8 @@ def find_accounts(
 ) -> tuple[list[AccountStatus], int]:
     """Search undamaged accounts by a part of their path; return the first ones, and the number of others."""
     with context.read() as tx:
-        everything = statuses.read(tx, context)
+        hidden = account_metadata.archived_ids(tx, context.organisation_id)
+        everything = [each for each in statuses.read(tx, context) if each.id not in hidden]
     found = sorted(
         (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
         key=lambda each: each.path,

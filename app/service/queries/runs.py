@@ -79,6 +79,11 @@ class RunRecord:
         return self.path[-1]
 
     @property
+    def title(self) -> str:
+        """What people see: the display name or the name, with the number of a run that is not the first."""
+        return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
+
+    @property
     def budgets(self) -> tuple[Account, ...]:
         """The budgets that it charges, the first budget first."""
         return budgets_of([record.account for record in self.path])
@@ -274,7 +279,8 @@ class RunDetail:
 def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]:
     """Get a token that changes with the contents of a run's page, time aside."""
     with context.read() as tx:
-        return overview_queries.path_change_token(tx, context.organisation_id, run_id)
+        about = account_metadata.find_many(tx, context.organisation_id, [run_id])
+        return *overview_queries.path_change_token(tx, context.organisation_id, run_id), about.get(run_id)
 
 
 def get_run_detail(context: RequestContext, run_id: str) -> RunDetail:
