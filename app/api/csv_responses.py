@@ -26,7 +26,9 @@ def csv_route(
     routes: LedgerRouter, path: str, summary: str, *problems: str, tag: str
 ) -> Callable[[Endpoint], Endpoint]:
     """Add a route that answers with CSV."""
-    described = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}}
+    described: dict[int | str, dict[str, Any]] = {
+        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}, "description": "OK"}
+    }
     return routes.get(
         path, summary=summary, tags=[tag], response_class=StreamingResponse, responses=described | responses(*problems)
     )

@@ -146,10 +146,14 @@ def test_a_path_with_a_slash_too_many_is_not_there(shared: SeededLedger, method:
 @pytest.mark.parametrize(
     ("path", "kind", "remedy"),
     [
-        ("/v1/populations/mimic", "population", "GET /v1/populations lists the ids by name"),
+        (
+            "/v1/populations/eicu",
+            "population",
+            "GET /v1/populations?name= finds a population by its name, such as mimic",
+        ),
         ("/v1/budgets/icu-team", "budget", "GET /v1/budgets?path= finds a budget by its path, such as mimic/icu-team"),
-        ("/v1/runs/resnet", "run", "GET /v1/runs?budget= lists the ids of a budget's runs by name"),
-        ("/v1/runs/resnet/steps", "run", "GET /v1/runs?budget= lists the ids of a budget's runs by name"),
+        ("/v1/runs/resnet", "run", "GET /v1/runs?path= finds runs by their path, such as mimic/icu-team/model"),
+        ("/v1/runs/resnet/steps", "run", "GET /v1/runs?path= finds runs by their path, such as mimic/icu-team/model"),
     ],
 )
 def test_a_name_in_place_of_an_id_is_told_how_to_find_the_id(

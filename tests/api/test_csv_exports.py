@@ -118,9 +118,8 @@ def test_a_formula_of_a_person_is_text_in_a_spreadsheet(shared: SeededLedger) ->
 
 
 def test_numbers_are_no_texts() -> None:
-    assert [cell_of(value) for value in (-1.5, 0, 1e-5, True, None, {}, ["é"])] == [
-        *("-1.5", "0", "1e-05", "true", "", "", '["é"]')
-    ]
+    values: tuple[object, ...] = (-1.5, 0, 1e-5, True, None, {}, ["é"])
+    assert [cell_of(value) for value in values] == [*("-1.5", "0", "1e-05", "true", "", "", '["é"]')]
 
 
 @pytest.mark.parametrize(

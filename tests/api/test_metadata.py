@@ -181,6 +181,13 @@ def test_metadata_of_another_kind_or_organisation_is_not_found(shared: SeededLed
         assert shared.ledger.patch(url, {"owner": "x"}).status_code == 404
 
 
+def test_a_population_is_read_and_changed_by_its_name(shared: SeededLedger) -> None:
+    population = shared.ledger.get("/v1/populations/mimic").json()
+    assert population == shared.ledger.get(f"/v1/populations/{shared.population}").json()
+    assert shared.ledger.patch("/v1/populations/mimic", {"owner": "board"}).json() == population | {"owner": "board"}
+    assert shared.ledger.patch("/v1/runs/mimic", {"owner": "board"}).status_code == 404
+
+
 def test_a_run_has_a_number_among_those_of_its_path(seeded: SeededLedger) -> None:
     runs = [seeded.ledger.run(name="twin") for _ in range(3)]
     seeded.ledger.budget("other")

@@ -107,7 +107,7 @@ def archived_above(tx: Connection, organisation_id: str, account_id: str) -> lis
     return list(tx.execute(found.order_by(account_ancestors.c.depth)).scalars())
 
 
-def _archived(organisation_id: str, beside: str | None = None) -> Select[tuple[str]]:
+def _archived(organisation_id: str, beside: str | None = None) -> Select[Any]:
     """Select the ids of archived accounts and of those under them.
 
     What is archived above the account `beside`, or is itself, does not count.

@@ -22,7 +22,7 @@ from app.ledger.policies import EMPTY_POLICY, ORGANISATION, PolicySource, effect
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import account_writes, accounts, organisations, partitions
 from app.persistence.repositories.account_values import planned_text, read_planned
-from app.service.accounts.lookup import AccountView, account_views, find_parent, missing_account_error, require_reach
+from app.service.accounts.lookup import AccountView, account_views, find_of_kind, find_parent
 from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import (
     AccountSpec,
@@ -164,12 +164,9 @@ def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, t
 
 
 def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> AccountView:
-    """Get a population or a budget by id."""
+    """Get a population or a budget by id, or a population by its name."""
     with context.read() as tx:
-        found = accounts.find(tx, context.organisation_id, account_id)
-        if found is None or found.account.kind is not kind:
-            raise missing_account_error(kind, account_id)
-        require_reach(tx, context, found.account.id)
+        found = find_of_kind(tx, context, kind, account_id)
         [view] = account_views(tx, context, [found])
     return view
 

@@ -46,9 +46,9 @@ def require_every_budget(tx: Connection, context: RequestContext, account_id: st
 
 
 _FINDERS: Final = {
-    AccountKind.POPULATION: "GET /v1/populations lists the ids by name",
+    AccountKind.POPULATION: "GET /v1/populations?name= finds a population by its name, such as mimic",
     AccountKind.BUDGET: "GET /v1/budgets?path= finds a budget by its path, such as mimic/icu-team",
-    AccountKind.RUN: "GET /v1/runs?budget= lists the ids of a budget's runs by name",
+    AccountKind.RUN: "GET /v1/runs?path= finds runs by their path, such as mimic/icu-team/model",
 }
 
 
@@ -56,6 +56,17 @@ def missing_account_error(kind: AccountKind, reference: str) -> NotFoundError:
     """Build the error about an unknown id, with a way to find the id if the reference has not the form of one."""
     hint = "" if reference.startswith(f"{ID_PREFIXES[kind]}_") else f"; {_FINDERS[kind]}"
     return NotFoundError(f"There is no {kind} with the id {reference!r} in your organisation{hint}.")
+
+
+def find_of_kind(tx: Connection, context: RequestContext, kind: AccountKind, reference: str) -> AccountRecord:
+    """Find an account of one kind by id, or a population by its name."""
+    found = accounts.find(tx, context.organisation_id, reference)
+    if found is None:
+        found = accounts.find_by_path(tx, context.organisation_id, reference)
+    if found is None or found.account.kind is not kind:
+        raise missing_account_error(kind, reference)
+    require_reach(tx, context, found.account.id)
+    return found
 
 
 def find_account(tx: Connection, context: RequestContext, reference: str) -> AccountRecord:

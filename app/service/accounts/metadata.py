@@ -17,7 +17,7 @@ from app.ledger.errors import AccountArchivedError, AccountStateConflictError
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.permissions import Permission
 from app.persistence.repositories import account_metadata, overview_queries
-from app.service.accounts.lookup import find_account, missing_account_error, require_every_budget
+from app.service.accounts.lookup import find_account, find_of_kind, require_every_budget
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect
 
@@ -29,7 +29,7 @@ _NEEDED: Final = {
 
 
 def change_metadata(context: RequestContext, kind: AccountKind, account: str, changes: Mapping[str, Any]) -> None:
-    """Apply a JSON merge patch to the metadata of an account, given by id.
+    """Apply a JSON merge patch to the metadata of an account, given by id, or of a population by its name.
 
     Needs RUN_MANAGE for a run, else ACCOUNT_MANAGE. Without a difference, nothing is recorded.
 
@@ -39,10 +39,8 @@ def change_metadata(context: RequestContext, kind: AccountKind, account: str, ch
     context.require_permission(_NEEDED[kind])
 
     def change(tx: Connection) -> None:
-        found = _find(tx, context, account)
-        if found.account.kind is not kind:
-            raise missing_account_error(kind, account)
-        changed = found.account
+        changed = find_of_kind(tx, context, kind, account).account
+        require_every_budget(tx, context, changed.id)
         before = account_metadata.find_many(tx, context.organisation_id, [changed.id])[changed.id].metadata
         after = before.patched(changes)
         if after != before:
@@ -108,7 +106,8 @@ def _change_archive(
     archived: bool,
 ) -> tuple[Account, datetime | None]:
     def effect(tx: Connection) -> tuple[Account, datetime | None]:
-        found = _find(tx, context, account)
+        found = find_account(tx, context, account)
+        require_every_budget(tx, context, found.account.id)
         kind, account_id = found.account.kind, found.account.id
         context.require_permission(_NEEDED[kind])
         stored = account_metadata.find_many(tx, context.organisation_id, [account_id])[account_id]
@@ -120,9 +119,3 @@ def _change_archive(
         return found.account, stored.archived_at
 
     return run_effect(context, effect)
-
-
-def _find(tx: Connection, context: RequestContext, account: str) -> AccountRecord:
-    found = find_account(tx, context, account)
-    require_every_budget(tx, context, found.account.id)
-    return found
