@@ -17,7 +17,14 @@ from app.api.schemas.common import (
     Page,
     example,
 )
-from app.api.schemas.metadata import MetadataOutput, metadata_members
+from app.api.schemas.metadata import (
+    ABOUT_DISPLAY_NAME,
+    ABOUT_LABELS,
+    ABOUT_LINKS,
+    ABOUT_OWNER,
+    Link,
+    metadata_members,
+)
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.admission import Reading, reading_of
@@ -152,12 +159,20 @@ class AnsweredPlannedEvent(Output):
         return None if count == MAX_COUNT else count
 
 
-class Account(MetadataOutput):
+class Account(Output):
     """Common fields of accounts."""
 
     id: str
     name: str
     path: str
+    display_name: str | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
+    description: str | None = None
+    owner: str | None = Field(default=None, description=ABOUT_OWNER)
+    labels: dict[str, str] = Field(default={}, description=ABOUT_LABELS)
+    links: list[Link] = Field(default=[], description=ABOUT_LINKS)
+    archived_at: datetime | None = Field(
+        default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
+    )
     planned: list[AnsweredPlannedEvent]
     plan: Plan | None = Field(
         default=None, description="What the limit allows of the planned events, and how much of it is used."

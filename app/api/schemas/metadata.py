@@ -87,20 +87,22 @@ class LinkInput(Input):
 
 Links = Annotated[list[LinkInput], Field(max_length=MAX_LINKS)]
 
-_DISPLAY_NAME: Final = "What people see instead of the name; the name stays the identity."
-_OWNER: Final = "A person or a team, as a name or an e-mail address."
-_LABELS: Final = "Values by key, for filters. A key has letters a to z, digits and _ . - /."
-_LINKS: Final = "Links to other systems."
+ABOUT_DISPLAY_NAME: Final = "What people see instead of the name; the name stays the identity."
+ABOUT_OWNER: Final = "A person or a team, as a name or an e-mail address."
+ABOUT_LABELS: Final = "Values by key, for filters. A key has letters a to z, digits and _ . - /."
+ABOUT_LINKS: Final = "Links to other systems."
 
 
 class MetadataInput(Body):
     """Metadata of a new account; nothing that is charged depends on it."""
 
-    display_name: DisplayName | None = Field(default=None, description=_DISPLAY_NAME)
+    display_name: DisplayName | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
     description: Description | None = None
-    owner: Owner | None = Field(default=None, description=_OWNER)
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = Field(default={}, description=_LABELS)
-    links: Links = Field(default=[], description=_LINKS)
+    owner: Owner | None = Field(default=None, description=ABOUT_OWNER)
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=MAX_LABELS)] = Field(
+        default={}, description=ABOUT_LABELS
+    )
+    links: Links = Field(default=[], description=ABOUT_LINKS)
 
     def metadata(self) -> Metadata:
         """Convert to the domain."""
@@ -113,13 +115,13 @@ class UpdateMetadata(Body):
 
     model_config = example({"owner": "icu-team@hospital.example", "labels": {"team": "icu", "obsolete": None}})
 
-    display_name: DisplayName | None = Field(default=None, description=_DISPLAY_NAME)
+    display_name: DisplayName | None = Field(default=None, description=ABOUT_DISPLAY_NAME)
     description: Description | None = None
-    owner: Owner | None = Field(default=None, description=_OWNER)
+    owner: Owner | None = Field(default=None, description=ABOUT_OWNER)
     labels: Annotated[dict[LabelKey, LabelValue | None], Field(max_length=2 * MAX_LABELS)] | None = Field(
-        default=None, description=_LABELS
+        default=None, description=ABOUT_LABELS
     )
-    links: Links | None = Field(default=None, description=_LINKS)
+    links: Links | None = Field(default=None, description=ABOUT_LINKS)
 
     def changes(self) -> dict[str, Any]:
         """Return the sent fields, as the domain merges them."""
@@ -134,19 +136,6 @@ class Link(Output):
 
     title: str
     url: str
-
-
-class MetadataOutput(Output):
-    """Metadata of an account."""
-
-    display_name: str | None = Field(default=None, description=_DISPLAY_NAME)
-    description: str | None = None
-    owner: str | None = Field(default=None, description=_OWNER)
-    labels: dict[str, str] = Field(default={}, description=_LABELS)
-    links: list[Link] = Field(default=[], description=_LINKS)
-    archived_at: datetime | None = Field(
-        default=None, description="Since when it is archived: hidden from lists, and read-only. Null: it is not."
-    )
 
 
 class ChangeArchive(Body):
