@@ -259,4 +259,32 @@ CASES = (
         ("tests/api/test_approvals.py",),
         "more_than_was_proposed and not postgresql",
     ),
+    Mutation(
+        "what still takes steps is archived",
+        "app/service/accounts/metadata.py",
+        "        if unfinished:\n",
+        "        if False:\n",
+        ("tests/api/test_archive.py",),
+    ),
+    Mutation(
+        "a run is registered under an archived account",
+        "app/service/runs/register.py",
+        "        require_unarchived(tx, context, budget.record.account.id)\n",
+        "",
+        ("tests/api/test_archive.py",),
+    ),
+    Mutation(
+        "changed metadata is not recorded",
+        "app/service/accounts/metadata.py",
+        "            context.record(tx, METADATA_CHANGES[kind], changed.id,",
+        "            _ = (METADATA_CHANGES[kind], changed.id,",
+        ("tests/api/test_metadata.py",),
+    ),
+    Mutation(
+        "a spreadsheet runs a text of a person",
+        "app/api/csv_responses.py",
+        "if value.startswith(_FORMULA) else value",
+        "if False else value",
+        ("tests/api/test_csv_exports.py",),
+    ),
 )
