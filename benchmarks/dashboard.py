@@ -1,8 +1,8 @@
 """Cost of a large organisation's pages: `python -m benchmarks.dashboard [--postgresql]`.
 
-100 populations, 2,000 budgets, 10,000 runs. The whole overview, a poll of it without changes, and `/healthz` as the
-baseline, interleaved: response time and processor time of the server. Then a browser opens the overview: first paint,
-and size of the scripts.
+100 populations, 2,000 budgets, 10,000 runs. The whole overview, a poll of it without changes, the page of runs and its
+filters, and `/healthz` as the baseline, interleaved: response time and processor time of the server. Then a browser
+opens the overview and the page of runs: first paint, and size of the scripts; and it sends the search form.
 """
 
 import argparse
@@ -29,6 +29,20 @@ TURNS = 60
 POLLS = 20
 """Polls measured at once: one is shorter than the resolution of processor time."""
 
+RUN_LISTS: Final = {
+    "all": "",
+    "by text": "?q=population-07",
+    "by text of none": "?q=nothing-like-this",
+    "by status": "?status=active",
+    "by budget": "?within=population-042",
+    "by owner": "?owner=team%207",
+    "by two labels": "?label=model:m3&label=team:t7",
+    "by time": "?created_after=2020-01-01",
+    "by name": "?sort=name",
+    "by last change": "?sort=-updated_at",
+}
+"""Queries of the page of runs."""
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -50,7 +64,8 @@ def fill(server: Server) -> None:
             path = f"population-{number:03}/team-{budget:02}"
             post("/v1/budgets", {"name": f"team-{budget:02}", "parent": f"population-{number:03}", "limit": limit})
             for run in range(RUNS):
-                run_id = post("/v1/runs", {"name": f"model-{run}", "budget": path, "event": EVENT})
+                about = {"owner": f"team {budget}", "labels": {"model": f"m{run}", "team": f"t{budget}"}}
+                run_id = post("/v1/runs", {"name": f"model-{run}", "budget": path, "event": EVENT, **about})
                 server.client.post(f"/v1/runs/{run_id}/steps", json={"count": 1 + 300 * budget * run})  # or refused
         made += 1
         print(f"\r{made} of {POPULATIONS} populations ", end="", file=sys.stderr, flush=True)
@@ -86,6 +101,7 @@ def compare(server: Server) -> dict[str, list[tuple[float, float]]]:
             ("/healthz", "/healthz", {}, POLLS),
             ("overview, whole", "/", {}, 1),
             ("overview, nothing new", "/", polls, POLLS),
+            *((f"runs, {what}", f"/runs{query}", {}, 1) for what, query in RUN_LISTS.items()),
         ):
             before, start = processor_ms(server), time.perf_counter()
             for _ in range(times):
@@ -105,11 +121,11 @@ FIRST_PAINT: Final = """new Promise((done) => new PerformanceObserver((seen) => 
 """Waits inside the page, because its CSP forbids the repeated evaluation of Playwright's waiting."""
 
 
-def painted(server: Server, program: str) -> tuple[list[float], int, int]:
-    """Measure first paints of the overview in ms, and the bytes of its HTML and of its scripts, compressed."""
+def painted(server: Server, program: str) -> tuple[dict[str, list[float]], int, int]:
+    """Measure first paints in ms, and the bytes of the overview's HTML and of its scripts, compressed."""
     client = signed_in(server)
     cookie = next(iter(client.cookies.jar))
-    paints: list[float] = []
+    paints: dict[str, list[float]] = {}
     scripts: dict[str, int] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
@@ -123,8 +139,13 @@ def painted(server: Server, program: str) -> tuple[list[float], int, int]:
                     scripts.update({reply.url: len(gzip.compress(reply.body()))}) if reply.url.endswith(".js") else None
                 ),
             )
-            page.goto(str(client.base_url))
-            paints.append(float(page.evaluate(FIRST_PAINT)))
+            for what, path in (("overview", ""), ("runs", "runs")):
+                page.goto(f"{client.base_url}{path}")
+                paints.setdefault(what, []).append(float(page.evaluate(FIRST_PAINT)))
+            page.get_by_label("Search").fill("population-07")
+            page.get_by_role("button", name="Find").click()
+            page.wait_for_url("**q=population-07**")
+            paints.setdefault("runs, after a search", []).append(float(page.evaluate(FIRST_PAINT)))
             context.close()
         browser.close()
     own = sum(size for url, size in scripts.items() if not url.endswith("/chart.js"))
@@ -139,13 +160,14 @@ def main(*, on_postgresql: bool = False) -> None:
         program = shutil.which("chromium")
         seen = painted(server, program) if program else None
     print(f"{'median':24} {'ms waited':>10} {'ms of processor':>16}")
-    for what, times in found.items():
-        print(f"{what:24} {median(each[0] for each in times):10.2f} {median(each[1] for each in times):16.2f}")
+    for what, measured in found.items():
+        print(f"{what:24} {median(each[0] for each in measured):10.2f} {median(each[1] for each in measured):16.2f}")
     if seen is None:
         print("There is no Chromium here that could paint it.")
         return
     paints, size, scripts = seen
-    print(f"first paint: median {median(paints):.0f} ms, slowest {max(paints):.0f} ms")
+    for what, times in paints.items():
+        print(f"first paint of {what}: median {median(times):.0f} ms, slowest {max(times):.0f} ms")
     print(f"HTML {size / 1000:.0f} kB; scripts but the chart library {scripts / 1000:.1f} kB by gzip")
 
 

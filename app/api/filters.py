@@ -31,13 +31,18 @@ async def _metadata(
     *,
     archived: Annotated[bool, Query(description="True: only what is archived, and what is under it.")] = False,
 ) -> MetadataFilter:
-    return MetadataFilter(q, owner, tuple(map(_label_of, label or ())), archived)
+    return MetadataFilter(q, owner, tuple(map(read_label, label or ())), archived)
 
 
 MetadataFilterDep = Annotated[MetadataFilter, Depends(_metadata)]
 
 
-def _label_of(text: str) -> Label:
+def read_label(text: str) -> Label:
+    """Read a label of a filter: `key:value`, or `key` with any value.
+
+    Raises:
+        InvalidInputError: it has no key.
+    """
     key, colon, value = text.partition(":")
     if not key:
         raise InvalidInputError(f"`label`: {text!a} has no key; send key:value or key, as team:icu.")

@@ -45,6 +45,7 @@ POLICY: Final = (
 
 NAV_ITEMS: Final = (
     ("Overview", "/", Permission.LEDGER_READ),
+    ("Runs", "/runs", Permission.LEDGER_READ),
     ("Planner", "/planner", Permission.LEDGER_READ),
     ("Decisions", "/decisions", Permission.LEDGER_READ),
     ("Audit", "/audit", Permission.AUDIT_READ),
@@ -107,6 +108,11 @@ class PageContext:
     def minute(self) -> str:
         """The current minute, part of the entity tag of pages that depend on the time."""
         return f"{self.context.now:%Y-%m-%dT%H:%M}"
+
+    def repeated(self, name: str) -> list[str]:
+        """List the values of a query parameter that may be repeated, without empty ones."""
+        given = (text.strip() for text in self._request.query_params.getlist(name))
+        return list(dict.fromkeys(text for text in given if text))
 
     def has_permission(self, needed: Permission) -> bool:
         """Check whether the principal's role has a permission."""

@@ -26,6 +26,7 @@ def pages_of(hospital: Hospital) -> dict[str, str]:
         "overview": "/",
         "budget": f"/accounts/{hospital.ids['stroke-registry']}",
         "run": f"/runs/{run}",
+        "runs": "/runs",
         "planner": "/planner",
         "decisions": "/decisions",
         "audit": "/audit",

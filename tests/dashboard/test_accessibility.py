@@ -22,6 +22,8 @@ def states_of(hospital: Hospital, refusal: str) -> dict[str, str]:
         "overview": "/",
         "population": f"/accounts/{hospital.ids['imaging']}",
         "run": f"/runs/{hospital.refused}",
+        "runs": "/runs",
+        "runs with a fault": "/runs?within=nowhere&label=team:icu",
         "planner": f"/planner?{BY_BATCH}",
         "planner with a fault": f"/planner?noise=0&{BY_BATCH}",
         "decisions": "/decisions",
