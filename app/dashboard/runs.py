@@ -57,7 +57,7 @@ class RunFields(Fields):
         )
 
     def query(self, labels: list[str]) -> list[tuple[str, str]]:
-        """List the filters as parameters of the page and of the API; what is default is left out."""
+        """List the filters as parameters of the page and of the API, without defaults."""
         set_fields = self.model_dump(mode="json", exclude_defaults=True)
         return [*((name, str(value)) for name, value in set_fields.items()), *(("label", each) for each in labels)]
 
@@ -84,7 +84,7 @@ def show_runs(page: PageDep) -> Response:
         values=page.query,
         faults=faults,
         found=found.items,
-        labels=[(each, _address([*query, ("label", each)], without=("label", each))) for each in labels],
+        labels=[(each, _address([pair for pair in query if pair != ("label", each)])) for each in labels],
         filtered=[pair for pair in query if pair[0] != "sort"],
         statuses=list(RunStatus),
         sort=wanted.sort,
@@ -106,7 +106,7 @@ def _sorting(column: str, sort: RunOrder, query: list[tuple[str, str]]) -> tuple
     return _address([*(pair for pair in query if pair[0] != "sort"), ("sort", str(other))]), present
 
 
-def _address(query: list[tuple[str, str]], without: tuple[str, str] | None = None) -> str:
+def _address(query: list[tuple[str, str]]) -> str:
     """Build the address of the page with these filters."""
-    kept = list(dict.fromkeys(pair for pair in query if pair != without))
+    kept = list(dict.fromkeys(query))
     return f"/runs?{urlencode(kept)}" if kept else "/runs"

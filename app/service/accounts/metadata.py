@@ -115,7 +115,7 @@ def _change_archive(
             change(tx, found)
             before, after = {"archived": not archived}, {"path": found.account.path, "archived": archived}
             context.record(tx, actions[kind], account_id, before, after, reason)
-            stored = account_metadata.find_many(tx, context.organisation_id, [account_id])[account_id]
+            return found.account, context.now if archived else None
         return found.account, stored.archived_at
 
     return run_effect(context, effect)
