@@ -14,6 +14,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 
+class AuditOrder(StrEnum):
+    """The order of a list of the audit log."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
+
+
 class AuditAction(StrEnum):
     """Name what an audit event records; docs/reference/glossary.md explains each."""
 

@@ -19,7 +19,10 @@ def status(trainer: Trainer, reservation: str) -> tuple[str, int | None]:
     return answer["status"], answer["steps_executed"]
 
 
-REGISTERED = {"run_budgets", "accounts", "account_ancestors", "runs", "attempts", "audit_entries", "balances"}
+REGISTERED = {
+    *("run_budgets", "accounts", "account_ancestors", "account_metadata", "runs"),
+    *("attempts", "audit_entries", "balances"),
+}
 """What another run has changed."""
 
 

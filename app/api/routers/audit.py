@@ -1,6 +1,6 @@
 """Audit events and decisions."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Query, Request, Response
 
@@ -9,7 +9,7 @@ from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, router
 from app.api.schemas.audit import AuditEvent, AuditEventPage, Decision, DecisionPage
 from app.api.schemas.common import Timestamp
-from app.ledger.audit import AuditFilter
+from app.ledger.audit import AuditFilter, AuditOrder
 from app.ledger.decisions import DecisionFilter, DecisionOutcome
 from app.ledger.names import ACTOR_LENGTH
 from app.service.audit import queries
@@ -20,7 +20,7 @@ Word = Annotated[str | None, Query(min_length=1, max_length=ACTOR_LENGTH)]
 When = Annotated[Timestamp | None, Query()]
 
 
-AuditOrder = Annotated[Literal["oldest", "newest"], Query(description="`oldest` reads the log forward.")]
+AuditOrderParameter = Annotated[AuditOrder, Query(description="`oldest` reads the log forward.")]
 
 
 def audit_filter(
@@ -40,14 +40,14 @@ def list_audit_events(
     context: ContextDep,
     wanted: Annotated[AuditFilter, Depends(audit_filter)],
     page: PageRequestDep,
-    order: AuditOrder = "newest",
+    order: AuditOrderParameter = AuditOrder.NEWEST,
 ) -> Response:
     """List the organisation's audit log: changes of accounts, keys and policies, and rejected API keys.
 
     A key with the scope of an account lists the events of that account and of accounts under it, and of their keys,
     proposals and experiments.
     """
-    found = queries.read_audit_entries(context, wanted, page, oldest_first=order == "oldest")
+    found = queries.read_audit_entries(context, wanted, page, oldest_first=order is AuditOrder.OLDEST)
     return page_response(request, found, AuditEventPage, AuditEvent.of)
 
 

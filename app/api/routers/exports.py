@@ -12,10 +12,10 @@ from app.api.filters import RunFilterDep, RunOrderParameter
 from app.api.problems import LIST_ERRORS, READ_ERRORS
 from app.api.route import ContextDep, router
 from app.api.routers.accounts import HISTORIANS
-from app.api.routers.audit import AuditOrder, audit_filter, decision_filter
+from app.api.routers.audit import AuditOrderParameter, audit_filter, decision_filter
 from app.api.schemas.audit import AuditEvent, Decision
 from app.ledger.account_filters import RunOrder
-from app.ledger.audit import AuditFilter
+from app.ledger.audit import AuditFilter, AuditOrder
 from app.ledger.decisions import DecisionFilter
 from app.service.audit import queries
 from app.service.json_values import json_number
@@ -61,10 +61,12 @@ def export_decisions(
 
 @csv_route(routes, "/audit-events.csv", "Export audit events as CSV", *LIST_ERRORS, tag="audit")
 def export_audit_events(
-    context: ContextDep, wanted: Annotated[AuditFilter, Depends(audit_filter)], order: AuditOrder = "newest"
+    context: ContextDep,
+    wanted: Annotated[AuditFilter, Depends(audit_filter)],
+    order: AuditOrderParameter = AuditOrder.NEWEST,
 ) -> StreamingResponse:
     """Export the events that `GET /v1/audit-events` lists with these filters. `before` and `after` are JSON."""
-    oldest = order == "oldest"
+    oldest = order is AuditOrder.OLDEST
     pages = read_pages(lambda page: queries.read_audit_entries(context, wanted, page, oldest_first=oldest))
     rows = ((members(AuditEvent.of(each), AUDIT_COLUMNS) for each in page) for page in pages)
     return csv_response("audit-events", AUDIT_COLUMNS, rows)
