@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from app.accounting.events import event_to_dict
 from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.verifications import verify_now
-from app.api.schemas.steps import refusal_facts
+from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router

@@ -20,7 +20,7 @@ from app.accounting.events import (
     type_name,
 )
 from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
-from app.ledger.step_events import StepEvent
+from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
 class DeviationKind(StrEnum):
@@ -95,6 +95,7 @@ class Run(NamedTuple):
         next_step: number of the first step that is not admitted yet.
         chain_head: hash of the last decision, or the genesis.
         attempt_first_step: number of the current attempt's first step.
+        expected_steps: number of all its steps, as declared.
         declared_steps_per_hour: its maximum rate, if declared.
         deviations: the first deviation of each kind from its declaration.
         last_decided_at: time of the last decision; None before the first one.
@@ -110,7 +111,7 @@ class Run(NamedTuple):
     chain_head: bytes
     reservation_id: str | None = None
     attempt_first_step: int = 0
-    declared_steps: int | None = None
+    expected_steps: int | None = None
     declared_steps_per_hour: float | None = None
     deviations: tuple[Deviation, ...] = ()
     last_decided_at: datetime | None = None
@@ -129,7 +130,7 @@ class Run(NamedTuple):
             chain_head,
             self.reservation_id,
             self.attempt_first_step,
-            self.declared_steps,
+            self.expected_steps,
             self.declared_steps_per_hour,
             self.deviations,
             decided_at,
@@ -213,6 +214,15 @@ def _next_action_hint(status: RunStatus) -> str:
     return "Register a new run to go on."
 
 
+def remaining_steps(run: Run, requested: int, expected: int | None) -> int:
+    """Count the steps that a training still needs, with those that it requests now.
+
+    `expected` is the number of all its steps by the request; None: as the run declared.
+    """
+    most = run.expected_steps if expected is None else expected
+    return requested if most is None else min(max(requested, most - run.next_step), MAX_COUNT)
+
+
 def find_deviations(
     run: Run, planned: Sequence[StepEvent], steps: Sequence[StepEvent], hours: float
 ) -> tuple[Deviation, ...]:
@@ -231,9 +241,9 @@ def find_deviations(
                 for kind, expected, seen in () if usual is None else _differences(usual, step.event):
                     found.setdefault(kind, Deviation(kind, expected, seen, at))
         at += step.count
-    if run.declared_steps is not None and at > run.declared_steps:
-        first = max(run.next_step, run.declared_steps)
-        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, run.declared_steps, at, first)
+    if run.expected_steps is not None and at > run.expected_steps:
+        first = max(run.next_step, run.expected_steps)
+        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, run.expected_steps, at, first)
     most = run.declared_steps_per_hour
     if most is not None and at > most * max(hours, LEAST_HOURS):
         rate = at / max(hours, LEAST_HOURS)

@@ -508,7 +508,7 @@ def _create_runs() -> None:
         sa.Column("decision_count", sa.BigInteger, nullable=False),
         _digest("chain_head"),
         _id("reservation_id", nullable=True),
-        sa.Column("declared_steps", sa.BigInteger),
+        sa.Column("expected_steps", sa.BigInteger),
         sa.Column("declared_steps_per_hour", sa.Float(53)),
         sa.Column("deviations", sa.Text),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
@@ -525,7 +525,7 @@ def _create_runs() -> None:
         sa.CheckConstraint(
             "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"
         ),
-        sa.CheckConstraint("declared_steps >= 1", name="declared_steps_positive"),
+        sa.CheckConstraint("expected_steps >= 1", name="expected_steps_positive"),
         sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_positive"),
         sa.CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
         sa.CheckConstraint("attempt >= 1", name="attempt_positive"),

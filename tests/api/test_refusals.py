@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.accounting.curves import GRID_VERSION, orders
-from app.api.schemas.steps import REFUSED_EXAMPLE, refusal_text
+from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_text
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed

@@ -104,7 +104,7 @@ CASES = (
     Mutation(
         "what a run has declared is not verified",
         "app/service/verification/__init__.py",
-        "run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}",
+        "run_audit_payload(run.event, run.expected_steps, run.declared_steps_per_hour) if run else {}",
         '{"event": run.event} if run else {}',
         ("tests/service/test_canonical_requests.py",),
     ),

@@ -398,8 +398,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     (
         "runs",
         ("account_id", "model"),
-        {"account_id": "icu-team", "declared_steps": 0},
-        "ck_runs_declared_steps_positive",
+        {"account_id": "icu-team", "expected_steps": 0},
+        "ck_runs_expected_steps_positive",
     ),
     (
         "runs",

@@ -86,7 +86,9 @@ def create_reservation(
     """
 
     def render(result: DomainCreatedReservation | Refusal) -> CreatedReservation | StoredResponse:
-        return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.of(result)
+        if isinstance(result, Refusal):
+            return plan_refused(result, body.plan, run_id)
+        return CreatedReservation.of(result)
 
     try:
         return idempotency.respond(reservations.create_reservation(context, body.request(run_id)), render, body)

@@ -71,7 +71,7 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
-            **values_of(run, (*_SAME, "account_id", "declared_steps", "declared_steps_per_hour")),
+            **values_of(run, (*_SAME, "account_id", "expected_steps", "declared_steps_per_hour")),
             event_fingerprint=run.event and fingerprint(run.event),
             decision_count=run.decisions,
         )
@@ -176,7 +176,7 @@ def _run(row: Row[Any]) -> Run:
         chain_head=row.chain_head,
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,
-        declared_steps=row.declared_steps,
+        expected_steps=row.expected_steps,
         declared_steps_per_hour=row.declared_steps_per_hour,
         deviations=read_deviations(row.deviations),
         last_decided_at=row.last_decided_at,

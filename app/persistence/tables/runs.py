@@ -50,7 +50,7 @@ runs = owned_table(
     *number_column("decision_count", BigInteger),
     *digest_column("chain_head"),
     id_column("reservation_id", nullable=True),
-    *number_column("declared_steps", BigInteger, least=1, nullable=True),
+    *number_column("expected_steps", BigInteger, least=1, nullable=True),
     Column("declared_steps_per_hour", Float(53)),
     Column("deviations", Text),
     foreign_key("accounts", account_id="id"),
