@@ -52,7 +52,7 @@ def raise_limits(trial: Trial, path: Sequence[Account], steps: Sequence[PricedSt
 def _raised(trial: Trial, account: Account, steps: Sequence[PricedStep]) -> Account | None:
     """Raise an account's limit as a change of it would, to the smallest epsilon with which steps fit."""
     assert account.limit is not None, "it has one to raise"
-    bound, delta = account.weights and account.weights.plan, account.limit.delta
+    bound, delta = None if account.weights is None else account.weights.plan, account.limit.delta
     digits = DIGITS if bound is None else PLAN_DIGITS
     tuning = Tuning.of(account)
     last = index_at_or_below(MAX_EPSILON, digits)

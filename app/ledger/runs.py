@@ -19,7 +19,7 @@ from app.accounting.events import (
     smallest_noise,
     type_name,
 )
-from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
+from app.ledger.errors import AttemptSupersededError, InvalidInputError, RunStateConflictError, SequenceGapError
 from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
@@ -65,11 +65,26 @@ class RunAction(StrEnum):
     ABORT = "abort"
 
 
+class EndReason(StrEnum):
+    """Why a run ended; a lost one was silent for too long."""
+
+    FINISHED = "finished"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    ABORTED = "aborted"
+    LOST = "lost"
+
+
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
 """Final statuses."""
 
 ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
 """The only actions on an overdrawn run."""
+
+END_REASONS: Final = {
+    RunAction.COMPLETE: (EndReason.FINISHED, EndReason.BUDGET_EXHAUSTED),
+    RunAction.ABORT: (EndReason.ABORTED, EndReason.LOST),
+}
+"""Reasons that an action may record, the usual one first."""
 
 _REACHED = {
     RunAction.PAUSE: RunStatus.PAUSED,
@@ -100,6 +115,7 @@ class Run(NamedTuple):
         deviations: the first deviation of each kind from its declaration.
         last_decided_at: time of the last decision; None before the first one.
         last_actor: its author.
+        end_reason: of a run that has ended, at `ended_at`.
     """
 
     account_id: str
@@ -116,6 +132,8 @@ class Run(NamedTuple):
     deviations: tuple[Deviation, ...] = ()
     last_decided_at: datetime | None = None
     last_actor: str | None = None
+    end_reason: EndReason | None = None
+    ended_at: datetime | None = None
 
     def advanced(self, next_step: int, chain_head: bytes, decided_at: datetime, actor: str) -> Self:
         """Copy the run after a further decision."""
@@ -135,7 +153,19 @@ class Run(NamedTuple):
             self.deviations,
             decided_at,
             actor,
+            self.end_reason,
+            self.ended_at,
         )
+
+    def ended(self, status: RunStatus, reason: EndReason, at: datetime) -> Self:
+        """Copy the run at its end."""
+        return self._replace(status=status, end_reason=reason, ended_at=at)
+
+
+def status_payload(run: Run) -> dict[str, str]:
+    """Build the audit payload of a run's status, with the reason of an end."""
+    reason = {} if run.end_reason is None else {"end_reason": str(run.end_reason)}
+    return {"status": str(run.status), **reason}
 
 
 def next_status(status: RunStatus, action: RunAction) -> RunStatus:
@@ -152,6 +182,22 @@ def next_status(status: RunStatus, action: RunAction) -> RunStatus:
             f"The run is {status}; it cannot {action}. {_next_action_hint(status)}", run_status=str(status)
         )
     return reached
+
+
+def end_reason_of(action: RunAction, reason: EndReason | None) -> EndReason:
+    """Get the recorded reason of an end; None: the usual one of the action.
+
+    Raises:
+        InvalidInputError: the action does not end a run for this reason.
+    """
+    allowed = END_REASONS[action]
+    if reason is None:
+        return allowed[0]
+    if reason not in allowed:
+        raise InvalidInputError(
+            f"`reason` is {reason}, and a run that is to {action} ends as {' or '.join(allowed)}. Send one of these."
+        )
+    return reason
 
 
 def require_active(run: Run) -> None:

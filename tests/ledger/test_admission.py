@@ -21,6 +21,7 @@ from app.accounting.events import (
 from app.ledger import accounts, fitting_noise
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission, Refusal
+from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import StepEvent, total_cost
 
 from .conftest import AccountMaker, admit, chained, planning, repetitions_left, thresholds

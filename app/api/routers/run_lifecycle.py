@@ -125,4 +125,4 @@ def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
 
 
 def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
-    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt)
+    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt, body.reason)

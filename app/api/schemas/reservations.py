@@ -25,6 +25,7 @@ from app.api.schemas.refusals import refusal_text
 from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.ledger.admission import Refusal
 from app.ledger.reservations import ReservationStatus
+from app.ledger.runs import EndReason
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
@@ -138,6 +139,11 @@ class EndRun(Body):
         default=None,
         description="Fencing token of the trainer: a superseded trainer cannot end the run. Without it, as for "
         "operators: the current attempt.",
+    )
+    reason: Annotated[EndReason, Field(strict=False)] | None = Field(
+        default=None,
+        description="Why the run ends. Completed: `finished` (default) or `budget_exhausted`. Aborted: `aborted` "
+        "(default) or `lost`.",
     )
 
 

@@ -1,5 +1,6 @@
 """Schemas of runs."""
 
+from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -29,7 +30,7 @@ from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.runs import DeviationKind, RunStatus
+from app.ledger.runs import DeviationKind, EndReason, RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration
@@ -51,6 +52,8 @@ RUN_EXAMPLE: dict[str, Any] = {
     "status": "active",
     "attempt": 1,
     "next_step": 420,
+    "ended_at": None,
+    "end_reason": None,
     "event": EXAMPLE_EVENT,
     "reservation": EXAMPLE_RESERVATION_ID,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
@@ -156,6 +159,10 @@ class Run(Account):
     status: RunStatus
     attempt: int
     next_step: int
+    ended_at: datetime | None = Field(description="Null while it has not ended.")
+    end_reason: EndReason | None = Field(
+        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, or `lost` after a long silence."
+    )
     event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation of its steps.")
     expected_steps: int | None = Field(description="Number of all steps that the training means to take.")
@@ -164,7 +171,9 @@ class Run(Account):
     limit: Limit | None
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    steps_remaining: int | None = Field(description="Number of further default steps that every account admits.")
+    steps_remaining: int | None = Field(
+        description="Number of further default steps that every account admits; null once the run has ended."
+    )
     binding_account: str | None = Field(description="The account with the least room.")
     binding_account_path: str | None
 
@@ -182,6 +191,8 @@ class Run(Account):
             status=run.status,
             attempt=run.attempt,
             next_step=run.next_step,
+            ended_at=run.ended_at,
+            end_reason=run.end_reason,
             event=run.event,
             reservation=run.reservation_id,
             expected_steps=run.expected_steps,

@@ -65,6 +65,8 @@ class StoredRun:
     event: str | None
     expected_steps: int | None
     declared_steps_per_hour: float | None
+    end_reason: str | None
+    ended_at: datetime | None
     attempts: dict[int, int] = field(default_factory=dict)
     ranges: dict[int, str] = field(default_factory=dict)
 
