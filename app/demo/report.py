@@ -113,6 +113,7 @@ def gather(  # noqa: PLR0913 - facts by name
     seconds: float,
 ) -> Facts:
     """Collect the facts and check the ledger's promises. DemoError: one does not hold."""
+    more = trained.refusal.more_noise
     facts = Facts(
         run=state.id,
         run_status=state.status,
@@ -128,8 +129,8 @@ def gather(  # noqa: PLR0913 - facts by name
         accuracy_without_privacy=accuracy_without_privacy(patients),
         refused_by=trained.refusal.binding_account_path,
         max_count_that_fits=trained.refusal.max_count_that_fits,
-        noise_for_the_rest=trained.refusal.alternatives.more_noise,
-        exhausted=trained.refusal.alternatives.exhausted,
+        noise_for_the_rest=None if more is None else more.noise_multiplier,
+        exhausted=trained.refusal.exhausted,
         verification=verification,
         database_url=database_url,
         seconds=round(seconds, 1),
