@@ -178,7 +178,7 @@ def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
         marks.append(Mark(float(run.next_step + remaining), "budget exhausted"))
     if run.expected_steps is not None and run.next_step:
-        marks.append(Mark(float(run.expected_steps), "declared end"))
+        marks.append(Mark(float(run.expected_steps), "expected end"))
     return tuple(marks)
 
 
