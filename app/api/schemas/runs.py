@@ -159,9 +159,10 @@ class Run(Account):
     status: RunStatus
     attempt: int
     next_step: int
-    ended_at: datetime | None = Field(description="Null while it has not ended.")
+    ended_at: datetime | None = Field(default=None, description="Null while it has not ended.")
     end_reason: EndReason | None = Field(
-        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, or `lost` after a long silence."
+        default=None,
+        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, or `lost` after a long silence.",
     )
     event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation of its steps.")
