@@ -207,7 +207,8 @@ class StepConnection(BoundedConnection):
 
     def _remember_origin(self, step: _Step) -> None:
         assert self._services is not None, "plain requests need them"
-        remember_origin(Request(step.cycle.scope), self._services.public_url, "https" if step.by_tls else "http")  # type: ignore[arg-type] # uvicorn's type
+        request = Request(step.cycle.scope)  # type: ignore[arg-type] # uvicorn's type
+        remember_origin(request, self._services.public_url, by_tls=step.by_tls)
 
     def _send(self, step: _Step, status: int, fields: bytes, content: bytes) -> None:
         """Write a response, and go on with the connection as uvicorn does."""

@@ -8,6 +8,7 @@ from app.service.runs.lost import end_lost_runs
 from app.service.verification import verify
 from tests.api.trainer import LOUD, Trainer, hired, moved
 from tests.conftest import Ledger
+from tests.service.tampering import tampering
 
 SILENCE = timedelta(days=30)
 
@@ -57,6 +58,6 @@ def test_only_active_runs_without_a_plan_are_lost(trainer: Trainer, state: str) 
 def test_a_changed_end_is_found(trainer: Trainer) -> None:
     assert trainer.act("complete", {"reason": "budget_exhausted"}).status_code == 200
     assert trainer.sound()
-    with trainer.ledger.database.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE runs SET end_reason = 'finished'")
+    with tampering(trainer.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE runs SET end_reason = 'finished'")
     assert any("did not end as" in each for each in verify(trainer.ledger.database).problems)
