@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from fastapi import FastAPI
 from starlette.datastructures import State
@@ -44,6 +45,7 @@ from app.service.monitoring.process_sampler import Sampler
 from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
 from app.service.queries.account_status import AccountStatusCache
+from app.service.runs.lost import run_lost_check
 from app.service.signatures import signer_of
 from app.settings import Settings
 from app.tracing_setup import configure_tracing
@@ -140,6 +142,9 @@ def _start_background_tasks(background: TaskRegistry, state: State, settings: Se
     for placement in state.placements:
         background.start(f"keys:{placement.name}", state.keys.run_refresh(placement.name))
         background.start(f"integrity:{placement.name}", state.integrity.run(placement))
+        if settings.run_lost_after_days:
+            ending = run_lost_check(placement.database, timedelta(days=settings.run_lost_after_days))
+            background.start(f"lost-runs:{placement.name}", ending)
         if state.signer is not None and settings.checkpoint_seconds:
             signing = run_checkpoints(placement.database, state.signer, settings.checkpoint_seconds)
             background.start(f"checkpoints:{placement.name}", signing)

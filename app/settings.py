@@ -88,6 +88,7 @@ class Settings(BaseSettings):
         oidc_scopes: requested scopes, such that tokens include the groups.
         oidc_session_minutes: time until a browser session is checked with the provider again.
         public_url: public origin of the service, as https://HOST; None: from the request.
+        run_lost_after_days: silence after which an active run ends as lost; 0: never.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
@@ -133,6 +134,7 @@ class Settings(BaseSettings):
     )
     oidc_session_minutes: Annotated[float, Field(ge=1, le=1440, allow_inf_nan=False)] = 60
     public_url: Annotated[str, AfterValidator(check_origin)] | None = None
+    run_lost_after_days: Annotated[float, Field(ge=0, le=3650, allow_inf_nan=False)] = 30
 
     @model_validator(mode="after")
     def _oidc_is_whole(self) -> Self:

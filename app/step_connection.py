@@ -21,6 +21,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from app.accounting.errors import AccountingError
+from app.api.links import remember_origin
 from app.api.middleware import REQUEST_ID, name_request, record, security_headers
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import IdempotencyKey
@@ -58,6 +59,7 @@ class _Services(NamedTuple):
     keys: Authenticator
     rates: TokenBuckets
     placements: Placements
+    public_url: str | None
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class StepConnection(BoundedConnection):
         framed = logged or TRACES.active or self.root_path or self.limit_concurrency is not None
         if isinstance(app, FastAPI) and not framed:
             state = app.state
-            self._services = _Services(state.keys, state.rates.keys, state.placements)
+            self._services = _Services(state.keys, state.rates.keys, state.placements, state.public_url)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Hand on a request without its whole body, so that it is recorded as usual."""
@@ -188,6 +190,8 @@ class StepConnection(BoundedConnection):
         outer = request_id.set(step.name.decode())
         try:
             try:
+                if isinstance(outcome, StepResult) and not outcome.decision.admitted:  # it has the run's URL
+                    self._remember_origin(step)
                 status, fields, content = _rendered(step, outcome)
             except Exception as error:  # noqa: BLE001 - a decision that cannot be rendered
                 outcome = error
@@ -200,6 +204,11 @@ class StepConnection(BoundedConnection):
                 self.transport.close()
         finally:
             request_id.reset(outer)
+
+    def _remember_origin(self, step: _Step) -> None:
+        assert self._services is not None, "plain requests need them"
+        request = Request(step.cycle.scope)  # type: ignore[arg-type] # uvicorn's type
+        remember_origin(request, self._services.public_url, by_tls=step.by_tls)
 
     def _send(self, step: _Step, status: int, fields: bytes, content: bytes) -> None:
         """Write a response, and go on with the connection as uvicorn does."""

@@ -14,6 +14,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from app.api.links import remember_origin
 from app.api.problems import cacheable_responses, problem_response, responses
 from app.api.session_cookies import credential_of
 from app.api.strict_json import StrictJsonRequest
@@ -53,6 +54,7 @@ class AuthenticatedRoute(APIRoute):
             _check_once(request, "content-type", "idempotency-key")
             reject_nul(request)
             _check_query(request, known)
+            remember_origin(request, request.app.state.public_url)
             strict = StrictJsonRequest(request.scope, request.receive)
             if await strict.body():
                 if not _is_json(request.headers.get("content-type")):

@@ -177,8 +177,8 @@ def _marks(seen: RunDetail) -> tuple[Mark, ...]:
     marks = []
     if remaining and seen.projected and seen.projected[-1][0] == remaining:
         marks.append(Mark(float(run.next_step + remaining), "budget exhausted"))
-    if run.declared_steps is not None and run.next_step:
-        marks.append(Mark(float(run.declared_steps), "declared end"))
+    if run.expected_steps is not None and run.next_step:
+        marks.append(Mark(float(run.expected_steps), "expected end"))
     return tuple(marks)
 
 

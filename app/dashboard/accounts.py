@@ -18,14 +18,16 @@ from app.api.pagination import decode_cursor
 from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
 from app.charts.model import format_exact
+from app.dashboard.advice import Advice
 from app.dashboard.formatting import RELATIONS
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.ledger.decisions import Decision
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
-from app.ledger.runs import DeviationKind
+from app.ledger.runs import DeviationKind, EndReason
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.overview import read_change_token, read_overview
-from app.service.queries.runs import get_run_detail, run_change_token
+from app.service.queries.runs import RunDetail, get_run_detail, run_change_token
 
 routes = router()
 
@@ -39,6 +41,14 @@ KINDS: Final = {
     DeviationKind.STEPS_PER_HOUR: "steps an hour",
 }
 """Labels of deviations."""
+
+END_REASONS: Final = {
+    EndReason.FINISHED: "finished",
+    EndReason.BUDGET_EXHAUSTED: "budget used up",
+    EndReason.ABORTED: "aborted",
+    EndReason.LOST: "lost: its trainer was silent for too long",
+}
+"""How a run ended."""
 
 
 class PlanFields(Fields):
@@ -100,8 +110,16 @@ def show_run(run_id: str, page: PageDep) -> Response:
         traits=[chart for chart in (noise_chart(seen), sampling_chart(seen)) if chart is not None],
         signed=page.state.signer is not None,
         kinds=KINDS,
+        end_reasons=END_REASONS,
+        advice=Advice.of(_unresolved(seen)),
         lapsed=lambda reservation: has_lapsed(reservation, page.context.lapsed_by),
     )
+
+
+def _unresolved(seen: RunDetail) -> Decision | None:
+    """Get the latest refusal, unless steps were admitted after it."""
+    latest = next(iter(seen.refusals), None)
+    return latest if latest is not None and latest.first_step == seen.record.run.next_step else None
 
 
 def describe_event(event: DpEvent) -> str:

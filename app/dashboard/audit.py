@@ -11,8 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from app.accounting.events import event_to_dict
 from app.api.pagination import decode_cursor, encode_cursor
 from app.api.routers.verifications import verify_now
-from app.api.schemas.steps import refusal_facts
+from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
+from app.dashboard.advice import Advice
 from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.ledger.audit import AuditEntry, AuditFilter
@@ -105,6 +106,7 @@ def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0
         events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
         hidden=max(0, len(decision.steps) - MOST_EVENTS),
         facts=None if decision.refusal_details is None else refusal_facts(decision),
+        advice=Advice.of(decision),
     )
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
-from app.api.schemas.steps import refusal_facts, refusal_text
+from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count, format_exact
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.queries.account_status import AccountStatus, Severity

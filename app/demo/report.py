@@ -94,7 +94,8 @@ class Facts:
     accuracy_without_privacy: float
     refused_by: str
     max_count_that_fits: int
-    noise_multiplier_that_fits: float | None
+    noise_for_the_rest: float | None
+    exhausted: bool
     verification: Mapping[str, object]
     database_url: str
     seconds: float
@@ -112,6 +113,7 @@ def gather(  # noqa: PLR0913 - facts by name
     seconds: float,
 ) -> Facts:
     """Collect the facts and check the ledger's promises. DemoError: one does not hold."""
+    more = trained.refusal.more_noise
     facts = Facts(
         run=state.id,
         run_status=state.status,
@@ -127,7 +129,8 @@ def gather(  # noqa: PLR0913 - facts by name
         accuracy_without_privacy=accuracy_without_privacy(patients),
         refused_by=trained.refusal.binding_account_path,
         max_count_that_fits=trained.refusal.max_count_that_fits,
-        noise_multiplier_that_fits=trained.refusal.noise_multiplier_that_fits,
+        noise_for_the_rest=None if more is None else more.noise_multiplier,
+        exhausted=trained.refusal.exhausted,
         verification=verification,
         database_url=database_url,
         seconds=round(seconds, 1),
@@ -149,7 +152,7 @@ def gather(  # noqa: PLR0913 - facts by name
 
 def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
     """Print the facts and the refusal."""
-    noise = facts.noise_multiplier_that_fits
+    noise = facts.noise_for_the_rest
     screen.say()
     screen.table(
         f"The run is {facts.run_status}",
@@ -160,7 +163,7 @@ def show(screen: Screen, facts: Facts, refusal: BudgetExceededError) -> None:
             ("steps refused", f"{facts.refusals}: nothing of it was computed or released"),
             ("refused by", facts.refused_by),
             ("such steps that still fit", str(facts.max_count_that_fits)),
-            ("noise multiplier that fits", "none" if noise is None else f"{noise:.4g}"),
+            ("noise multiplier for the rest", "none" if noise is None else f"{noise:.4g}"),
             ("test accuracy with privacy", f"{facts.accuracy:.1%}"),
             ("test accuracy without", f"{facts.accuracy_without_privacy:.1%}"),
         ),

@@ -14,8 +14,8 @@ import numpy as np
 
 from app.accounting.curves import DELTA_UNIT, EXHAUSTED, UNIT, RdpCurve, orders
 from app.ledger.accounts import UNLIMITED, Account, with_usage, zero_curve
+from app.ledger.alternatives import Alternatives
 from app.ledger.filters import Limit
-from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.plans import PlanStatus
 from app.ledger.step_events import PricedStep, total_cost
 
@@ -82,8 +82,7 @@ class Refusal:
         delta_left: of the binding account for own deltas.
         plan: of the binding account, which covers all that was charged to it, but not this.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
-        noise_multiplier_that_fits: noise with which the whole request would be admitted, or None as for
-            `noise_that_fits`.
+        alternatives: the ways on; None if they were not looked for.
         limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
     """
 
@@ -100,19 +99,21 @@ class Refusal:
     delta_left: float
     plan: PlanStatus | None
     max_count_that_fits: int
-    noise_multiplier_that_fits: float | None
+    alternatives: Alternatives | None
     limit_change: LimitChange | None = None
 
 
-NoiseSearch = Callable[[Sequence[Account], Sequence[PricedStep]], float | None]
+AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Alternatives]
+"""Finds the ways on from a refusal of steps, of which a number of the first ones fit."""
 
 
 def admit(
-    path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
+    path: Sequence[Account], steps: Sequence[PricedStep], search: AlternativesSearch | None = None
 ) -> Admission | Refusal:
     """Decide on a charge of at least one priced step.
 
-    `path` has the current accounts that it would touch, ancestors first, the run's own last.
+    `path` has the current accounts that it would touch, ancestors first, the run's own last; a refusal has its
+    alternatives if there is a `search`.
     """
     charged = record(path, steps)
     return _refused(path, *_prepared(path, steps), search) if charged.overdrawn else charged
@@ -126,23 +127,29 @@ def _prepared(
     return accounts, with_usage(accounts, steps)
 
 
-def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep]) -> int:
-    """Count the steps of a charge, from the first, that would be admitted."""
-    whole = record(path, steps)
-    if not whole.overdrawn:
+def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep], *, held: bool = False) -> int:
+    """Count the steps of a charge or, if they are to be `held`, of a plan, from the first, that would be admitted."""
+    accounts, prepared = _prepared(path, steps, held=held)
+    whole = total_cost(prepared)
+    if all(account.fits(whole) for account in accounts):
         return sum(step.step.count for step in steps)
-    fitting, _ = _longest_prefix(*_prepared(path, steps))
+    fitting, _ = _longest_prefix(accounts, prepared)
     return fitting
 
 
 def hold(
-    path: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None = None
+    path: Sequence[Account], steps: Sequence[PricedStep], search: AlternativesSearch | None = None
 ) -> tuple[Account, ...] | Refusal:
     """Hold a plan's cost on every account, or refuse it as `admit` would."""
+    return hold_if_fitting(path, steps) or _refused(path, *_prepared(path, steps, held=True), search)
+
+
+def hold_if_fitting(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[Account, ...] | None:
+    """Hold a plan's cost on every account; None if one of them refuses it."""
     accounts, steps = _prepared(path, steps, held=True)
     cost = total_cost(steps)
     if not all(account.fits(cost) for account in accounts):
-        return _refused(path, accounts, steps, search)
+        return None
     return tuple(account.with_hold(cost) for account in accounts)
 
 
@@ -238,10 +245,12 @@ def _relative_room(account: Account, pending: RdpCurve, refused: RdpCurve) -> fl
 
 
 def _refused(
-    path: Sequence[Account], accounts: Sequence[Account], steps: Sequence[PricedStep], search: NoiseSearch | None
+    path: Sequence[Account],
+    accounts: Sequence[Account],
+    steps: Sequence[PricedStep],
+    search: AlternativesSearch | None,
 ) -> Refusal:
     """Explain a refusal; `accounts` are those of the path, prepared for the steps."""
-    noise = (search or noise_that_fits)(path, steps)
     new = total_cost(steps)
     fitting, binding = _longest_prefix(accounts, steps)
     gate = binding.bounds()
@@ -267,5 +276,5 @@ def _refused(
         delta_left=max(0, gate.room - binding.own_delta()) * DELTA_UNIT,
         plan=binding.plan_status if binding.is_planned() else None,
         max_count_that_fits=fitting,
-        noise_multiplier_that_fits=noise,
+        alternatives=search and search(path, steps, fitting),
     )

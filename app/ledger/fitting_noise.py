@@ -1,6 +1,6 @@
-"""The noise with which a refused charge would be admitted."""
+"""The noise with which refused steps would be admitted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp, log
 from typing import Final
 
@@ -13,8 +13,11 @@ from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import MAX_NOISE_MULTIPLIER, DpEvent, noise_multiplier, with_noise_multiplier
 from app.accounting.rdp import curve_over
 from app.accounting.work import curve_work, spend_curve
-from app.ledger.accounts import Account, with_usage
+from app.ledger.accounts import Account
+from app.ledger.errors import PolicyViolationError
+from app.ledger.policy_checks import require_steps, sources_of
 from app.ledger.step_events import PricedStep, StepEvent
+from app.ledger.trial_admission import Trial
 
 CLOSE: Final = 1e-5
 """Relative tolerance of an estimate of noise; the last digit of an answer is 1e-4 to 1e-3."""
@@ -24,37 +27,49 @@ MOST_WORK_OF_A_TRIAL = 24_500
 
 
 def noise_that_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-    """Find the smallest noise multiplier with which a refused charge would be admitted.
-
-    The search computes about eight new curves. `path` is root to leaf, as at the refusal.
+    """Find the smallest noise multiplier with which steps of one event are admitted.
 
     Returns:
-        Four digits, rounded up; None if no noise is enough, the charge has several events or one without a single noise
+        Four digits, rounded up; None if no noise is enough, there are several events or one without a single noise
         multiplier, or one trial is too much work.
     """
-    asked = steps[0].step
-    if len(steps) > 1 or curve_work(asked.event, few=False) > MOST_WORK_OF_A_TRIAL:
+    if len(steps) > 1 or curve_work(steps[0].step.event, few=False) > MOST_WORK_OF_A_TRIAL:
         return None
-
-    def fits(event: DpEvent) -> bool:
-        quieter = path[0].price(StepEvent(event, asked.count))
-        accounts = [account.prepared_for([quieter]) for account in path]
-        [priced] = with_usage(accounts, [quieter])
-        return all(account.fits(priced.cost) for account in accounts)
-
     try:
-        return smallest_noise_multiplier(asked.event, fits, near=_estimated_noise(path, steps))
+        return min_noise(path, steps[0], Trial(keeps_plans=False, keeps_events=False).admits)
     except (UnsupportedEventError, PlanTooExpensiveError):
         return None
 
 
-def _estimated_noise(path: Sequence[Account], steps: Sequence[PricedStep]) -> float:
+def min_noise(
+    path: Sequence[Account], asked: PricedStep, admits: Callable[[Sequence[Account], Sequence[PricedStep]], bool]
+) -> float | None:
+    """Find the smallest noise multiplier with which repetitions of an event are admitted.
+
+    The search computes about eight new curves.
+
+    Raises:
+        UnsupportedEventError: the event has no single noise multiplier, or no formula for another one.
+    """
+    sources = sources_of(path)
+
+    def fits(event: DpEvent) -> bool:
+        try:
+            require_steps(sources, path[0].relation, [event])
+        except PolicyViolationError:
+            return False
+        return admits(path, [path[0].price(StepEvent(event, asked.step.count))])
+
+    return smallest_noise_multiplier(asked.step.event, fits, near=_estimated_noise(path, asked))
+
+
+def _estimated_noise(path: Sequence[Account], priced: PricedStep) -> float:
     """Estimate the noise multiplier with which a refused charge just fits: a root at the orders of its filters."""
-    asked, size = steps[0].step, steps[0].curve.values.size
+    asked, size = priced.step, priced.curve.values.size
     rooms = []
     for account in path:
         if account.limit is not None:
-            gate = account.prepared_for(steps).bounds()
+            gate = account.prepared_for([priced]).bounds()
             rooms.append((np.arange(size)[gate.places], account.headroom(gate)))
     places = np.unique(np.concatenate([at for at, _ in rooms]))
     free = [(np.searchsorted(places, at), np.maximum(left, 0)) for at, left in rooms]

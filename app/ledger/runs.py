@@ -19,8 +19,8 @@ from app.accounting.events import (
     smallest_noise,
     type_name,
 )
-from app.ledger.errors import AttemptSupersededError, RunStateConflictError, SequenceGapError
-from app.ledger.step_events import StepEvent
+from app.ledger.errors import AttemptSupersededError, InvalidInputError, RunStateConflictError, SequenceGapError
+from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
 class DeviationKind(StrEnum):
@@ -65,11 +65,26 @@ class RunAction(StrEnum):
     ABORT = "abort"
 
 
+class EndReason(StrEnum):
+    """Why a run ended; a lost one was silent for too long."""
+
+    FINISHED = "finished"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    ABORTED = "aborted"
+    LOST = "lost"
+
+
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
 """Final statuses."""
 
 ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
 """The only actions on an overdrawn run."""
+
+END_REASONS: Final = {
+    RunAction.COMPLETE: (EndReason.FINISHED, EndReason.BUDGET_EXHAUSTED),
+    RunAction.ABORT: (EndReason.ABORTED, EndReason.LOST),
+}
+"""Reasons that an action may record, the usual one first."""
 
 _REACHED = {
     RunAction.PAUSE: RunStatus.PAUSED,
@@ -95,10 +110,12 @@ class Run(NamedTuple):
         next_step: number of the first step that is not admitted yet.
         chain_head: hash of the last decision, or the genesis.
         attempt_first_step: number of the current attempt's first step.
+        expected_steps: number of all its steps, as declared.
         declared_steps_per_hour: its maximum rate, if declared.
         deviations: the first deviation of each kind from its declaration.
         last_decided_at: time of the last decision; None before the first one.
         last_actor: its author.
+        end_reason: of a run that has ended, at `ended_at`.
     """
 
     account_id: str
@@ -110,11 +127,13 @@ class Run(NamedTuple):
     chain_head: bytes
     reservation_id: str | None = None
     attempt_first_step: int = 0
-    declared_steps: int | None = None
+    expected_steps: int | None = None
     declared_steps_per_hour: float | None = None
     deviations: tuple[Deviation, ...] = ()
     last_decided_at: datetime | None = None
     last_actor: str | None = None
+    end_reason: EndReason | None = None
+    ended_at: datetime | None = None
 
     def advanced(self, next_step: int, chain_head: bytes, decided_at: datetime, actor: str) -> Self:
         """Copy the run after a further decision."""
@@ -129,12 +148,24 @@ class Run(NamedTuple):
             chain_head,
             self.reservation_id,
             self.attempt_first_step,
-            self.declared_steps,
+            self.expected_steps,
             self.declared_steps_per_hour,
             self.deviations,
             decided_at,
             actor,
+            self.end_reason,
+            self.ended_at,
         )
+
+    def ended(self, status: RunStatus, reason: EndReason, at: datetime) -> Self:
+        """Copy the run at its end."""
+        return self._replace(status=status, end_reason=reason, ended_at=at)
+
+
+def status_payload(run: Run) -> dict[str, str]:
+    """Build the audit payload of a run's status, with the reason of an end."""
+    reason = {} if run.end_reason is None else {"end_reason": str(run.end_reason)}
+    return {"status": str(run.status), **reason}
 
 
 def next_status(status: RunStatus, action: RunAction) -> RunStatus:
@@ -151,6 +182,22 @@ def next_status(status: RunStatus, action: RunAction) -> RunStatus:
             f"The run is {status}; it cannot {action}. {_next_action_hint(status)}", run_status=str(status)
         )
     return reached
+
+
+def end_reason_of(action: RunAction, reason: EndReason | None) -> EndReason:
+    """Get the recorded reason of an end; None: the usual one of the action.
+
+    Raises:
+        InvalidInputError: the action does not end a run for this reason.
+    """
+    allowed = END_REASONS[action]
+    if reason is None:
+        return allowed[0]
+    if reason not in allowed:
+        raise InvalidInputError(
+            f"`reason` is {reason}, and a run that is to {action} ends as {' or '.join(allowed)}. Send one of these."
+        )
+    return reason
 
 
 def require_active(run: Run) -> None:
@@ -213,6 +260,15 @@ def _next_action_hint(status: RunStatus) -> str:
     return "Register a new run to go on."
 
 
+def remaining_steps(run: Run, requested: int, expected: int | None) -> int:
+    """Count the steps that a training still needs, with those that it requests now.
+
+    `expected` is the number of all its steps by the request; None: as the run declared.
+    """
+    most = run.expected_steps if expected is None else expected
+    return requested if most is None else min(max(requested, most - run.next_step), MAX_COUNT)
+
+
 def find_deviations(
     run: Run, planned: Sequence[StepEvent], steps: Sequence[StepEvent], hours: float
 ) -> tuple[Deviation, ...]:
@@ -231,9 +287,9 @@ def find_deviations(
                 for kind, expected, seen in () if usual is None else _differences(usual, step.event):
                     found.setdefault(kind, Deviation(kind, expected, seen, at))
         at += step.count
-    if run.declared_steps is not None and at > run.declared_steps:
-        first = max(run.next_step, run.declared_steps)
-        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, run.declared_steps, at, first)
+    if run.expected_steps is not None and at > run.expected_steps:
+        first = max(run.next_step, run.expected_steps)
+        found[DeviationKind.STEPS] = Deviation(DeviationKind.STEPS, run.expected_steps, at, first)
     most = run.declared_steps_per_hour
     if most is not None and at > most * max(hours, LEAST_HOURS):
         rate = at / max(hours, LEAST_HOURS)

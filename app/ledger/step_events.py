@@ -30,6 +30,11 @@ def is_endless(steps: Iterable[StepEvent]) -> bool:
     return any(step.count == MAX_COUNT for step in steps)
 
 
+def planned_steps(steps: Sequence[StepEvent]) -> int | None:
+    """Count planned steps; None: there are none, or they have no end."""
+    return None if not steps or is_endless(steps) else sum(step.count for step in steps)
+
+
 def counts_of(steps: Iterable[StepEvent]) -> dict[DpEvent, int]:
     """Add up the counts of equal events, in order of first occurrence."""
     counts: dict[DpEvent, int] = {}

@@ -85,8 +85,10 @@ class Tuning:
         return cls(account.weights, account.limit, account.planned, *rule, account.is_untouched)
 
 
-def weights_under(before: Tuning, limit: Limit) -> FilterWeights | None:
+def weights_under(before: Tuning, limit: Limit, bound: PlanBound | None = None) -> FilterWeights | None:
     """Choose an account's weights under another limit: anew if it is untouched, else with the same orders and shares.
+
+    `bound` is what the limit is known to allow of the plan; None: it is searched for.
 
     Raises:
         PlanTooExpensiveError: it would take more work than a request may take.
@@ -95,10 +97,12 @@ def weights_under(before: Tuning, limit: Limit) -> FilterWeights | None:
     if weights is None or (weights.plan is None and before.untouched):
         return None
     if weights.plan is not None and before.untouched:
-        return planned_weights(limit, before.items, before.relation, before.grid_version, weights.plan.share)
+        return planned_weights(limit, before.items, before.relation, before.grid_version, weights.plan.share, bound)
     scaled = rescale_weights(weights, before.limit, limit)
     if scaled.plan is None:
         return scaled
+    if bound is not None:
+        return replace(scaled, plan=replace(bound, delta=scaled.plan.delta))
     known = 0 if is_lowered(before.limit, limit) else scaled.plan.steps
     workload = workload_of(before.items, before.relation)
     bound = bound_plan(workload, limit.epsilon, scaled.plan.share, scaled.plan.delta, at_least=known)

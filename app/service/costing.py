@@ -10,24 +10,26 @@ from sqlalchemy import Connection
 from app.accounting.curves import RdpCurve
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curves
-from app.accounting.work import MAX_WORK, curve_work
+from app.accounting.work import MAX_PLAN_WORK, MAX_WORK, curve_work
 from app.ledger.accounts import Account
+from app.ledger.alternative_search import find_alternatives
+from app.ledger.alternatives import Alternatives, RemainingTraining, unsearched
 from app.ledger.batches import distinct, map_once
+from app.ledger.errors import LedgerUnavailableError, RateLimitedError
 from app.ledger.filters import FilterWeights
-from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
 MAX_SEARCHES = 3
-"""Searches for fitting noise on a changing account before the refusal omits it."""
+"""Searches for the ways on from a refusal on changing accounts, before the refusal omits them."""
 
 LITTLE_WORK: Final = 25_000
 """Microseconds up to which a thread of this process computes; most events take a thirtieth of it."""
 
-USUAL_TRIALS: Final = 8
-"""Typical number of curves that a search for noise computes."""
+USUAL_TRIALS: Final = 10
+"""Typical number of curves that a search for ways on computes."""
 
 
 _WEIGHTS: Final[LruCache[Job[Any], tuple[FilterWeights | None]]] = LruCache(1024)
@@ -40,12 +42,12 @@ class PrecomputedCosts:
 
     Args:
         prices: curves by relation, grid version and event.
-        noises: fitting noise by the accounts' state and the charge.
-        searches: number of searches for fitting noise.
+        found: ways on from a refusal, by the accounts' state and the charge.
+        searches: number of searches for them.
     """
 
     prices: dict[tuple[NeighboringRelation, int, DpEvent], RdpCurve] = field(default_factory=dict)
-    noises: dict[Hashable, float | None] = field(default_factory=dict)
+    found: dict[Hashable, Alternatives] = field(default_factory=dict)
     searches: int = 0
 
     def curve(self, account: Account, event: DpEvent) -> RdpCurve:
@@ -80,28 +82,37 @@ class PrecomputedCosts:
         [weights] = found
         return weights
 
-    def noise_that_fits(self, path: Sequence[Account], steps: Sequence[PricedStep]) -> float | None:
-        """Return the noise with which a refused charge fits, or None.
+    def alternatives(
+        self,
+        path: Sequence[Account],
+        steps: Sequence[PricedStep],
+        fitting: int,
+        training: RemainingTraining,
+    ) -> Alternatives:
+        """Return the ways on from a refused charge, as `find_alternatives`.
 
-        None also if the accounts changed during every search.
+        `fitting` of the steps fit as they are; there is no other way on if the accounts changed during each search, or
+        too many searches wait.
 
         Raises:
             CostNotReadyError: handled by `RequestContext.run_with_costs`.
         """
-        if len(steps) > 1:
-            return None
-        state = (tuple((account.id, account.version) for account in path), steps[0].step)
-        if state not in self.noises:
+        state = (tuple((account.id, account.version) for account in path), tuple(each.step for each in steps), training)
+        if state not in self.found:
+            number = max(training.steps, sum(each.step.count for each in steps))
             if self.searches >= MAX_SEARCHES:
-                return None
+                return unsearched(number, fitting)
 
-            def keep(noise: float | None) -> None:
+            def keep(found: Alternatives | None) -> None:
                 self.searches += 1
-                self.noises[state] = noise
+                self.found[state] = found or unsearched(number, fitting)
 
-            work = USUAL_TRIALS * curve_work(steps[0].step.event, few=False)
-            raise CostNotReadyError(Job(noise_that_fits, (tuple(path), tuple(steps))), keep, work)
-        return self.noises[state]
+            search = Job(find_alternatives, (tuple(path), tuple(steps), training), MAX_WORK + MAX_PLAN_WORK)
+            work = MAX_PLAN_WORK if any(account.plan is not None for account in path) else 0
+            if len(steps) == 1:
+                work += USUAL_TRIALS * curve_work(steps[0].step.event, few=False)
+            raise CostNotReadyError(search, keep, work, needed=False)
+        return self.found[state]
 
 
 class CostNotReadyError(Exception):
@@ -111,13 +122,23 @@ class CostNotReadyError(Exception):
         calculation: to compute before the work is repeated.
         keep: called with the result.
         work: estimated time, in microseconds.
+        needed: whether the work cannot go on without the result; if not, `keep` is called with None where too many
+            calculations wait or the process dies.
     """
 
-    def __init__(self, calculation: Job[Any], keep: Callable[[Any], None] = lambda _: None, work: int = 0) -> None:
+    def __init__(
+        self,
+        calculation: Job[Any],
+        keep: Callable[[Any], None] = lambda _: None,
+        work: int = 0,
+        *,
+        needed: bool = True,
+    ) -> None:
         super().__init__("something must be computed first")
         self._calculation = calculation
         self._keep = keep
         self._work = work
+        self._needed = needed
 
     def compute(self, organisation_id: str) -> None:
         """Compute the result in this thread or, if long, a worker process.
@@ -127,8 +148,14 @@ class CostNotReadyError(Exception):
         """
         if self._work <= LITTLE_WORK:
             self._keep(self._calculation.result())
-        else:
-            self._keep(WORKER_POOL.submit(_lane(organisation_id), self._calculation).result())
+            return
+        try:
+            result = WORKER_POOL.submit(_lane(organisation_id), self._calculation).result()
+        except (RateLimitedError, LedgerUnavailableError):
+            if self._needed:
+                raise
+            result = None
+        self._keep(result)
 
     async def computed(self, organisation_id: str) -> None:
         """Compute the result without blocking the event loop.
@@ -138,8 +165,14 @@ class CostNotReadyError(Exception):
         """
         if self._work <= LITTLE_WORK:
             await asyncio.to_thread(self.compute, organisation_id)
-        else:
-            self._keep(await asyncio.wrap_future(WORKER_POOL.submit(_lane(organisation_id), self._calculation)))
+            return
+        try:
+            result = await asyncio.wrap_future(WORKER_POOL.submit(_lane(organisation_id), self._calculation))
+        except (RateLimitedError, LedgerUnavailableError):
+            if self._needed:
+                raise
+            result = None
+        self._keep(result)
 
 
 def _lane(organisation_id: str) -> str:

@@ -16,7 +16,7 @@ from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.errors import InvalidInputError, RunStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.ledger.runs import ChargingMode, Experiment, Run, RunStatus, require_active
+from app.ledger.runs import ChargingMode, EndReason, Experiment, Run, RunStatus, require_active, status_payload
 from app.persistence.repositories import accounts, experiments, locks, runs
 from app.service.accounts.create import open_budget
 from app.service.accounts.lookup import find_parent, require_reach
@@ -185,9 +185,10 @@ def _charge(tx: Connection, work: UnitOfWork, context: RequestContext, run_id: s
         save(tx, work)
         return decision
     charged = work.run(run_id)
-    work.move(charged._replace(status=RunStatus.COMPLETED))
+    after = charged.ended(RunStatus.COMPLETED, EndReason.FINISHED, context.now)
+    work.move(after)
     save(tx, work)
-    context.record(tx, AuditAction.RUN_COMPLETED, run_id, {"status": charged.status}, {"status": RunStatus.COMPLETED})
+    context.record(tx, AuditAction.RUN_COMPLETED, run_id, status_payload(charged), status_payload(after))
     return None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -37,7 +38,7 @@ from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import find_limit_change, load_for
-from app.service.charging.requests import refusal_payload
+from app.service.charging.requests import refusal_payload, remaining_training
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps
@@ -55,13 +56,18 @@ class PrecedingReservation:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A plan to reserve, and the active reservation to commit first."""
+    """A plan to reserve, and the active reservation to commit first.
+
+    `expected_steps` is the number of all steps of the training, for the alternatives of a refusal; None: as the run
+    declared.
+    """
 
     run_id: str
     steps: tuple[StepEvent, ...]
     lease_seconds: int
     attempt: int
     preceding: PrecedingReservation | None = None
+    expected_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,9 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
         require_declared(sources, work.find_deviations(run, planned, context.now))
     costs = work.costs_of(path[0])
     priced = price_steps(path[0], planned, costs, context.costs)
-    holding = hold(path, priced, context.costs.noise_that_fits)
+    requested = sum(step.count for step in planned)
+    training = remaining_training(run, path[-1], requested, request.expected_steps)
+    holding = hold(path, priced, partial(context.costs.alternatives, training=training))
     if isinstance(holding, Refusal):
         return holding
     require_plans_kept(sources, ended_plans(path, holding))

@@ -508,9 +508,11 @@ def _create_runs() -> None:
         sa.Column("decision_count", sa.BigInteger, nullable=False),
         _digest("chain_head"),
         _id("reservation_id", nullable=True),
-        sa.Column("declared_steps", sa.BigInteger),
+        sa.Column("expected_steps", sa.BigInteger),
         sa.Column("declared_steps_per_hour", sa.Float(53)),
         sa.Column("deviations", sa.Text),
+        sa.Column("end_reason", sa.String(16)),
+        sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("organisation_id", "account_id"),
         _foreign_key("accounts", account_id="id"),
         _foreign_key("dp_events", event_fingerprint="fingerprint"),
@@ -525,8 +527,15 @@ def _create_runs() -> None:
         sa.CheckConstraint(
             "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"
         ),
-        sa.CheckConstraint("declared_steps >= 1", name="declared_steps_positive"),
+        sa.CheckConstraint("expected_steps >= 1", name="expected_steps_positive"),
         sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_positive"),
+        sa.CheckConstraint(
+            "end_reason IN ('finished', 'budget_exhausted', 'aborted', 'lost')", name="end_reason_known"
+        ),
+        sa.CheckConstraint(
+            "(status IN ('completed', 'aborted')) = (end_reason IS NOT NULL)", name="end_reason_if_ended"
+        ),
+        sa.CheckConstraint("(end_reason IS NULL) = (ended_at IS NULL)", name="ended_at_if_ended"),
         sa.CheckConstraint("length(chain_head) = 32", name="chain_head_is_sha256"),
         sa.CheckConstraint("attempt >= 1", name="attempt_positive"),
         sa.CheckConstraint("next_step >= 0", name="next_step_nonnegative"),

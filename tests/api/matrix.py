@@ -87,6 +87,7 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "getPopulationStatementHtml": (EVERYONE, HIDDEN),
     "getAccountLimit": (EVERYONE, HIDDEN),
     "changeAccountLimit": (PLANNING, HIDDEN),
+    "requestLimit": (RUNS, HIDDEN),
     "liftQuarantine": (PROOF, HIDDEN),
     "getOrganisationPolicy": (EVERYONE, OWN),
     "replaceOrganisationPolicy": (APPROVAL, OWN),

@@ -50,7 +50,7 @@ def test_steps_out_of_a_plan_are_flagged_too(seeded: SeededLedger) -> None:
 def test_more_and_faster_than_declared(seeded: SeededLedger) -> None:
     run = seeded.ledger.run(name="fast", planned=[{"event": SAMPLED, "count": 5}], steps_per_hour=3.0)
     answer = seeded.ledger.get(f"/v1/runs/{run}").json()
-    assert (answer["declared_steps"], answer["declared_steps_per_hour"], answer["deviations"]) == (5, 3.0, [])
+    assert (answer["expected_steps"], answer["declared_steps_per_hour"], answer["deviations"]) == (5, 3.0, [])
     assert _steps(seeded, {"count": 4}, run) == 200
     assert _steps(seeded, {"count": 3}, run) == 200
     assert _flags(seeded, run) == [

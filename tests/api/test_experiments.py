@@ -104,7 +104,7 @@ def test_a_whole_sweep_is_charged_before_its_first_trial(seeded: SeededLedger) -
     after = ledger.get(f"/v1/budgets/{seeded.budget}").json()
     assert after["epsilon"] > before["epsilon"]
     run = ledger.get(f"/v1/runs/{made['run']}").json()
-    assert (run["next_step"], run["declared_steps"], run["event"]) == (1, 1, made["event"])
+    assert (run["next_step"], run["expected_steps"], run["event"]) == (1, 1, made["event"])
     priced = ledger.post("/v1/accounting/epsilon", {"events": [{"event": made["event"]}], "delta": run["delta"]}).json()
     assert run["epsilon_rdp"] == pytest.approx(priced["epsilon"], rel=1e-9)
     single = ledger.post("/v1/accounting/epsilon", {"events": TRIALS["events"], "delta": run["delta"]}).json()

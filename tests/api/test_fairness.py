@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from app.accounting import poisson_rdp, rdp
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.api.conftest import SeededLedger
+from tests.api.test_refusals import more_noise
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
@@ -93,9 +94,8 @@ def test_a_refusal_under_many_accounts_searches_noise_without_the_lock(
     body = {"event": _sampled(0.5), "count": 1000}
     refused = seeded.ledger.post(f"/v1/runs/{beneath_plans}/steps", body)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
-    assert refused.json()["noise_multiplier_that_fits"] > 0.5
-    assert len(computed_under_lock) > 5
-    assert not any(computed_under_lock)
+    assert (more_noise(refused.json()) or 0) > 0.5
+    assert computed_under_lock == [False]  # the requested event; another process searches, since plans are tried
 
 
 def test_dear_curves_of_steps_are_computed_by_another_process(

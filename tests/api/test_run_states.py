@@ -109,3 +109,32 @@ def test_a_run_that_is_not_there_has_no_state(shared: SeededLedger, action: str)
     for run in ("run_nothing", shared.budget, shared.population, "%00", "..%2f"):
         reply = shared.ledger.post(f"/v1/runs/{run}/{action}", None, "trainer")
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("action", "reason", "told"),
+    [
+        ("complete", None, "finished"),
+        ("complete", "finished", "finished"),
+        ("complete", "budget_exhausted", "budget_exhausted"),
+        ("abort", None, "aborted"),
+        ("abort", "lost", "lost"),
+    ],
+)
+def test_an_end_has_a_reason_and_a_time(seeded: SeededLedger, action: str, reason: str | None, told: str) -> None:
+    run = seeded.ledger.run(name="ending")
+    before = seeded.ledger.get(f"/v1/runs/{run}").json()
+    assert (before["ended_at"], before["end_reason"]) == (None, None)
+    body = {} if reason is None else {"reason": reason}
+    after = seeded.ledger.post(f"/v1/runs/{run}/{action}", body, "trainer").json()
+    assert (after["end_reason"], after["steps_remaining"], after["binding_account"]) == (told, None, None)
+    assert after["ended_at"] is not None
+    assert seeded.ledger.post(f"/v1/runs/{run}/{action}", body, "trainer").json() == after
+
+
+@pytest.mark.parametrize(("action", "reason"), [("complete", "lost"), ("abort", "finished")])
+def test_an_end_for_another_reason_is_refused(seeded: SeededLedger, action: str, reason: str) -> None:
+    run = seeded.ledger.run(name="ending")
+    reply = seeded.ledger.post(f"/v1/runs/{run}/{action}", {"reason": reason}, "trainer")
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert "`reason`" in reply.json()["detail"]

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from app.ledger.pages import Page as ListPage
 from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
+from tests.api.test_refusals import more_noise
 from tests.conftest import SAMPLED, Ledger, LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.html_reader import visit, without_breaks, words
@@ -92,8 +93,9 @@ def test_what_if_answers_as_the_steps_of_a_run_would_be_answered(
     if answer.is_success:
         assert f"At most {steps + answer.json()['steps_remaining']} such steps fit" in body
     else:
-        fitting, least = answer.json()["max_count_that_fits"], answer.json()["noise_multiplier_that_fits"]
+        fitting, least = answer.json()["max_count_that_fits"], more_noise(answer.json())
         assert (f"At most {fitting} such steps fit" if fitting else "No such step fits") in body
+        assert least is not None
         assert f"a noise multiplier of {least:g} or more" in body
         assert "blocked by " + answer.json()["binding_account_path"] in body
 

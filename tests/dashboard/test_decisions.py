@@ -43,7 +43,8 @@ def test_somebody_finds_out_why_a_run_was_refused(page: Page, server: LiveServer
     main = page.locator("main")
     for words in (answer["refusal"]["detail"], answer["hash"], answer["request_id"], answer["actor"]):
         expect(main).to_contain_text(words)
-    expect(main).to_contain_text(f"{answer['refusal']['noise_multiplier_that_fits']}")
+    [more] = [each for each in answer["refusal"]["alternatives"] if each["type"] == "more_noise"]
+    expect(main.get_by_role("listitem").filter(has_text=f"{more['noise_multiplier']:g}")).to_be_visible()
     expect(main.locator("pre")).to_contain_text('"noise_multiplier": 0.6')
     page.get_by_role("link", name="Previous").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Decision {answer['position'] - 1} ")

@@ -213,3 +213,45 @@ def test_the_page_of_a_run_is_read_without_script(hospital: Hospital, server: Li
     page.locator("#curve").get_by_text("Show as a table").click()
     expect(page.locator("#curve table")).to_contain_text("Limit")
     context.close()
+
+
+def test_a_refused_run_shows_its_ways_on_and_requests_a_limit(
+    page: Page, changing: LiveServer, sign_in: SignIn
+) -> None:
+    with changing.client("admin") as api:
+        budget = api.post(
+            "/v1/budgets",
+            json={"name": "asking", "parent": "stroke-registry", "limit": {"epsilon": 0.4, "delta": 1e-6}},
+        ).json()
+        run = api.post(
+            "/v1/runs", json={"name": "wide", "budget": budget["id"], "event": SAMPLED, "expected_steps": 4000}
+        ).json()
+    with changing.client("trainer") as api:
+        refusal = api.post(f"/v1/runs/{run['id']}/steps", json={"count": 4000}).json()
+    offered = {each["type"]: each for each in refusal["alternatives"]}
+    [raised] = [each for each in offered["higher_limit"]["limits"] if each["account"] == budget["id"]]
+    sign_in(page, changing, "trainer")
+    page.goto(refusal["url"])
+    ways = page.get_by_role("region", name="Ways on")
+    expect(ways).to_contain_text("all 4,000 steps that the training still needs would fit")
+    form = ways.locator("form").filter(has_text="asking")
+    expect(form.get_by_label("Epsilon of stroke-registry/asking")).to_have_value(f"{raised['epsilon']}")
+    form.get_by_label("Reason").fill("All epochs, as planned.")
+    form.get_by_role("button", name="Request a higher limit").click()
+    page.get_by_role("dialog").get_by_role("button", name="Request").click()
+    expect(page.get_by_text("Limit requested. Another person decides it.")).to_be_visible()
+    with changing.client("privacy_officer") as api:
+        [proposal] = api.get(f"/v1/proposals?account={budget['id']}&status=open").json()["items"]
+        assert proposal["proposed"]["limit"] == {"epsilon": raised["epsilon"], "delta": raised["delta"]}
+        assert api.post(f"/v1/proposals/{proposal['id']}/approve", json={}).status_code == 200
+
+
+def test_an_ended_run_tells_how_and_has_no_steps_left(ledger: Ledger) -> None:
+    run = a_run(ledger)
+    assert ledger.post(f"/v1/runs/{run}/steps", {"count": 5}, "trainer").status_code == 200
+    assert ledger.post(f"/v1/runs/{run}/complete", {"reason": "budget_exhausted"}, "trainer").status_code == 200
+    reply = visit(ledger, f"/runs/{run}", signed_in(ledger))
+    assert "completed budget used up at" in words(reply)
+    assert "the run has ended" in words(reply)
+    assert "more steps fit" not in words(reply)
+    assert "projected" not in {each["role"] for each in numbers(reply.text)["series"]}

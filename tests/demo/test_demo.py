@@ -52,7 +52,10 @@ def test_a_person_sees_a_training_stopped_at_its_budget(folder: Path, environmen
     assert (facts["refusals"], facts["run_status"], facts["max_count_that_fits"]) == (1, "completed", 0)
     assert 0.95 * facts["epsilon_limit"] < facts["epsilon"] <= facts["epsilon_limit"] == 2.0
     assert facts["refused_by"] == "breast-cancer-patients/tumour-model"
-    assert facts["noise_multiplier_that_fits"] is None  # more noise uses up as many steps of the plan
+    assert (facts["noise_for_the_rest"], facts["exhausted"]) == (
+        None,
+        True,
+    )  # more noise uses up as many steps of the plan
     assert facts["steps_by_plan"] > 0.1 * facts["steps_admitted"]
     assert f"{facts['steps_by_plan']} more than the" in done.stderr
     assert 0.88 <= facts["accuracy"] <= 1.0
@@ -150,7 +153,7 @@ def test_a_broken_promise_fails_the_demo(
 ) -> None:
     honest = SimpleNamespace(id="run_1", status="completed", next_step=10, epsilon=1.9, epsilon_limit=2.0, delta=1e-4)
     vars(honest).update(state)
-    refusal = SimpleNamespace(binding_account_path="a/b", max_count_that_fits=0, noise_multiplier_that_fits=5.0)
+    refusal = SimpleNamespace(binding_account_path="a/b", max_count_that_fits=0, more_noise=None, exhausted=True)
     point = cast("RunHistoryPoint", SimpleNamespace(decision=last))
     with pytest.raises(DemoError, match=complaint):
         gather(

@@ -187,12 +187,12 @@ class RealGame:
         return [each for each in accounts.values() if each.id != WHOLE and each.kind is AccountKind.BUDGET]
 
     def _admitted(self, place: Place, number: int, steps: list[PricedStep]) -> dict[str, Account] | None:
-        outcome = admit(self._path(place, number), steps, lambda _path, _steps: None)
+        outcome = admit(self._path(place, number), steps)
         self.decisions += 1
         return self._after(place, outcome.accounts) if isinstance(outcome, Admission) else None
 
     def _held(self, place: Place, number: int, steps: list[PricedStep]) -> dict[str, Account] | None:
-        outcome = hold(self._path(place, number), steps, lambda _path, _steps: None)
+        outcome = hold(self._path(place, number), steps)
         self.decisions += 1
         return self._after(place, outcome) if isinstance(outcome, tuple) else None
 

@@ -21,6 +21,7 @@ from app.accounting.events import (
 from app.ledger import accounts, fitting_noise
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.admission import Admission, Refusal
+from app.ledger.fitting_noise import noise_that_fits
 from app.ledger.step_events import StepEvent, total_cost
 
 from .conftest import AccountMaker, admit, chained, planning, repetitions_left, thresholds
@@ -110,10 +111,11 @@ def test_the_noise_that_fits_fits_and_a_little_less_does_not(
     account: AccountMaker, limit: tuple[float, float], event: DpEvent, count: int
 ) -> None:
     path = path_of(account, [limit])
-    outcome = admit(path, [StepEvent(event, count)])
-    if isinstance(outcome, Admission) or outcome.noise_multiplier_that_fits is None:
+    if isinstance(admit(path, [StepEvent(event, count)]), Admission):
         return
-    noise = outcome.noise_multiplier_that_fits
+    noise = noise_that_fits(path, [path[0].price(StepEvent(event, count))])
+    if noise is None:
+        return
     assert noise > noise_multiplier(event)
     assert isinstance(admit(path, [StepEvent(with_noise_multiplier(event, noise), count)]), Admission)
     less = with_noise_multiplier(event, noise * (1 - 2e-3))
@@ -138,10 +140,9 @@ def test_a_search_for_the_noise_that_fits_computes_few_curves(
     for module, name in ((fitting_noise, "curve_over"), (accounts, "event_curve")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     path = tuple(each.prepared_for([each.price(StepEvent(event, 10**5))]) for each in path)
+    priced = [path[0].price(StepEvent(event, 10**5))]
     computed.clear()
-    outcome = admit(path, [StepEvent(event, 10**5)])
-    assert isinstance(outcome, Refusal)
-    assert outcome.noise_multiplier_that_fits is not None
+    assert noise_that_fits(path, priced) is not None
     assert 4 <= len(computed) <= 12
 
 
@@ -222,9 +223,9 @@ def test_a_mechanism_without_noise_worth_the_name_is_refused_with_infinite_epsil
 def test_noise_is_sought_only_where_a_trial_is_little_work(account: AccountMaker) -> None:
     for steps in (32, 33):
         schedule = Decay("exp", 0.01, steps, PoissonSampled(0.1, Gaussian(1.0)))
-        refusal = admit([account(0.5)], [StepEvent(schedule, 1)])
-        assert isinstance(refusal, Refusal)
-        assert (refusal.noise_multiplier_that_fits is not None) is (steps == 32)
+        node = account(0.5)
+        assert isinstance(admit([node], [StepEvent(schedule, 1)]), Refusal)
+        assert (noise_that_fits([node], [node.price(StepEvent(schedule, 1))]) is not None) is (steps == 32)
 
 
 def test_a_planned_workload_decides_the_weights(account: AccountMaker) -> None:

@@ -56,7 +56,7 @@ def test_what_was_planned_besides_is_declared_and_nothing_declared_is_nothing_to
 
 
 def test_more_steps_than_planned() -> None:
-    run = RUN._replace(declared_steps=10)
+    run = RUN._replace(expected_steps=10)
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 2)], 0.0) == ()
     assert find_deviations(run._replace(next_step=8), (), [StepEvent(DECLARED, 5)], 0.0) == (
         Deviation(K.STEPS, 10, 13, 10),

@@ -155,7 +155,7 @@ CASES = (
     Mutation(
         "a sweep's run takes further steps",
         "app/service/experiments.py",
-        "    work.move(charged._replace(status=RunStatus.COMPLETED))\n",
+        "    work.move(after)\n",
         "",
         ("tests/api/test_experiments.py",),
     ),
@@ -286,5 +286,19 @@ CASES = (
         "if value.startswith(_FORMULA) else value",
         "if False else value",
         ("tests/api/test_csv_exports.py",),
+    ),
+    Mutation(
+        "a trainer requests a limit for a run outside of the key's scope",
+        "app/service/governance/limit_changes.py",
+        "    context.require_scope([record.account.id for record in charged])\n",
+        "",
+        ("tests/api/test_limit_requests.py",),
+    ),
+    Mutation(
+        "a request lowers a limit",
+        "app/service/governance/limit_changes.py",
+        "if is_lowered(present, limit) or not is_raised(present, limit):",
+        "if not is_raised(present, limit) and present == limit:",
+        ("tests/api/test_limit_requests.py",),
     ),
 )

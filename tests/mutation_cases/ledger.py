@@ -235,4 +235,25 @@ CASES = (
         "",
         (COUNTING,),
     ),
+    Mutation(
+        "a way on is tried for single steps only",
+        "app/ledger/alternative_search.py",
+        "count=max(training.steps, asked.step.count)",
+        "count=asked.step.count",
+        ("tests/service/test_refusal_alternatives.py",),
+    ),
+    Mutation(
+        "noise is offered where the budget is used up",
+        "app/ledger/alternative_search.py",
+        "< FEW * asked.count:",
+        "< 0:",
+        ("tests/api/test_refusals.py",),
+    ),
+    Mutation(
+        "a way on is not tried as a reserved plan",
+        "app/ledger/trial_admission.py",
+        "return held is not None and not",
+        "return held is None or not",
+        ("tests/api/test_refusals.py",),
+    ),
 )

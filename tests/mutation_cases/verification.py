@@ -104,7 +104,7 @@ CASES = (
     Mutation(
         "what a run has declared is not verified",
         "app/service/verification/__init__.py",
-        "run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}",
+        "run_audit_payload(run.event, run.expected_steps, run.declared_steps_per_hour) if run else {}",
         '{"event": run.event} if run else {}',
         ("tests/service/test_canonical_requests.py",),
     ),
@@ -159,5 +159,12 @@ CASES = (
         "    if False:\n",
         (PLACED,),
         "found_since and not postgresql",
+    ),
+    Mutation(
+        "how a run ended is not compared with the audit log",
+        "app/service/verification/audit_replay.py",
+        "if (run.end_reason, run.ended_at) != (recorded.end_reason, recorded.ended_at):",
+        "if False:",
+        ("tests/service/test_lost_runs.py",),
     ),
 )

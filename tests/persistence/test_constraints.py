@@ -389,6 +389,24 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("runs", ("account_id", "model"), {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("runs", ("account_id", "model"), {"account_id": "icu-team", "event_fingerprint": SHA}, "FOREIGN KEY"),
     ("runs", ("account_id", "model"), {"account_id": "icu-team", "status": "done"}, "ck_runs_status_known"),
+    ("runs", ("account_id", "model"), {"account_id": "icu-team", "status": "aborted"}, "ck_runs_end_reason_if_ended"),
+    (
+        "runs",
+        ("account_id", "model"),
+        {"account_id": "icu-team", "status": "aborted", "end_reason": "lost"},
+        "ck_runs_ended_at_if_ended",
+    ),
+    (
+        "runs",
+        ("account_id", "model"),
+        {
+            "account_id": "icu-team",
+            "status": "aborted",
+            "end_reason": "bored",
+            "ended_at": datetime(2026, 11, 21, tzinfo=UTC),
+        },
+        "ck_runs_end_reason_known",
+    ),
     (
         "runs",
         ("account_id", "model"),
@@ -398,8 +416,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     (
         "runs",
         ("account_id", "model"),
-        {"account_id": "icu-team", "declared_steps": 0},
-        "ck_runs_declared_steps_positive",
+        {"account_id": "icu-team", "expected_steps": 0},
+        "ck_runs_expected_steps_positive",
     ),
     (
         "runs",

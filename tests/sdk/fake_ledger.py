@@ -52,7 +52,19 @@ REFUSAL = {
     "delta_left": 1e-7,
     "plan": None,
     "max_count_that_fits": 1,
-    "noise_multiplier_that_fits": 3.75,
+    "steps_needed": 4,
+    "exhausted": False,
+    "alternatives": [
+        {"type": "same_noise", "steps": 1},
+        {"type": "more_noise", "steps": 4, "noise_multiplier": 3.75},
+        {
+            "type": "higher_limit",
+            "steps": 4,
+            "limits": [{"account": "bud_1", "account_path": "mimic/icu-team", "epsilon": 3.25, "delta": 1e-5}],
+        },
+    ],
+    "unavailable_alternatives": [],
+    "url": "https://ledger.example.org/runs/run_1",
     "dry_run": False,
 }
 

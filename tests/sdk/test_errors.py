@@ -9,6 +9,7 @@ import pytest
 
 import epsilon_ledger
 from epsilon_ledger import (
+    Alternative,
     AuthenticationError,
     BudgetClosedError,
     BudgetExceededError,
@@ -23,6 +24,7 @@ from epsilon_ledger import (
     PlanUsage,
     PolicyViolationError,
     ProblemError,
+    RaisedLimit,
     RequestInDoubtError,
     RequestTooLargeError,
     Run,
@@ -86,27 +88,37 @@ def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> No
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(4)
     for name, value in REFUSAL.items():
-        if name not in {"decision", "rdp"}:
+        if name not in {"decision", "rdp", "alternatives", "unavailable_alternatives"}:
             assert getattr(caught.value, name) == value
+    raised = RaisedLimit("bud_1", "mimic/icu-team", 3.25, 1e-5)
+    assert caught.value.alternatives == (
+        Alternative("same_noise", 1, None, None),
+        Alternative("more_noise", 4, 3.75, None),
+        Alternative("higher_limit", 4, None, (raised,)),
+    )
+    assert (caught.value.same_noise, caught.value.more_noise, caught.value.higher_limit) == caught.value.alternatives
     assert str(caught.value) == (
         "4 steps from 10 of run_1 refused: mimic/icu-team has spent epsilon 2.9 of 3 at delta 1e-05, and this "
-        "would make it 3.2. What still fits: at most 1 such step, or all of them with a noise multiplier of "
-        "3.75 or more."
+        "would make it 3.2. Ways on: 1 more step as they are; or a noise multiplier of 3.75 for all 4 steps that are "
+        "still needed; or a limit of epsilon 3.25 for mimic/icu-team, for all 4 steps that are still needed as they "
+        "are. See https://ledger.example.org/runs/run_1"
     )
+
+
+USED_UP = {
+    "steps_needed": 900,
+    "exhausted": True,
+    "alternatives": [],
+    "unavailable_alternatives": [{"type": "more_noise", "reason": "exhausted"}],
+}
 
 
 @pytest.mark.parametrize(
     ("changed", "end"),
     [
-        ({"count": 1, "max_count_that_fits": 0}, "What still fits: a noise multiplier of 3.75 or more."),
-        (
-            {"max_count_that_fits": 0, "noise_multiplier_that_fits": None},
-            "What still fits: nothing of this kind.",
-        ),
-        (
-            {"max_count_that_fits": 3, "noise_multiplier_that_fits": None},
-            "What still fits: at most 3 such steps.",
-        ),
+        ({"alternatives": [{"type": "same_noise", "steps": 1}], "url": None}, "Ways on: 1 more step as they are."),
+        (USED_UP | {"url": None}, "900 steps that are still needed fit even at ten times the noise. Ways on: none."),
+        ({"alternatives": []}, "Ways on: none. See https://ledger.example.org/runs/run_1"),
     ],
 )
 def test_a_refusal_says_what_fits(run: Run, ledger: FakeLedger, changed: dict[str, object], end: str) -> None:
@@ -122,7 +134,7 @@ def test_a_refusal_names_the_plan_that_is_used_up(run: Run, ledger: FakeLedger) 
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(4)
     assert caught.value.plan == PlanUsage(**plan)
-    assert "at delta 1e-05, and 2 of the 900 steps of its plan are left. What" in str(caught.value)
+    assert "at delta 1e-05, and 2 of the 900 steps of its plan are left. Ways" in str(caught.value)
 
 
 def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -> None:

@@ -85,9 +85,13 @@ def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: Ledger
     assert refusal.epsilon <= 1.0 < refusal.epsilon_requested
     rdp = refusal.rdp
     assert rdp.spent + rdp.held + rdp.requested > rdp.limit
-    assert refusal.noise_multiplier_that_fits is not None
-    assert refusal.noise_multiplier_that_fits > 1.1
+    assert refusal.steps_needed == 3
+    assert refusal.higher_limit is not None
+    assert refusal.higher_limit.limits is not None
+    assert refusal.url == run.url
+    assert str(refusal).endswith(f"See {run.url}")
     assert run.status == "completed"
+    assert (run.state.end_reason, run.state.steps_remaining) == ("finished", None)
     assert admin.get_run(run.id).state == run.state
     history = trainer.get_run_history(run.id)
     assert [point.decision for point in history.points] == ["admitted", "admitted", "refused"]
@@ -106,12 +110,42 @@ def test_what_a_refusal_says_would_fit_does_fit(trainer: LedgerClient, budget: s
     run.authorize()
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(10**6)
-    noise = caught.value.noise_multiplier_that_fits
+    assert caught.value.more_noise is not None
+    noise = caught.value.more_noise.noise_multiplier
     assert noise is not None
     assert run.preview(10**6, event=poisson_sampled(0.01, gaussian(noise))).dry_run
     assert run.preview(caught.value.max_count_that_fits).dry_run
     with pytest.raises(BudgetExceededError):
         run.preview(caught.value.max_count_that_fits + 1)
+
+
+def test_a_block_that_a_refusal_leaves_ends_with_its_budget_exhausted(trainer: LedgerClient, budget: str) -> None:
+    with (
+        pytest.raises(BudgetExceededError),
+        trainer.create_run("model", budget=budget, event=STEP) as run,
+    ):
+        run.authorize(10**6)
+    assert (run.status, run.state.end_reason, run.state.steps_remaining) == ("completed", "budget_exhausted", None)
+    assert run.state.ended_at is not None
+    gone = trainer.create_run("model", budget=budget, event=STEP)
+    gone.abort(reason="lost")
+    assert (gone.status, gone.state.end_reason) == ("aborted", "lost")
+
+
+def test_a_trainer_requests_the_limit_that_a_refusal_names(trainer: LedgerClient, budget: str) -> None:
+    run = trainer.create_run("model", budget=budget, event=STEP, expected_steps=100_000)
+    assert run.expected_steps == 100_000
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize(90_000)
+    assert caught.value.steps_needed == 100_000
+    assert caught.value.higher_limit is not None
+    for raised in caught.value.higher_limit.limits or ():
+        asked = run.request_limit("All epochs.", Limit(raised.epsilon, raised.delta), account=raised.account)
+        assert (asked.account, asked.status, asked.reason) == (raised.account, "open", "All epochs.")
+    run.expected_steps = 70_000  # its loop is shorter than was planned
+    with pytest.raises(BudgetExceededError) as caught:
+        run.authorize(50_000)
+    assert caught.value.steps_needed == 70_000
 
 
 def test_several_events_at_once(trainer: LedgerClient, budget: str) -> None:
@@ -143,7 +177,7 @@ def test_an_infinite_loss_is_refused_in_words(trainer: LedgerClient, budget: str
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(10**9, event=gaussian(0.001))
     assert caught.value.epsilon_requested > 1e6
-    assert "What still fits" in str(caught.value)
+    assert "practically used up" in str(caught.value)
 
 
 def test_a_server_that_dies_and_comes_back_is_waited_for(live_server: LiveServer, budget: str) -> None:

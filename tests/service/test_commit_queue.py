@@ -102,7 +102,8 @@ def test_what_is_missing_is_computed_beside_the_queue(ledger: Ledger) -> None:
     admitted, hopeless, refused, nothing = within(work, ledger.database)
     assert admitted.decision.admitted
     assert not hopeless.decision.admitted
-    assert json.loads(refused.decision.refusal_details)["noise_multiplier_that_fits"] > 60
+    offered = json.loads(refused.decision.refusal_details)["alternatives"]
+    assert next(each["noise_multiplier"] for each in offered if each["type"] == "more_noise") > 60
     assert isinstance(nothing, NotFoundError)
     assert sound(ledger)
 

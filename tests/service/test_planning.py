@@ -88,7 +88,7 @@ def admits(plan: Plan, asked: CalibrationGoal, *, declared: bool) -> bool:
         account = replace(account, spent=zero_curve().using({account.id: (0,) * len(account.plan.capacity)}))
     for step in plan:
         priced = with_usage([account], [account.price(step)])
-        outcome = admit([account], priced, search=lambda path, steps: None)  # noqa: ARG005
+        outcome = admit([account], priced)
         if not isinstance(outcome, Admission):
             return False
         (account,) = outcome.accounts

@@ -27,8 +27,8 @@ routes = router()
 
 RUN_COLUMNS: Final = (
     *("id", "name", "number", "display_name", "path", "status", "owner", "labels", "description"),
-    *("epsilon", "delta", "epsilon_limit", "steps", "declared_steps", "attempt", "decisions"),
-    *("last_decided_at", "created_at", "updated_at", "archived_at"),
+    *("epsilon", "delta", "epsilon_limit", "steps", "expected_steps", "attempt", "decisions"),
+    *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
 DECISION_COLUMNS: Final = (
     *("run", "run_path", "position", "decision", "attempt", "first_step", "count", "requested_count"),
@@ -114,6 +114,13 @@ def _run_cells(row: RunRow) -> Sequence[object]:
         *(own.account.id, own.account.name, about.number, about.metadata.display_name, own.account.path),
         *(str(run.status), about.metadata.owner, about.metadata.labels, about.metadata.description),
         *(json_number(row.reading.epsilon), row.reading.delta, row.reading.epsilon_limit),
-        *(run.next_step, run.declared_steps, run.attempt, run.decisions),
-        *(run.last_decided_at, own.created_at, own.updated_at, about.archived_at),
+        *(run.next_step, run.expected_steps, run.attempt, run.decisions),
+        *(
+            run.last_decided_at,
+            run.ended_at,
+            run.end_reason and str(run.end_reason),
+            own.created_at,
+            own.updated_at,
+            about.archived_at,
+        ),
     )

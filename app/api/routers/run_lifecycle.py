@@ -5,6 +5,7 @@ from fastapi import Request, Response
 from app.api.idempotency import IdempotencyDep
 from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS
 from app.api.route import ContextDep, etag_response, router
+from app.api.schemas.proposals import Proposal, RequestLimit
 from app.api.schemas.reservations import (
     CommitReservation,
     CreateAttempt,
@@ -19,6 +20,7 @@ from app.ledger.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
 from app.service import reservations
+from app.service.governance import limit_changes
 from app.service.idempotency import StoredResponse
 from app.service.queries.runs import RunRecord
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
@@ -86,12 +88,32 @@ def create_reservation(
     """
 
     def render(result: DomainCreatedReservation | Refusal) -> CreatedReservation | StoredResponse:
-        return plan_refused(result, body.plan) if isinstance(result, Refusal) else CreatedReservation.of(result)
+        if isinstance(result, Refusal):
+            return plan_refused(result, body.plan, run_id)
+        return CreatedReservation.of(result)
 
     try:
         return idempotency.respond(reservations.create_reservation(context, body.request(run_id)), render, body)
     except AttemptSupersededError as error:
         raise error if "attempt" in body.model_fields_set else error.unnamed() from None
+
+
+@routes.create(
+    "/runs/{run_id}/limit-requests",
+    "Request a higher limit",
+    Proposal,
+    *(*WRITE_ERRORS, "not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
+    *("computation_limit_exceeded", "policy_violation"),
+    tag="limits",
+)
+def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempotency: IdempotencyDep) -> Response:
+    """Request a higher limit of an account that the run charges; a person with the right decides the proposal.
+
+    A refusal names the limits with which all steps would fit (`higher_limit`). The account may lie above the scope of
+    the caller's key.
+    """
+    effect = limit_changes.request_limit(context, run_id, body.account, body.limit.domain(), body.reason)
+    return idempotency.respond(effect, Proposal.of, body)
 
 
 @routes.read("/reservations/{reservation_id}", "Get a reservation", Reservation, *READ_ERRORS, tag="reservations")
@@ -123,4 +145,4 @@ def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
 
 
 def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:
-    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt)
+    return lifecycle.transition_run(context, run_id, action, body.steps_executed, body.attempt, body.reason)

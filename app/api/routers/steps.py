@@ -10,7 +10,8 @@ from pydantic_core import to_json
 
 from app.api.problems import COSTING_ERRORS, PROBLEM_JSON, WRITE_ERRORS, problem_response, responses
 from app.api.route import CommitQueueDep, ContextDep, IdempotencyKey, router
-from app.api.schemas.steps import REFUSED_EXAMPLE, AuthorizeSteps, StepAuthorization, admitted_members, refusal_members
+from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_members
+from app.api.schemas.steps import AuthorizeSteps, StepAuthorization, admitted_members
 from app.ledger.decisions import Decision
 from app.ledger.errors import AttemptSupersededError
 from app.service.charging.requests import StepResult

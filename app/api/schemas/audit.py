@@ -16,7 +16,8 @@ from app.api.schemas.common import (
     Page,
     example,
 )
-from app.api.schemas.steps import REFUSED_EXAMPLE, EndedPlan, ended_plans_of, refusal_facts, refusal_text
+from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_facts, refusal_text
+from app.api.schemas.steps import EndedPlan, ended_plans_of
 from app.ledger.decisions import Decision as DomainDecision
 from app.ledger.decisions import DecisionOutcome, DecisionWithPath
 
@@ -63,7 +64,8 @@ class AuditEventPage(Page[AuditEvent]):
 
 _FACTS = (
     *("detail", "epsilon", "epsilon_requested", "epsilon_limit", "delta", "rdp", "delta_requested", "delta_left"),
-    *("plan", "max_count_that_fits", "noise_multiplier_that_fits", "limit_change"),
+    *("plan", "max_count_that_fits", "limit_change"),
+    *("steps_needed", "exhausted", "alternatives", "unavailable_alternatives"),
 )
 DECISION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,

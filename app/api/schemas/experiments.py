@@ -26,8 +26,8 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCounts, planned_events_of, step_events_of
+from app.api.schemas.refusals import refusal_facts
 from app.api.schemas.reservations import not_made
-from app.api.schemas.steps import refusal_facts
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
 from app.ledger.runs import ChargingMode, RunStatus, sweep_event

@@ -15,6 +15,7 @@ from app.api.schemas.common import (
     Output,
     Page,
     Reason,
+    Reference,
     example,
 )
 from app.ledger.proposals import ProposalKind, ProposalStatus
@@ -49,6 +50,18 @@ class LiftQuarantine(Body):
 
     model_config = example({"reason": "The rows were restored from the backup."})
 
+    reason: Reason
+
+
+class RequestLimit(Body):
+    """A request for a higher limit, so that a run can go on."""
+
+    model_config = example({"limit": {"epsilon": 3.42, "delta": 1e-5}, "reason": "All epochs as planned."})
+
+    account: Reference | None = Field(
+        default=None, description="An account that the run charges (id or path); by default the one that refused last."
+    )
+    limit: LimitInput
     reason: Reason
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
+from app.api.links import run_url
 from app.api.problems import problem_body
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
@@ -20,9 +21,11 @@ from app.api.schemas.common import (
     example,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
-from app.api.schemas.steps import Attempt, refusal_text
+from app.api.schemas.refusals import refusal_text
+from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.ledger.admission import Refusal
 from app.ledger.reservations import ReservationStatus
+from app.ledger.runs import EndReason
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
@@ -105,6 +108,11 @@ class CreateReservation(Body):
         "new plan is refused.",
     )
 
+    expected_steps: ExpectedSteps | None = Field(
+        default=None,
+        description="Number of all steps of the training, for the alternatives of a refusal; by default the run's.",
+    )
+
     def request(self, run_id: str) -> PlanRequest:
         """Convert to the domain.
 
@@ -113,7 +121,9 @@ class CreateReservation(Body):
         """
         sent = self.preceding
         before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
-        return PlanRequest(run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before)
+        return PlanRequest(
+            run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before, self.expected_steps
+        )
 
 
 class EndRun(Body):
@@ -129,6 +139,11 @@ class EndRun(Body):
         default=None,
         description="Fencing token of the trainer: a superseded trainer cannot end the run. Without it, as for "
         "operators: the current attempt.",
+    )
+    reason: Annotated[EndReason, Field(strict=False)] | None = Field(
+        default=None,
+        description="Why the run ends. Completed: `finished` (default) or `budget_exhausted`. Aborted: `aborted` "
+        "(default) or `lost`.",
     )
 
 
@@ -205,13 +220,15 @@ class CreatedReservation(Reservation):
         )
 
 
-def plan_refused(refusal: Refusal, plan: Sequence[EventCount]) -> StoredResponse:
-    """Build the response to a plan that does not fit."""
+def plan_refused(refusal: Refusal, plan: Sequence[EventCount], run_id: str | None = None) -> StoredResponse:
+    """Build the response to a plan that does not fit; `run_id` is of a run that exists."""
     steps = sum(step.count for step in plan)
-    return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps)
+    return not_made(refusal_details(refusal), refusal.binding.id, refusal.binding.path, steps, run_id)
 
 
-def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int) -> StoredResponse:
+def not_made(
+    facts: dict[str, Any], binding: str, binding_path: str, count: int, run_id: str | None = None
+) -> StoredResponse:
     """Build the response to a creating request whose cost does not fit."""
     members = {
         "decision": "refused",
@@ -219,6 +236,7 @@ def not_made(facts: dict[str, Any], binding: str, binding_path: str, count: int)
         "binding_account": binding,
         "binding_account_path": binding_path,
         **facts,
+        **({} if run_id is None else {"url": run_url(run_id)}),
     }
     body = problem_body("budget_exceeded", refusal_text(facts, binding_path, count), members)
     return StoredResponse(body, HTTPStatus.FORBIDDEN)

@@ -1,10 +1,12 @@
 """Schemas of runs."""
 
+from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from app.accounting.events import NeighboringRelation
+from app.api.links import run_url
 from app.api.schemas.account_creation import CreateAccount
 from app.api.schemas.accounts import Account, account_members
 from app.api.schemas.common import (
@@ -26,8 +28,9 @@ from app.api.schemas.common import (
 from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
 from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
+from app.api.schemas.steps import ExpectedSteps
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.runs import DeviationKind, RunStatus
+from app.ledger.runs import DeviationKind, EndReason, RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration
@@ -45,9 +48,12 @@ RUN_EXAMPLE: dict[str, Any] = {
     "population": EXAMPLE_POPULATION_ID,
     "privacy_unit": "patient",
     "neighboring_relation": "add_or_remove_one",
+    "url": f"https://ledger.example.org/runs/{EXAMPLE_RUN_ID}",
     "status": "active",
     "attempt": 1,
     "next_step": 420,
+    "ended_at": None,
+    "end_reason": None,
     "event": EXAMPLE_EVENT,
     "reservation": EXAMPLE_RESERVATION_ID,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
@@ -63,7 +69,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "planned": [],
     "plan": None,
     "weights_frozen": True,
-    "declared_steps": 400,
+    "expected_steps": 400,
     "declared_steps_per_hour": 2000.0,
     "deviations": [{"kind": "steps", "declared": 400, "observed": 420, "first_step": 400}],
     "created_at": "2026-11-21T09:00:00Z",
@@ -99,6 +105,11 @@ class CreateRun(CreateAccount):
         default=[], description="Plan to reserve for the run's steps; if it is refused, no run is created."
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
+    expected_steps: ExpectedSteps | None = Field(
+        default=None,
+        description="Number of all steps that the training means to take; by default those of `plan` or `planned`. A "
+        "refusal answers for the rest of them, and more steps are a deviation.",
+    )
     steps_per_hour: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="Maximum declared pace; a faster run is flagged."
     )
@@ -119,6 +130,7 @@ class CreateRun(CreateAccount):
             self.privacy_unit,
             self.neighboring_relation,
             self.steps_per_hour,
+            expected_steps=self.expected_steps,
         )
 
 
@@ -143,18 +155,26 @@ class Run(Account):
     population: str
     privacy_unit: str
     neighboring_relation: NeighboringRelation
+    url: str = Field(description="The run's page.")
     status: RunStatus
     attempt: int
     next_step: int
+    ended_at: datetime | None = Field(default=None, description="Null while it has not ended.")
+    end_reason: EndReason | None = Field(
+        default=None,
+        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, or `lost` after a long silence.",
+    )
     event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation of its steps.")
-    declared_steps: int | None = Field(description="Number of declared steps, or null.")
+    expected_steps: int | None = Field(description="Number of all steps that the training means to take.")
     declared_steps_per_hour: float | None
     deviations: list[Deviation] = Field(description="First deviation of each kind from its declaration.")
     limit: Limit | None
     delta: float = Field(description="Of the run's limit: its own, or else its budget's.")
     epsilon_limit: float = Field(description="Of the run's limit: its own, or else its budget's.")
-    steps_remaining: int | None = Field(description="Number of further default steps that every account admits.")
+    steps_remaining: int | None = Field(
+        description="Number of further default steps that every account admits; null once the run has ended."
+    )
     binding_account: str | None = Field(description="The account with the least room.")
     binding_account_path: str | None
 
@@ -168,12 +188,15 @@ class Run(Account):
             budget=budget.id,
             budget_path=budget.path,
             budgets=[each.id for each in record.budgets],
+            url=run_url(run.account_id),
             status=run.status,
             attempt=run.attempt,
             next_step=run.next_step,
+            ended_at=run.ended_at,
+            end_reason=run.end_reason,
             event=run.event,
             reservation=run.reservation_id,
-            declared_steps=run.declared_steps,
+            expected_steps=run.expected_steps,
             declared_steps_per_hour=run.declared_steps_per_hour,
             deviations=run.deviations,
             steps_remaining=record.steps_remaining,

@@ -1,9 +1,7 @@
 """Schemas of step requests and authorizations."""
 
 import json
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
@@ -12,7 +10,6 @@ from app.accounting.events import DpEvent
 from app.api.schemas.common import (
     EXAMPLE_BUDGET_ID,
     EXAMPLE_EVENT,
-    EXAMPLE_REQUEST_ID,
     EXAMPLE_RESERVATION_ID,
     EXAMPLE_RUN_ID,
     Body,
@@ -23,6 +20,7 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.events import EventCounts, SentEvent, step_events_of
 from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.step_events import MAX_COUNT
 from app.service.charging.requests import Mode, OnExceed, StepRequest
 
 ADMITTED_EXAMPLE: dict[str, Any] = {
@@ -44,38 +42,10 @@ ADMITTED_EXAMPLE: dict[str, Any] = {
     "ended_plans": [],
     "dry_run": False,
 }
-REFUSED_EXAMPLE: dict[str, Any] = {
-    "type": "urn:problem-type:epsilon-ledger:budget_exceeded",
-    "title": "Budget exceeded",
-    "status": 403,
-    "detail": "mimic/icu-team has spent epsilon 2.9996 of 3 (delta 1e-05); with this request it would be 3.0001. "
-    "None of the requested steps fits. With a noise multiplier of 1.182 the request would fit.",
-    "code": "budget_exceeded",
-    "request_id": EXAMPLE_REQUEST_ID,
-    "decision": "refused",
-    "run": EXAMPLE_RUN_ID,
-    "attempt": 1,
-    "first_step": 3118,
-    "count": 1,
-    "binding_account": EXAMPLE_BUDGET_ID,
-    "binding_account_path": "mimic/icu-team",
-    "epsilon": 2.9996,
-    "epsilon_requested": 3.0001,
-    "epsilon_limit": 3.0,
-    "delta": 1e-5,
-    "rdp": {"order": 7.0376, "spent": 1.5624, "held": 0.0, "requested": 0.0005, "limit": 1.5628},
-    "delta_requested": 0.0,
-    "delta_left": 1e-7,
-    "plan": None,
-    "max_count_that_fits": 0,
-    "noise_multiplier_that_fits": 1.182,
-    "limit_change": None,
-    "dry_run": False,
-}
-
 Attempt = Annotated[
     int, Field(ge=1, le=2**31 - 1, description="Fencing token: only the run's current attempt may charge.")
 ]
+ExpectedSteps = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 StepMode = TypeAliasType("StepMode", Literal["authorize", "report"])
 
 
@@ -107,6 +77,12 @@ class AuthorizeSteps(Body):
         description="If not all steps fit: `refuse` charges none, `truncate` charges the first ones that fit.",
     )
 
+    expected_steps: ExpectedSteps | None = Field(
+        default=None,
+        description="Number of all steps of the training, for the alternatives of a refusal; by default the run's. "
+        "It is no part of what is charged: a repeated request may leave it out.",
+    )
+
     @model_validator(mode="after")
     def _one_form(self) -> "AuthorizeSteps":
         if self.events is not None and (self.count is not None or self.event is not None):
@@ -127,7 +103,14 @@ class AuthorizeSteps(Body):
         else:
             items = tuple([(step.event, step.count) for step in step_events_of(self.events)])
         return StepRequest(
-            run_id, items, self.first_step, idempotency_key, self.attempt, Mode(self.mode), self.on_exceed
+            run_id,
+            items,
+            self.first_step,
+            idempotency_key,
+            self.attempt,
+            Mode(self.mode),
+            self.on_exceed,
+            self.expected_steps,
         )
 
 
@@ -193,78 +176,3 @@ def ended_plans_of(decision: Decision) -> list[dict[str, Any]]:
     """List the plans that a decision's steps have ended, with the steps that are given up."""
     ended: list[dict[str, Any]] = [] if decision.ended_plans is None else json.loads(decision.ended_plans)
     return ended
-
-
-def refusal_members(decision: Decision, *, dry_run: bool) -> tuple[str, dict[str, Any]]:
-    """Build the detail and the members of a refusal."""
-    facts = refusal_facts(decision)
-    members = {
-        "decision": "refused",
-        "run": decision.run_id,
-        "attempt": decision.attempt,
-        "first_step": decision.first_step,
-        "count": decision.step_count,
-        "binding_account": decision.binding_account_id,
-        "binding_account_path": decision.binding_account_path,
-        **facts,
-        "dry_run": dry_run,
-    }
-    return refusal_text(facts, decision.binding_account_path, decision.step_count), members
-
-
-def refusal_facts(decision: Decision) -> dict[str, Any]:
-    """Build the numbers of a refusal."""
-    assert decision.refusal_details is not None, "a refusal has its numbers"
-    facts: dict[str, Any] = json.loads(decision.refusal_details)
-    return facts
-
-
-_EPSILONS: Final = ("epsilon", "epsilon_limit", "epsilon_requested")
-
-
-def _epsilon_texts(spent: float, limit: float, requested: float) -> tuple[str, str, str]:
-    """Format the epsilons of a refusal with enough decimals that rounding changes no comparison."""
-    texts = (repr(spent), repr(requested))
-    for decimals in range(4, 11):
-        if _comparisons(round(spent, decimals), limit, round(requested, decimals)) == _comparisons(
-            spent, limit, requested
-        ):
-            texts = (f"{spent:.{decimals}f}", f"{requested:.{decimals}f}")
-            break
-    is_now, became = ("infinite" if text == "inf" else text for text in texts)
-    return is_now, repr(limit).removesuffix(".0"), became
-
-
-def _comparisons(*numbers: float) -> list[bool]:
-    return [one < other for one in numbers for other in numbers]
-
-
-def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str:
-    """Describe a refusal of steps or of a plan."""
-    is_now, limit, became = _epsilon_texts(*(float(facts[name]) for name in _EPSILONS))
-    fitting, noise = facts["max_count_that_fits"], facts["noise_multiplier_that_fits"]
-    spent = f"{binding_path} has spent epsilon {is_now} of {limit} (delta {facts['delta']:g})"
-    plan = facts["plan"]
-    if plan is None:
-        spent += f"; with this request it would be {became}."
-    else:
-        spent += f", and {plan['steps_left']:,} of the {plan['steps']:,} steps of its plan are left."
-    if facts["rdp"]["held"]:
-        spent += " Reservations hold a part of the rest."
-    if facts["delta_requested"] > facts["delta_left"]:
-        spent += (
-            f" Its mechanisms take {facts['delta_requested']:.3g} of delta for themselves, and "
-            f"{facts['delta_left']:.3g} is left for that: an account sets aside what its `planned` events take."
-        )
-    fits = f"The first {fitting} of the {count} requested steps would fit."
-    sentences = [spent, fits if fitting else "None of the requested steps fits."]
-    change = facts["limit_change"]
-    if change is not None:
-        at = datetime.fromisoformat(change["changed_at"])
-        sentences.append(
-            f"Its limit was changed from epsilon {change['epsilon_before']:g} (delta {change['delta_before']:g}) at "
-            f"{at:%Y-%m-%d %H:%M:%S} UTC by {change['actor']}."
-        )
-    if noise is not None:
-        sentences.append(f"With a noise multiplier of {noise:g} the request would fit.")
-    return " ".join(sentences)

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, Subquery, Table, func, or_, select
 
 from app.ledger.alerts import AlertType
-from app.ledger.runs import TERMINAL
+from app.ledger.runs import TERMINAL, RunStatus
 from app.persistence.repositories.expressions import ACTIVE, PENDING, columns_of, join_on, seconds
 from app.persistence.tables import (
     accounts,
@@ -154,6 +154,29 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
         same_time = (expires_at == after.expires_at) & (reservation_id > after.id)
         found = found.where((expires_at > after.expires_at) | same_time)
     return [Lapsed(*row) for row in tx.execute(found.order_by(expires_at, reservation_id).limit(limit))]
+
+
+def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
+    """Find active runs without a change of their account or a decision since a time.
+
+    A renewal keeps a reservation active, and a run with one is left to its lease. The result has organisation and run
+    ids.
+    """
+    last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
+    found = (
+        select(runs.c.organisation_id, runs.c.account_id)
+        .join(accounts, join_on(accounts, runs, id="account_id"))
+        .outerjoin(decisions, last)
+        .where(
+            runs.c.status == str(RunStatus.ACTIVE),
+            runs.c.reservation_id.is_(None),
+            accounts.c.updated_at < before,
+            accounts.c.quarantine_reason.is_(None),
+            or_(decisions.c.created_at.is_(None), decisions.c.created_at < before),
+        )
+        .limit(limit)
+    )
+    return [(row.organisation_id, row.account_id) for row in tx.execute(found)]
 
 
 def find_stale(tx: Connection, now: datetime, share: float, limit: int) -> list[tuple[str, str]]:

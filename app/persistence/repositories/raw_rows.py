@@ -63,8 +63,10 @@ class StoredRun:
     chain_head: bytes
     reservation_id: str | None
     event: str | None
-    declared_steps: int | None
+    expected_steps: int | None
     declared_steps_per_hour: float | None
+    end_reason: str | None
+    ended_at: datetime | None
     attempts: dict[int, int] = field(default_factory=dict)
     ranges: dict[int, str] = field(default_factory=dict)
 

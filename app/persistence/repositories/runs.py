@@ -13,7 +13,7 @@ from app.accounting.events import fingerprint
 from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.audit import canonical
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus
+from app.ledger.runs import Deviation, DeviationKind, EndReason, Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember
@@ -57,7 +57,10 @@ _SAME: Final = ("status", "attempt", "next_step", "chain_head", "reservation_id"
 _BEFORE: Final = ("organisation_id", "account_id", "status", "attempt", "chain_head")
 _SAVED = BulkStatement(
     runs,
-    ["status", "attempt", "next_step", "decision_count", "chain_head", "reservation_id", "deviations"],
+    [
+        *("status", "attempt", "next_step", "decision_count", "chain_head", "reservation_id", "deviations"),
+        *("end_reason", "ended_at"),
+    ],
     _BEFORE,
 )
 # Naming a column of a foreign key would check the key again.
@@ -71,7 +74,7 @@ def add(tx: Connection, organisation_id: str, run: Run, now: datetime) -> None:
     tx.execute(
         insert(runs).values(
             organisation_id=organisation_id,
-            **values_of(run, (*_SAME, "account_id", "declared_steps", "declared_steps_per_hour")),
+            **values_of(run, (*_SAME, "account_id", "expected_steps", "declared_steps_per_hour")),
             event_fingerprint=run.event and fingerprint(run.event),
             decision_count=run.decisions,
         )
@@ -145,7 +148,7 @@ def save_all(tx: Connection, changed: Iterable[RunChange]) -> None:
         (
             *_key(organisation_id, before),
             *(str(run.status), run.attempt, run.next_step, run.decisions, run.chain_head, run.reservation_id),
-            _deviations_text(run.deviations),
+            *(_deviations_text(run.deviations), run.end_reason and str(run.end_reason), run.ended_at),
         )
         for organisation_id, before, run in changed
     ]
@@ -176,11 +179,13 @@ def _run(row: Row[Any]) -> Run:
         chain_head=row.chain_head,
         reservation_id=row.reservation_id,
         attempt_first_step=row.attempt_first_step,
-        declared_steps=row.declared_steps,
+        expected_steps=row.expected_steps,
         declared_steps_per_hour=row.declared_steps_per_hour,
         deviations=read_deviations(row.deviations),
         last_decided_at=row.last_decided_at,
         last_actor=row.last_actor,
+        end_reason=row.end_reason and EndReason(row.end_reason),
+        ended_at=row.ended_at,
     )
 
 

@@ -170,10 +170,10 @@ def text_column(name: str, kind: String, **options: Any) -> Checked:  # noqa: AN
     return _checked(name, kind, f"{name} <> ''", "not_empty", **options)
 
 
-def enum_column(name: str, length: int, values: type[StrEnum]) -> Checked:
+def enum_column(name: str, length: int, values: type[StrEnum], *, nullable: bool = False) -> Checked:
     """Build a column of an enumeration's values."""
     known = ", ".join(f"'{value}'" for value in values)
-    return _checked(name, String(length), f"{name} IN ({known})", "known")
+    return _checked(name, String(length), f"{name} IN ({known})", "known", nullable=nullable)
 
 
 def digest_column(name: str, kind: Sha256Hex | LargeBinary = _SHA256) -> Checked:

@@ -5,7 +5,7 @@ from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, S
 from app.accounting.events import NeighboringRelation
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, REQUEST_ID_LENGTH
 from app.ledger.reservations import ReservationStatus
-from app.ledger.runs import RunStatus
+from app.ledger.runs import EndReason, RunStatus
 from app.persistence.tables.base import (
     Sha256Hex,
     UtcDateTime,
@@ -50,9 +50,11 @@ runs = owned_table(
     *number_column("decision_count", BigInteger),
     *digest_column("chain_head"),
     id_column("reservation_id", nullable=True),
-    *number_column("declared_steps", BigInteger, least=1, nullable=True),
+    *number_column("expected_steps", BigInteger, least=1, nullable=True),
     Column("declared_steps_per_hour", Float(53)),
     Column("deviations", Text),
+    *enum_column("end_reason", 16, EndReason, nullable=True),
+    Column("ended_at", UtcDateTime),
     foreign_key("accounts", account_id="id"),
     foreign_key("dp_events", event_fingerprint="fingerprint"),
     foreign_key(
@@ -61,6 +63,8 @@ runs = owned_table(
     key=("account_id",),
     pending_not_started="status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)",
     declared_steps_per_hour_positive="declared_steps_per_hour > 0",
+    end_reason_if_ended="(status IN ('completed', 'aborted')) = (end_reason IS NOT NULL)",
+    ended_at_if_ended="(end_reason IS NULL) = (ended_at IS NULL)",
 )
 
 attempts = owned_table(

@@ -236,7 +236,7 @@ def check_part(tx: Connection, context: RequestContext, parent: Account, block: 
 
 def run_audit_payload(event: str | None, steps: int | None, steps_per_hour: float | None) -> dict[str, object]:
     """Build the part of an audit payload that only runs have."""
-    return {"event": event, "declared_steps": steps, "declared_steps_per_hour": steps_per_hour}
+    return {"event": event, "expected_steps": steps, "declared_steps_per_hour": steps_per_hour}
 
 
 def account_audit_payload(account: Account, population: Population | None) -> dict[str, object]:

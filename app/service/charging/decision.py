@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, Refusal, admit, first_that_fit, record
@@ -44,6 +44,7 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
     new_decision,
+    remaining_training,
 )
 from app.service.charging.reserved_steps import charge_reserved, take_reserved
 from app.service.charging.unit_of_work import UnitOfWork
@@ -177,7 +178,9 @@ def _by_the_accounts(
         if fitting:
             steps = first_steps(steps, fitting)
             priced = price_steps(path[0], steps, costs, computed)
-        outcome = admit(path, priced, computed.noise_that_fits)
+        requested = sum([step.count for step in steps])
+        training = remaining_training(run, path[-1], requested, request.expected_steps)
+        outcome = admit(path, priced, partial(computed.alternatives, training=training))
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
 from typing import Any
@@ -11,10 +11,11 @@ from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, LimitChange, Refusal
+from app.ledger.alternatives import Alternatives, AlternativeType, RemainingTraining
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.plans import PlanStatus
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
+from app.ledger.runs import Run, remaining_steps
 from app.ledger.step_events import StepEvent
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
@@ -42,6 +43,8 @@ class StepRequest:
         items: (event, count) in order; None: the run's default event.
         first_step: number of the first step; None: the run's next step.
         attempt: fencing token; only the current attempt may authorise steps.
+        expected_steps: number of all steps of the training, for the alternatives of a refusal; it is no part of what is
+            decided. None: as the run declared.
     """
 
     run_id: str
@@ -51,6 +54,7 @@ class StepRequest:
     attempt: int = 1
     mode: Mode = Mode.AUTHORIZE
     on_exceed: OnExceed = OnExceed.REFUSE
+    expected_steps: int | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +143,12 @@ def new_decision(
     )
 
 
+def remaining_training(run: Run, own: Account, requested: int, expected: int | None = None) -> RemainingTraining:
+    """Describe what a run with an account still needs, as `remaining_steps`."""
+    declared = run.event is not None or bool(own.planned)
+    return RemainingTraining(remaining_steps(run, requested, expected), declared)
+
+
 def refusal_payload(refusal: Refusal, plan: Sequence[StepEvent]) -> dict[str, Any]:
     """Build the audit payload of a refused plan."""
     count = sum(step.count for step in plan)
@@ -167,8 +177,30 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
         "delta_left": refusal.delta_left,
         "plan": None if refusal.plan is None else _plan_facts(refusal.plan),
         "max_count_that_fits": refusal.max_count_that_fits,
-        "noise_multiplier_that_fits": refusal.noise_multiplier_that_fits,
+        **({} if refusal.alternatives is None else _alternatives_facts(refusal.alternatives)),
         "limit_change": None if refusal.limit_change is None else _change_facts(refusal.limit_change),
+    }
+
+
+def _alternatives_facts(found: Alternatives) -> dict[str, Any]:
+    """Describe the ways on; each states the number of steps for which it holds."""
+    offered: list[dict[str, Any]] = []
+    if found.same_noise:
+        offered.append({"type": AlternativeType.SAME_NOISE, "steps": found.same_noise})
+    if found.more_noise is not None:
+        more = {"type": AlternativeType.MORE_NOISE, "steps": found.steps, "noise_multiplier": found.more_noise}
+        offered.append(more)
+    if found.higher_limit:
+        limits = [
+            {"account": each.account_id, "account_path": each.account_path, **asdict(each.limit)}
+            for each in found.higher_limit
+        ]
+        offered.append({"type": AlternativeType.HIGHER_LIMIT, "steps": found.steps, "limits": limits})
+    return {
+        "steps_needed": found.steps,
+        "exhausted": found.exhausted,
+        "alternatives": offered,
+        "unavailable_alternatives": [{"type": each, "reason": reason} for each, reason in found.unavailable],
     }
 
 

@@ -15,7 +15,6 @@ from app.persistence.repositories import alerts, balances, decisions, dp_events,
 from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.persistence.sqlite_writer import Revision
 from app.service.alerts.alert_factory import threshold_alerts
-from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import CostRule, UnitOfWork
 
 Key = tuple[str, str]
@@ -128,11 +127,11 @@ def save(tx: Connection, *works: UnitOfWork) -> None:
             alerts.add(tx, work.organisation_id, work.alerts)
 
 
-def save_transition(tx: Connection, work: UnitOfWork, context: RequestContext, run: Run) -> None:
+def save_transition(tx: Connection, work: UnitOfWork, now: datetime, run: Run) -> None:
     """Write a run and a new version of its account, which invalidates caches."""
     own = work.record(run.account_id).account
     work.move(run)
-    work.change([replace(own, version=own.version + 1)], context.now)
+    work.change([replace(own, version=own.version + 1)], now)
     save(tx, work)
 
 

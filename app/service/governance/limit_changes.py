@@ -14,6 +14,7 @@ from app.accounting.work import MAX_PLAN_WORK
 from app.ledger.account_records import AccountRecord, Population, reached
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.audit import AuditAction
+from app.ledger.decisions import DecisionFilter, DecisionOutcome
 from app.ledger.errors import (
     InvalidInputError,
     NotFoundError,
@@ -21,6 +22,7 @@ from app.ledger.errors import (
 )
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import ActivePlan, is_lowered, is_raised, revoked_plans, with_limit
+from app.ledger.pages import PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import effective
 from app.ledger.policy_checks import Size, require_limit_allowed, require_run, sources_of
@@ -28,9 +30,9 @@ from app.ledger.proposals import Proposal, ProposalKind
 from app.ledger.reservations import Reservation, has_lapsed
 from app.ledger.step_events import StepEvent
 from app.ledger.tuning import Tuning, weights_under
-from app.persistence.repositories import account_writes, accounts, alerts, locks, reservations
+from app.persistence.repositories import account_writes, accounts, alerts, decisions, locks, reservations
 from app.persistence.repositories.account_values import weights_facts
-from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
+from app.service.accounts.lookup import find_account, find_path_of, missing_account_error, require_every_budget
 from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
@@ -84,6 +86,59 @@ def change_limit(
     if raised:
         require_every_budget(tx, context, record.account.id)
     return apply_limit(tx, context, path, limit, reason)
+
+
+@use_case(Permission.RUN_MANAGE)
+def request_limit(
+    tx: Connection, context: RequestContext, run_id: str, account: str | None, limit: Limit, reason: str
+) -> Proposal:
+    """Propose to raise a limit that a run is charged to, for another person to decide.
+
+    The account, by id or path, is on the run's path; None: the one that refused last. The run is in the caller's scope,
+    but the account may lie above it: to ask changes nothing.
+
+    Raises:
+        InvalidInputError: the account is not charged by the run, none has refused it, the limit is not raised, or it
+            waits for an approval already.
+        PolicyViolationError: a policy forbids the limit.
+        PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
+        Also those of `check_account_limit`.
+    """
+    charged = accounts.path_of(tx, context.organisation_id, run_id)
+    if not charged or charged[-1].account.kind is not AccountKind.RUN:
+        raise missing_account_error(AccountKind.RUN, run_id)
+    context.require_scope([record.account.id for record in charged])
+    found = _charged_account(tx, context, charged, account)
+    path = accounts.path_of(tx, context.organisation_id, found.account.id)
+    record = _with_limit(path[-1])
+    present = record.account.limit
+    assert present is not None, "it was looked for"
+    if is_lowered(present, limit) or not is_raised(present, limit):
+        raise InvalidInputError(
+            f"`limit` is epsilon {limit.epsilon:g} (delta {limit.delta:g}), and {record.account.path} has epsilon "
+            f"{present.epsilon:g} (delta {present.delta:g}). Request a higher one."
+        )
+    _limited(path, limit, context.costs)
+    _require_allowed(path, limit)
+    return _propose(tx, context, record, limit, reason)
+
+
+def _charged_account(
+    tx: Connection, context: RequestContext, charged: Sequence[AccountRecord], account: str | None
+) -> AccountRecord:
+    """Find an account among those that a run charges; None: the one that refused last."""
+    wanted = account
+    if wanted is None:
+        refused = DecisionFilter(run_id=charged[-1].account.id, outcome=DecisionOutcome.REFUSED)
+        last = next(iter(decisions.page(tx, context.organisation_id, refused, PageRequest(1)).items), None)
+        if last is None:
+            raise InvalidInputError("Nothing was refused to this run. Send `account`: whose limit is to be raised.")
+        wanted = last.decision.binding_account_id
+    for record in charged:
+        if wanted in {record.account.id, record.account.path} and record.account.limit is not None:
+            return record
+    limited = ", ".join(record.account.path for record in charged if record.account.limit is not None)
+    raise InvalidInputError(f"`account` is {wanted!a}, which limits no step of this run. Send one of {limited}.")
 
 
 def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal) -> None:

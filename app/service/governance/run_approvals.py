@@ -20,7 +20,7 @@ from app.ledger.errors import PreconditionFailedError
 from app.ledger.policies import Policy, effective
 from app.ledger.policy_checks import Size, require_bounded_on_removal, require_run, require_steps, sources_of
 from app.ledger.proposals import Proposal, ProposalKind, Unapproved
-from app.ledger.runs import RunStatus
+from app.ledger.runs import EndReason, RunStatus, status_payload
 from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
 from app.persistence.repositories import accounts
 from app.persistence.repositories.proposals import find_unapproved
@@ -237,5 +237,7 @@ def _end_waiting(
         path = work.path(proposal.subject)
         assert path is not None, "the whole path is locked"
         require_still_allowed(path, proposal)
-    save_transition(tx, work, context, run._replace(status=reached))
-    context.record(tx, action, run.account_id, {"status": str(run.status)}, {"status": str(reached)})
+    ends = reached is RunStatus.ABORTED
+    after = run.ended(reached, EndReason.ABORTED, context.now) if ends else run._replace(status=reached)
+    save_transition(tx, work, context.now, after)
+    context.record(tx, action, run.account_id, status_payload(run), status_payload(after))

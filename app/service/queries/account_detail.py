@@ -202,7 +202,7 @@ def what_if(
 def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:
     touched, within = _touched(tx, context, path), _readable(context, path)
     steps = cost_steps(tx, context.organisation_id, path[0], [plan.step], context.costs)
-    outcome = admit(touched, steps, lambda *_: None)
+    outcome = admit(touched, steps)
     refused = isinstance(outcome, Refusal)
     return WhatIfResult(
         fits=not refused,

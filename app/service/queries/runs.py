@@ -18,7 +18,7 @@ from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, Deci
 from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run
+from app.ledger.runs import TERMINAL, Run
 from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
 from app.persistence.repositories import (
     account_metadata,
@@ -62,8 +62,8 @@ class RunRecord:
     """A run with its accounts by depth and id, its metadata, and its remaining steps.
 
     Args:
-        steps_remaining: how many more of its default event fit; None: it has no default event.
-        binding: the account that leaves the fewest; None: it has no default event.
+        steps_remaining: how many more of its default event fit; None: it has no default event, or has ended.
+        binding: the account that leaves the fewest; None likewise.
     """
 
     run: Run
@@ -230,7 +230,9 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
         event, rule = run.event, _rule(path[0].account)
-        left = (None, None) if event is None else repetitions_left(touched, prices[rule, event])
+        left: tuple[int, Account] | tuple[None, None] = (None, None)
+        if event is not None and run.status not in TERMINAL:
+            left = repetitions_left(touched, prices[rule, event])
         read.append(RunRecord(run, path, about[run.account_id], reading_of(touched), *left))
     return read
 
@@ -245,7 +247,7 @@ def _prices(
     """Get the cost of each run's default event."""
     wanted: dict[Rule, tuple[Account, set[StepEvent]]] = {}
     for run, path in found:
-        if run.event is not None:
+        if run.event is not None and run.status not in TERMINAL:
             root = path[0].account
             wanted.setdefault(_rule(root), (root, set()))[1].add(StepEvent(run.event, 1))
     return {

@@ -9,12 +9,15 @@ from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.ledger.reservations import commit, forfeit, has_lapsed
 from app.ledger.runs import (
     ENDS,
+    EndReason,
     RunAction,
     RunStatus,
+    end_reason_of,
     next_status,
     require_attempt,
     require_no_sweep,
     require_not_ended,
+    status_payload,
 )
 from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
@@ -40,20 +43,23 @@ def transition_run(
     action: RunAction,
     steps_executed: int | None = None,
     attempt: int | None = None,
+    reason: EndReason | None = None,
 ) -> RunRecord:
     """Pause, resume, complete or abort a run; a repeated action changes nothing.
 
     A run with an active reservation needs `steps_executed` to complete; without it, an abort forfeits the rest of the
-    plan. `attempt` None, for an operator, matches any attempt.
+    plan. `attempt` None, for an operator, matches any attempt. `reason` is why the run ends; None: the usual one.
 
     Raises:
         AttemptSupersededError: a newer attempt has begun.
         RunStateConflictError: the run has ended in another state.
         ReservationStateConflictError: `steps_executed` is missing, has no reservation, or differs from the number with
             which the run ended.
-        InvalidInputError: `steps_executed` is below the authorised or above the planned steps.
+        InvalidInputError: `steps_executed` is below the authorised or above the planned steps, or the action does not
+            end a run for this reason.
     """
     context.require_permission(Permission.RUN_MANAGE)
+    end = end_reason_of(action, reason) if action in ENDS else None
 
     def change(tx: Connection) -> RunRecord:
         work = load_for(tx, context, run_id)
@@ -68,8 +74,10 @@ def transition_run(
             if action in ENDS:
                 needed = action is RunAction.COMPLETE
                 _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
-            save_transition(tx, work, context, work.run(run_id)._replace(status=reached))
-            context.record(tx, _DONE[action], run_id, {"status": run.status}, {"status": reached})
+            after = work.run(run_id)
+            after = after._replace(status=reached) if end is None else after.ended(reached, end, context.now)
+            save_transition(tx, work, context.now, after)
+            context.record(tx, _DONE[action], run_id, status_payload(run), status_payload(after))
         elif steps_executed is not None:
             _require_same_step_count(tx, context, run_id, steps_executed)
         return read_run(tx, context, run_id)
@@ -105,7 +113,7 @@ def start_attempt(
         )
     opened = run._replace(attempt=run.attempt + 1, next_step=first, attempt_first_step=first)
     runs.add_attempt(tx, context.organisation_id, opened, context.now)
-    save_transition(tx, work, context, opened)
+    save_transition(tx, work, context.now, opened)
     before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
     context.record(tx, AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now)
     return read_run(tx, context, run_id)

@@ -16,7 +16,7 @@ from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, Relat
 from app.ledger.permissions import Permission
 from app.ledger.policy_checks import Size, require_open, require_run, sources_of
 from app.ledger.runs import Run, RunStatus
-from app.ledger.step_events import StepEvent, is_endless
+from app.ledger.step_events import StepEvent, planned_steps
 from app.persistence.repositories import account_writes, accounts, runs
 from app.service.accounts.lookup import find_parent
 from app.service.accounts.metadata import require_unarchived
@@ -56,6 +56,7 @@ class RunRegistration:
         privacy_unit: None: the population's.
         relation: that its mechanism is calibrated for; None: the population's.
         steps_per_hour: maximum rate.
+        expected_steps: number of all steps of the training; None: of the plan or planned events.
         bounded: whether the planned steps cap the spend as a limit would.
     """
 
@@ -68,6 +69,7 @@ class RunRegistration:
     relation: NeighboringRelation | None = None
     steps_per_hour: float | None = None
     bounded: bool = False
+    expected_steps: int | None = None
 
 
 @use_case(Permission.RUN_MANAGE)
@@ -105,6 +107,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     for budget in charged:
         require_unarchived(tx, context, budget.record.account.id)
         _check_declaration(registration, budget.record.population)
+    _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
     require_open(ancestors, context.now)
     first, terms = charged[0].record.account, registration.terms
@@ -137,7 +140,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         next_step=0,
         decisions=0,
         chain_head=genesis(context.organisation_id, account.id),
-        declared_steps=None if is_endless(planned) else sum(step.count for step in planned) or None,
+        expected_steps=registration.expected_steps or planned_steps(planned),
         declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)
@@ -159,7 +162,7 @@ def _record_registration(
     account = path[-1]
     facts = account_audit_payload(account, None) | budget_payload([budget.id for budget in budgets_of(path)])
     event = None if run.event is None else fingerprint(run.event)
-    facts |= run_audit_payload(event, run.declared_steps, run.declared_steps_per_hour)
+    facts |= run_audit_payload(event, run.expected_steps, run.declared_steps_per_hour)
     context.record(tx, AuditAction.RUN_CREATED, account.id, after={**facts, **written, "status": str(run.status)})
 
 
@@ -222,6 +225,18 @@ def _check_alike(first: AccountRecord, other: AccountRecord) -> None:
             f"One run cannot charge {names}: they were opened under different versions of the grid of orders "
             f"({first.account.grid_version} and {other.account.grid_version}). Register a run for each."
         )
+
+
+def _check_expected_steps(registration: RunRegistration) -> None:
+    """Refuse a training that is shorter than its own plan."""
+    expected = registration.expected_steps
+    for name, steps in (("plan", registration.plan), ("planned", registration.terms.planned)):
+        count = planned_steps(steps)
+        if expected is not None and count is not None and count > expected:
+            raise InvalidInputError(
+                f"`expected_steps` is {expected}, and `{name}` has {count} steps. Send the number of all steps of the "
+                "training."
+            )
 
 
 def _check_declaration(registration: RunRegistration, population: Population) -> None:

@@ -127,7 +127,7 @@ def _compare(audit: VerificationContext, state: AuditState, stored: StoredAccoun
     """Compare an account with the audit log."""
     key = (stored.organisation_id, stored.id)
     facts = account_audit_payload(stored.account, stored.population)
-    facts |= run_audit_payload(run.event, run.declared_steps, run.declared_steps_per_hour) if run else {}
+    facts |= run_audit_payload(run.event, run.expected_steps, run.declared_steps_per_hour) if run else {}
     facts |= partition_payload(audit.attested.get(key), audit.blocks.get(key))
     facts |= budget_payload(audit.charged.get(key, ()))
     for detail in account_discrepancies(stored.record, facts, state.accounts.get(stored.id), state.organisation_policy):

@@ -16,6 +16,7 @@ from app.ledger.names import name_skeleton
 from app.ledger.policies import Policy, facts_of
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.account_values import weights_of
+from app.persistence.repositories.raw_rows import StoredRun
 from app.persistence.tolerant import DAMAGED
 from app.service.verification import record_replay
 from app.service.verification.record_replay import Records
@@ -56,7 +57,7 @@ class RecordedAccount:
     Args:
         fixed_fields: as canonical JSON; likewise `policy` and `alert_settings`.
         limits: in order; at least one.
-        status: of a run, without its reports.
+        status: of a run, without its reports; `end_reason` and `ended_at` if it has ended.
         policy_revision: number of policies set.
         quarantine: reason of its quarantine.
     """
@@ -69,6 +70,8 @@ class RecordedAccount:
     policy_revision: int = 0
     alert_settings: str = canonical(asdict(DEFAULT_ALERT_SETTINGS))
     quarantine: str | None = None
+    end_reason: str | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass
@@ -152,14 +155,16 @@ def skeleton_of(account: Account) -> str | None:
     return None if account.kind is AccountKind.RUN else name_skeleton(account.name)
 
 
-def status_discrepancy(status: str, recorded: RecordedAccount | None, *, overdrawn: bool) -> str | None:
-    """Compare a run's status with the audit log; return the discrepancy, or None."""
+def status_discrepancy(run: StoredRun, recorded: RecordedAccount | None, *, overdrawn: bool) -> str | None:
+    """Compare a run's status and end with the audit log; return the discrepancy, or None."""
     if recorded is None:
         return None  # already reported for the account
-    if status == RunStatus.OVERDRAWN:
+    if run.status == RunStatus.OVERDRAWN:
         return None if overdrawn else "it is overdrawn, and yet it has reported nothing over its limit."
-    if status != recorded.status:
-        return f"it is {status}, but its organisation's audit events leave it {recorded.status}."
+    if run.status != recorded.status:
+        return f"it is {run.status}, but its organisation's audit events leave it {recorded.status}."
+    if (run.end_reason, run.ended_at) != (recorded.end_reason, recorded.ended_at):
+        return "it did not end as its organisation's audit events say."
     return None
 
 
@@ -222,7 +227,8 @@ def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mappin
         account.limits[-1] = LimitPeriod(account.limits[-1].limit, _weights(before.get("weights")))
         account.limits.append(LimitPeriod(_limit(after["limit"]), _weights(after["weights"])))
     elif entry.action in STATUS_ACTIONS:
-        account.status = after["status"]
+        account.status, account.end_reason = after["status"], after.get("end_reason")
+        account.ended_at = None if account.end_reason is None else entry.created_at
 
 
 def _fixed_fields(facts: Mapping[str, Any]) -> str:

@@ -204,7 +204,7 @@ class _ChainReplay:
             self._open_attempt(attempt, None)
         if self.run.next_step != self.next_step:
             self._fail(f"its steps end at {self.next_step}, but its next step is {self.run.next_step}.")
-        if wrong := status_discrepancy(self.run.status, self.audit.recorded(self.key), overdrawn=self.overdrawn):
+        if wrong := status_discrepancy(self.run, self.audit.recorded(self.key), overdrawn=self.overdrawn):
             self._fail(wrong)
         if self.overdrawn and self.run.status in {RunStatus.ACTIVE, RunStatus.PAUSED}:
             self._fail(f"it has reported more than its limit allows, and yet it is {self.run.status}.")

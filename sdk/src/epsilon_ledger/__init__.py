@@ -105,17 +105,21 @@ from epsilon_ledger._wire.problem_errors import (
     UnsupportedEventError,
 )
 from epsilon_ledger._wire.problems import (
+    Alternative,
     BudgetExceededError,
     LatestLimitChange,
     PlanUsage,
     Problem,
     ProblemError,
+    RaisedLimit,
     RdpComparison,
+    UnavailableAlternative,
 )
 
 __all__ = [
     "AccountQuarantinedError",
     "AdaptiveClippingEvent",
+    "Alternative",
     "ApprovalRequiredError",
     "AsyncLedgerClient",
     "AsyncRun",
@@ -151,6 +155,7 @@ __all__ = [
     "LedgerUnavailableError",
     "LifetimeSpend",
     "Limit",
+    "LimitRequest",
     "MaxStepsEstimate",
     "NameTakenError",
     "NeighboringRelation",
@@ -169,6 +174,7 @@ __all__ = [
     "Population",
     "Problem",
     "ProblemError",
+    "RaisedLimit",
     "RandomizedResponseEvent",
     "RdpComparison",
     "RepeatAndSelectEvent",
@@ -193,6 +199,7 @@ __all__ = [
     "TreeAggregationEvent",
     "Trial",
     "TrialExceededError",
+    "UnavailableAlternative",
     "UnexpectedResponseError",
     "UnsupportedEventError",
     "ZcdpEvent",

@@ -10,6 +10,7 @@ Needs `pip install "epsilon-ledger-client[lightning]"`; works with `lightning` a
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,9 @@ class LedgerCallback(Callback):
             LedgerError: as `attach`.
         """
         self._attach(trainer, pl_module)
+        steps = trainer.estimated_stepping_batches  # infinite if it cannot be known
+        if self.run is not None and len(_private(trainer)) == 1 and math.isfinite(steps):
+            self.run.expected_steps = self.run.next_step + max(1, int(steps) - trainer.global_step)
         # Lightning has already started to iterate, and earlier draws were not observed.
         iter(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - no public API restarts it
         for optimizer in _private(trainer):

@@ -55,9 +55,14 @@ class FakeRun:
     id: str = "run_1"
     asked: list[Event] = field(default_factory=list)
     state: FakeState = field(default_factory=FakeState)
+    expected_steps: int | None = None
 
     @property
     def next_step(self) -> int:
+        return len(self.asked)
+
+    @property
+    def step(self) -> int:
         return len(self.asked)
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:

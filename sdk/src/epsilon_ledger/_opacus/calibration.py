@@ -139,7 +139,10 @@ def calibrated(
         def find() -> float:
             assert run is not None, "rank 0 has the run"
             target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
-            return calibrate_run(run, step, steps=epochs * len(data_loader), **target)
+            steps = epochs * len(data_loader)
+            found = calibrate_run(run, step, steps=steps, **target)
+            run.expected_steps = run.next_step + max(1, steps - (run.step or 0))
+            return found
 
         noise = computed_by_rank_0(find)
         return engine.make_private(data_loader=data_loader, noise_multiplier=noise, **arguments)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from epsilon_ledger._net.transport import AsyncTransport
-from epsilon_ledger._run.context_exit import add_failure_note, exit_action
+from epsilon_ledger._run.context_exit import add_failure_note, completion_reason, exit_action
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import async_run_method
 from epsilon_ledger._run.progress import Progress
@@ -81,6 +81,7 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
     resume = async_run_method(RunProtocol.resume)
     abort = async_run_method(RunProtocol.abort)
     refresh = async_run_method(RunProtocol.refresh)
+    request_limit = async_run_method(RunProtocol.request_limit)
 
     async def __aenter__(self) -> Self:
         """Return the run."""
@@ -99,7 +100,7 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
             return
         try:
             if action == "complete":
-                await self.complete()
+                await self.complete(reason=completion_reason(error))
             else:
                 self._cancel()
                 await self.abort()

@@ -44,6 +44,11 @@ def exit_action(status: str, error: BaseException | None) -> str | None:
     return "complete" if error is None or isinstance(error, BudgetExceededError) else "abort"
 
 
+def completion_reason(error: BaseException | None) -> str | None:
+    """Return why a run is completed; None: the training has finished."""
+    return "budget_exhausted" if isinstance(error, BudgetExceededError) else None
+
+
 def add_failure_note(error: BaseException, action: str, run_id: str, second: LedgerError) -> None:
     """Add a note to the block's exception that the run could not be ended."""
     error.add_note(f"The ledger did not confirm the request to {action} the run {run_id}: {second}")

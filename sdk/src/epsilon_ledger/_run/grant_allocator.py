@@ -254,6 +254,7 @@ class GrantAllocator:
             "plan": planned.to_wire(),
             "lease_seconds": self.prefetch.lease_seconds,
             "attempt": self._step_requests.state.attempt,
+            "expected_steps": self._step_requests.expected_steps,
         }
         used = 0
         if self._grant is not None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from epsilon_ledger._net.transport import Transport
-from epsilon_ledger._run.context_exit import add_failure_note, exit_action
+from epsilon_ledger._run.context_exit import add_failure_note, completion_reason, exit_action
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import run_method
 from epsilon_ledger._run.progress import Progress
@@ -119,6 +119,7 @@ class Run(RunBase[Future[Response]]):
     resume = run_method(RunProtocol.resume)
     abort = run_method(RunProtocol.abort)
     refresh = run_method(RunProtocol.refresh)
+    request_limit = run_method(RunProtocol.request_limit)
 
     def __enter__(self) -> Self:
         """Return the run."""
@@ -136,7 +137,7 @@ class Run(RunBase[Future[Response]]):
             return
         try:
             if action == "complete":
-                self.complete()
+                self.complete(reason=completion_reason(error))
             else:
                 # A grant in flight needs no waiting: it is forfeited with the rest.
                 self._inflight = None

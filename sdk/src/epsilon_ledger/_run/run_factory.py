@@ -42,6 +42,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
     plan: Sequence[EventCount] | None = None,
+    expected_steps: int | None = None,
     authorize_every: int = 1,
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
@@ -61,6 +62,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         privacy_unit: that the trainer protects; the ledger refuses the run if the population's differs.
         neighboring_relation: of the trainer's noise; checked like `privacy_unit`.
         plan: to reserve at once; if it does not fit, no run is created.
+        expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
+            are flagged as a deviation. None: those of `plan` or `planned`, if they have an end.
         authorize_every: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
             if it ends otherwise or this process dies.
         background: request the next grant while the last one is in use.
@@ -85,6 +88,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
         "plan": plan,
+        "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "lease_seconds": lease_seconds if plan else None,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)

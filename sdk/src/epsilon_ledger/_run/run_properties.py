@@ -4,6 +4,7 @@ import os
 from typing import NoReturn, TypedDict
 
 from epsilon_ledger._run.run_protocol import RunProtocol
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.models import RunState
 
 STATE_FORMAT = 1
@@ -71,6 +72,23 @@ class RunProperties:
     def next_step(self) -> int:
         """Number of the first step that has not been admitted."""
         return self._protocol.grants.next_step
+
+    @property
+    def url(self) -> str | None:
+        """The run's page."""
+        return self.state.url
+
+    @property
+    def expected_steps(self) -> int | None:
+        """Number of all steps of the training, for which a refusal answers; None if unknown.
+
+        Set it where the program learns it after the run was created. It changes no charge.
+        """
+        return self._protocol.step_requests.expected_steps or self.state.expected_steps
+
+    @expected_steps.setter
+    def expected_steps(self, value: int | None) -> None:
+        self._protocol.step_requests.expected_steps = None if value is None else whole("expected_steps", value)
 
     @property
     def step(self) -> int | None:

@@ -12,7 +12,8 @@ from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints import get_run, path
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Reservation, RunState, StepAuthorization
+from epsilon_ledger._wire.members import wire_limit
+from epsilon_ledger._wire.models import Limit, LimitRequest, Reservation, RunState, StepAuthorization
 from epsilon_ledger._wire.requests import RequestFlow, post
 
 
@@ -163,7 +164,12 @@ class RunProtocol:
         """
         if self.grants.prefetch.every > 1:
             raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
-        body = {"plan": wire_events(plan), "lease_seconds": lease_seconds, "attempt": self.state.attempt}
+        body = {
+            "plan": wire_events(plan),
+            "lease_seconds": lease_seconds,
+            "attempt": self.state.attempt,
+            "expected_steps": self.step_requests.expected_steps,
+        }
         made = (yield post(f"{self.step_requests.path}/reservations", body)).read(Reservation)
         self.step_requests.plan = made.id
         self.step_requests.state = replace(self.state, reservation=made.id)
@@ -209,11 +215,12 @@ class RunProtocol:
         """
         return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
 
-    def complete(self, steps_executed: int | None = None) -> RequestFlow[None]:
+    def complete(self, steps_executed: int | None = None, *, reason: str | None = None) -> RequestFlow[None]:
         """Complete the run; unused granted steps are returned.
 
         Args:
             steps_executed: of a plan from `reserve`, including individually authorized ones.
+            reason: "finished" (default), or "budget_exhausted", with which a `with` block ends after a refusal.
 
         Raises:
             RunStateConflictError: the run was aborted.
@@ -223,7 +230,8 @@ class RunProtocol:
         """
         # A separate request, because the end of a run does not name the grant and may arrive late.
         yield from self.grants.close_grant()
-        yield from self._transition("complete", {"steps_executed": steps_executed, "attempt": self.state.attempt})
+        body = {"steps_executed": steps_executed, "attempt": self.state.attempt, "reason": reason}
+        yield from self._transition("complete", body)
 
     def pause(self) -> RequestFlow[None]:
         """Pause the run; unused granted steps are returned.
@@ -244,16 +252,38 @@ class RunProtocol:
         """
         yield from self._transition("resume", {})
 
-    def abort(self) -> RequestFlow[None]:
+    def abort(self, *, reason: str | None = None) -> RequestFlow[None]:
         """Abort the run: its spending is final, and its reserved steps are forfeited.
+
+        Args:
+            reason: "aborted" (default), or "lost", of a run whose trainer is gone.
 
         Raises:
             RunStateConflictError: the run was completed.
             AttemptSupersededError: another process has taken over the run.
             LedgerError: any other failure.
         """
-        yield from self._transition("abort", {"attempt": self.state.attempt})
+        yield from self._transition("abort", {"attempt": self.state.attempt, "reason": reason})
         self.grants.drop()
+
+    def request_limit(self, reason: str, limit: Limit, *, account: str | None = None) -> RequestFlow[LimitRequest]:
+        """Request a higher limit of an account that the run charges; a person with the right decides it.
+
+        A refusal's `higher_limit` names the limits with which the training would finish as planned.
+
+        Args:
+            reason: for the person who decides.
+            limit: the wanted one.
+            account: id or path; by default the account that refused last.
+
+        Returns:
+            The open proposal.
+
+        Raises:
+            LedgerError: it was not made.
+        """
+        body = {"account": account, "limit": wire_limit(limit), "reason": reason}
+        return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(LimitRequest)
 
     def refresh(self) -> RequestFlow[RunState]:
         """Get the run's current state.

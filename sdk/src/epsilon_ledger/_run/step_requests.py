@@ -33,6 +33,7 @@ class _Pending:
     request: Request
     first_step: int
     report: bool
+    expected_steps: int | None = None
 
 
 class StepRequests:
@@ -42,11 +43,14 @@ class StepRequests:
         state: latest state from the ledger.
         plan: id of the run's active reservation if it belongs to this trainer; steps of other reservations belong to
             another process.
+
+    `expected_steps` is the number of all steps of the training, if the program has learned it after the registration.
     """
 
     def __init__(self, state: RunState, plan: str | None) -> None:
         self.state = state
         self.plan = plan
+        self.expected_steps: int | None = None
         self._pending: _Pending | None = None
         self._latest_attempt = state.attempt
 
@@ -178,7 +182,10 @@ class StepRequests:
         """
         pending = self._pending
         if pending is None:
-            return _Pending(post(f"{self.path}/steps", body), self.state.next_step, report)
+            expected = self.expected_steps
+            request = post(f"{self.path}/steps", body | {"expected_steps": expected})
+            return _Pending(request, self.state.next_step, report, expected)
+        body |= {"expected_steps": pending.expected_steps}  # it may have become known meanwhile
         if post(f"{self.path}/steps", body | {"first_step": pending.first_step}).body != pending.request.body:
             raise self._in_doubt_error(pending.first_step)
         return pending
@@ -224,7 +231,7 @@ class StepRequests:
         self, count: int, event: Event | None, events: Sequence[EventCount] | None
     ) -> RequestFlow[StepAuthorization]:
         """Preview steps, as `Run.preview`."""
-        body = steps_body(self.state, count, event, events)
+        body = steps_body(self.state, count, event, events) | {"expected_steps": self.expected_steps}
         return self._parse_own((yield post(f"{self.path}/steps?dry_run=true", body)))
 
     def report(

@@ -156,7 +156,8 @@ class Budget:
 class RunState:
     """State of a training run; its steps are taken from `reservation`, if any.
 
-    `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state.
+    `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state. `url` is its
+    page. `end_reason` is "finished", "budget_exhausted", "aborted" or "lost".
     """
 
     id: str
@@ -182,6 +183,20 @@ class RunState:
     reservation: str | None = None
     budgets: tuple[str, ...] | None = None
     plan: Plan | None = None
+    url: str | None = None
+    expected_steps: int | None = None
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRequest:
+    """A proposal to raise a limit, which another person decides."""
+
+    id: str
+    account: str
+    status: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,37 @@ class PlanUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class RaisedLimit:
+    """A higher limit of an account that the run charges."""
+
+    account: str
+    account_path: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A way on from a refusal, which admits `steps` of those that the training still needs.
+
+    `type` is "same_noise", "more_noise" (with its `noise_multiplier`) or "higher_limit" (with all `limits` to raise).
+    """
+
+    type: str
+    steps: int
+    noise_multiplier: float | None
+    limits: tuple[RaisedLimit, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnavailableAlternative:
+    """A way on that is not offered, and the reason."""
+
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     run: str | None
     first_step: int | None
@@ -98,7 +129,11 @@ class _Refusal:
     delta_left: float
     plan: PlanUsage | None
     max_count_that_fits: int
-    noise_multiplier_that_fits: float | None
+    steps_needed: int
+    exhausted: bool
+    alternatives: tuple[Alternative, ...]
+    unavailable_alternatives: tuple[UnavailableAlternative, ...]
+    url: str | None
     limit_change: LatestLimitChange | None
     dry_run: bool | None
 
@@ -136,9 +171,16 @@ class BudgetExceededError(ProblemError):
         self.delta_left = refusal.delta_left
         # The binding account's plan, if it covers all charges before.
         self.plan = refusal.plan
-        # What would have been admitted instead.
+        # How many of the requested steps would have been admitted.
         self.max_count_that_fits = refusal.max_count_that_fits
-        self.noise_multiplier_that_fits = refusal.noise_multiplier_that_fits
+        # Steps that the training still needs, and the ways on for all or some of them; exhausted: fewer than 1 % of
+        # them fit even at ten times the noise.
+        self.steps_needed = refusal.steps_needed
+        self.exhausted = refusal.exhausted
+        self.alternatives = refusal.alternatives
+        self.unavailable_alternatives = refusal.unavailable_alternatives
+        # The run's page; None if the run was not created.
+        self.url = refusal.url
         # Latest change of the binding account's limit, or None.
         self.limit_change = refusal.limit_change
 
@@ -150,21 +192,52 @@ class BudgetExceededError(ProblemError):
             what = f"step {self.first_step} of {self.run}"
         else:
             what = f"{self.count} steps from {self.first_step} of {self.run}"
-        fits = []
-        if self.max_count_that_fits:
-            fits.append(f"at most {self.max_count_that_fits} such step{'s' * (self.max_count_that_fits > 1)}")
-        if self.noise_multiplier_that_fits is not None:
-            whole = "" if self.count == 1 else "all of them with "
-            fits.append(f"{whole}a noise multiplier of {self.noise_multiplier_that_fits:.6g} or more")
         spent, limit, requested = _epsilon_texts(self.epsilon, self.epsilon_limit, self.epsilon_requested)
         then = f"this would make it {requested}"
         if self.plan is not None:
             then = f"{self.plan.steps_left} of the {self.plan.steps} steps of its plan are left"
-        still = ", or ".join(fits) or "nothing of this kind"
+        page = "" if self.url is None else f" See {self.url}"
         return (
             f"{what} refused: {self.binding_account_path} has spent epsilon {spent} of {limit} at delta "
-            f"{self.delta:g}, and {then}. What still fits: {still}.{self._changed()}"
+            f"{self.delta:g}, and {then}. {self._ways_on()}{self._changed()}{page}"
         )
+
+    @property
+    def same_noise(self) -> Alternative | None:
+        """The steps that still fit as they are, if any."""
+        return self._alternative("same_noise")
+
+    @property
+    def more_noise(self) -> Alternative | None:
+        """The noise with which all steps that the training still needs fit, if it is offered."""
+        return self._alternative("more_noise")
+
+    @property
+    def higher_limit(self) -> Alternative | None:
+        """The limits with which these steps fit as they are, if they are offered; see `run.request_limit`."""
+        return self._alternative("higher_limit")
+
+    def _alternative(self, kind: str) -> Alternative | None:
+        return next((each for each in self.alternatives if each.type == kind), None)
+
+    def _ways_on(self) -> str:
+        needed = "the step" if self.steps_needed == 1 else f"all {self.steps_needed} steps that are still needed"
+        found = []
+        for each in self.alternatives:
+            if each.noise_multiplier is not None:
+                found.append(f"a noise multiplier of {each.noise_multiplier:.6g} for {needed}")
+            elif each.limits is not None:
+                raised = " and ".join(f"{limit.epsilon:.6g} for {limit.account_path}" for limit in each.limits)
+                found.append(f"a limit of epsilon {raised}, for {needed} as they are")
+            else:
+                found.append(f"{each.steps} more step{'s' * (each.steps > 1)} as they are")
+        used_up = ""
+        if self.exhausted:
+            used_up = (
+                f"The budget is practically used up: fewer than 1 % of the {self.steps_needed} steps that are still "
+                "needed fit even at ten times the noise. "
+            )
+        return f"{used_up}Ways on: {'; or '.join(found) or 'none'}."
 
     def _changed(self) -> str:
         change = self.limit_change

@@ -1,0 +1,61 @@
+"""Runs whose trainer has not been heard of for too long end as lost."""
+
+import logging
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.audit import SERVICE, AuditAction, AuditEvent
+from app.ledger.errors import LedgerError
+from app.ledger.runs import EndReason, RunStatus, status_payload
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import organisations, periodic_queries
+from app.persistence.repositories.audit import record_event
+from app.service.background import repeat
+from app.service.charging.loading import load_run
+from app.service.charging.saving import save_transition
+
+LOOK_SECONDS: Final = 600.0
+"""Interval between looks for lost runs."""
+
+PAGE: Final = 100
+"""Maximum number of runs that one look ends."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def run_lost_check(db: Database, silence: timedelta) -> None:
+    """End lost runs periodically until cancelled; failures are logged and retried."""
+    failure = "The check for lost runs failed, and is tried again"
+    await repeat("lost-runs", failure, LOOK_SECONDS, lambda: end_lost_runs(db, db.clock.moment().earliest, silence))
+
+
+def end_lost_runs(db: Database, now: datetime, silence: timedelta) -> int:
+    """End active runs without a decision, a renewal or another change for some time; return their number."""
+    before = now - silence
+
+    def end(organisation_id: str, run_id: str, tx: Connection) -> bool:
+        organisations.lock(tx, organisation_id)
+        work = load_run(tx, organisation_id, run_id)
+        run, own = work.run(run_id), work.record(run_id)
+        heard = max(filter(None, (own.updated_at, run.last_decided_at)))
+        if run.status is not RunStatus.ACTIVE or run.reservation_id is not None or heard >= before:
+            return False
+        after = run.ended(RunStatus.ABORTED, EndReason.LOST, now)
+        save_transition(tx, work, now, after)
+        reason = f"Its trainer was last heard of at {heard:%Y-%m-%d %H:%M} UTC."
+        event = AuditEvent(AuditAction.RUN_ABORTED, run_id, status_payload(run), status_payload(after), reason)
+        record_event(tx, organisation_id, SERVICE, event, now)
+        return True
+
+    with db.read(ALL_TENANTS) as tx:
+        found = periodic_queries.silent_runs(tx, before, PAGE)
+    ended = 0
+    for organisation_id, run_id in found:
+        try:
+            ended += db.transact(organisation_id, partial(end, organisation_id, run_id))
+        except LedgerError as error:  # one that cannot be ended must not keep the others
+            _logger.warning("Run %s is lost and could not be ended: %s", run_id, error.detail)
+    return ended

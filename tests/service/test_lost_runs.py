@@ -1,0 +1,63 @@
+"""A run whose trainer is silent for too long ends as lost."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.service.runs.lost import end_lost_runs
+from app.service.verification import verify
+from tests.api.trainer import LOUD, Trainer, hired, moved
+from tests.conftest import Ledger
+from tests.service.tampering import tampering
+
+SILENCE = timedelta(days=30)
+
+
+@pytest.fixture
+def trainer(ledger: Ledger) -> Trainer:
+    return hired(ledger)
+
+
+def _look(trainer: Trainer, **later: float) -> int:
+    return end_lost_runs(trainer.ledger.database, datetime.now(UTC) + timedelta(**later), SILENCE)
+
+
+def test_a_silent_run_ends_as_lost_and_its_spending_stays(trainer: Trainer) -> None:
+    assert trainer.steps(count=3).status_code == 200
+    before = trainer.read()
+    assert _look(trainer, days=29) == 0
+    assert _look(trainer, days=31) == 1
+    after = trainer.read()
+    assert (after["status"], after["end_reason"], after["steps_remaining"]) == ("aborted", "lost", None)
+    assert after["ended_at"] is not None
+    assert after["epsilon"] == before["epsilon"] > 0
+    assert _look(trainer, days=60) == 0
+    events = trainer.ledger.get(f"/v1/audit-events?subject={trainer.run}", "auditor").json()["items"]
+    assert (events[0]["action"], events[0]["actor"]) == ("run.aborted", "service")
+    assert events[0]["after"] == {"status": "aborted", "end_reason": "lost"}
+    assert "last heard of" in events[0]["reason"]
+    assert trainer.sound()
+
+
+def test_whoever_is_heard_of_is_not_lost(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved(monkeypatch, days=20)
+    assert trainer.steps(count=10**9).status_code == 403  # a refusal is heard, too
+    assert _look(trainer, days=31) == 0
+    assert _look(trainer, days=51) == 1
+
+
+@pytest.mark.parametrize("state", ["paused", "reserving", "completed"])
+def test_only_active_runs_without_a_plan_are_lost(trainer: Trainer, state: str) -> None:
+    if state == "reserving":
+        trainer.reserved((LOUD, 3), lease_seconds=7 * 24 * 3600)
+    else:
+        assert trainer.act({"paused": "pause", "completed": "complete"}[state]).status_code == 200
+    assert _look(trainer, days=400) == 0
+
+
+def test_a_changed_end_is_found(trainer: Trainer) -> None:
+    assert trainer.act("complete", {"reason": "budget_exhausted"}).status_code == 200
+    assert trainer.sound()
+    with tampering(trainer.ledger.database) as tx:
+        tx.exec_driver_sql("UPDATE runs SET end_reason = 'finished'")
+    assert any("did not end as" in each for each in verify(trainer.ledger.database).problems)
