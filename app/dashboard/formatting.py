@@ -141,7 +141,9 @@ def severity_label(status: AccountStatus) -> str:
     """Label the state of an account."""
     if status.limit is None:
         return "unreadable"
-    return SEVERITIES[status.severity] if status.quarantine is None else "quarantined"
+    if status.quarantine is not None:
+        return "quarantined"
+    return "blocked" if status.is_blocked else SEVERITIES[status.severity]
 
 
 def why(decision: Decision) -> str:
