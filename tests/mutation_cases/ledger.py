@@ -248,7 +248,7 @@ CASES = (
         "other parts over the limit leave something",
         "app/ledger/availability.py",
         "elif beyond < 0:",
-        "elif beyond < -most:",
+        "elif beyond == inf:",
         (AVAILABILITY,),
     ),
     Mutation(

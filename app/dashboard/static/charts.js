@@ -27,19 +27,31 @@ function translucent(hex) {
   return /^#[0-9a-f]{6}$/i.test(hex) ? `${hex}99` : hex;
 }
 
+// The library draws stepped lines, but fills them with slopes: areas get their corners as points, a hair before the next
+// point, so that points of all series share their places and the library can stack them.
+function withCorners(points) {
+  return points.flatMap(([x, y], at) => {
+    const [before, same] = points[at - 1] ?? [x];
+    const width = x - before;
+    if (width <= 0) return [{ x, y }];
+    return [{ x: x - Math.min(width / 2, Math.max(width * 1e-6, 1e-3)), y: same, corner: true }, { x, y }];
+  });
+}
+
 function datasetsOf(spec) {
-  let place = 0;
+  let place = spec.series.some((series) => series.role === "spent") ? 1 : 0; // the first colour is that of what is spent
   return spec.series.map((series) => {
     const look = style(series, series.role ? 0 : place++);
     const points = series.kind === "points", area = series.kind === "area";
     return {
       label: series.name,
-      data: series.points.map(([x, y]) => ({ x, y })),
+      data: area ? withCorners(series.points) : series.points.map(([x, y]) => ({ x, y })),
       borderColor: look.colour, backgroundColor: area ? translucent(look.colour) : look.colour,
       borderWidth: points ? 2 : area ? 1 : look.width, borderDash: area ? [] : look.dash,
-      showLine: !points, stepped: series.kind === "step" || area, fill: area ? (spec.stacked ? "stack" : "origin") : false,
+      showLine: !points, stepped: series.kind === "step", fill: area ? (spec.stacked ? "stack" : "origin") : false,
       stack: area ? "all" : series.name,
-      pointStyle: look.shape, pointRadius: points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
+      pointStyle: look.shape,
+      pointRadius: ({ raw }) => raw?.corner ? 0 : points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
       pointHoverRadius: look.bare ? 0 : 5, pointHitRadius: 8, order: points ? -1 : area ? 1 : 0, spanGaps: false,
     };
   });
@@ -96,7 +108,7 @@ function optionsOf(spec) {
   const ink = colour("soft"), line = colour("line");
   return {
     animation: false, responsive: true, maintainAspectRatio: false, normalized: false,
-    interaction: { mode: "nearest", axis: "x", intersect: false },
+    interaction: { mode: "places", axis: "x", intersect: false },
     scales: {
       x: xAxis(spec, ink, line),
       y: {
@@ -116,6 +128,15 @@ function optionsOf(spec) {
     },
   };
 }
+
+// The points at the nearest place that has any; corners of areas are no points.
+Chart.Interaction.modes.places = (chart, event) => {
+  const found = chart.getSortedVisibleDatasetMetas().flatMap(({ data, index: datasetIndex }) => data.map((element, index) => (
+    { element, datasetIndex, index, away: Math.abs(element.x - event.x) })))
+    .filter(({ element, datasetIndex, index }) => !element.skip && !chart.data.datasets[datasetIndex].data[index].corner);
+  const nearest = Math.min(...found.map(({ away }) => away));
+  return found.filter(({ away }) => away <= nearest + 0.5);
+};
 
 const marksPlugin = {
   id: "marks",
