@@ -113,11 +113,6 @@ def lasting(time: timedelta) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def short(actor: str) -> str:
-    """Abbreviate the id of an API key."""
-    return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
-
-
 def account_page(account_id: str) -> str:
     """Get the path of the page of an account."""
     return f"/runs/{account_id}" if account_id.startswith("run_") else f"/accounts/{account_id}"
@@ -157,6 +152,13 @@ def why(decision: Decision) -> str:
     return ""
 
 
+def actors_of(decision: Decision) -> tuple[str | None, ...]:
+    """List who requested a decision, and who last changed the limit that refused it."""
+    refused = decision.refusal_details
+    change = None if refused is None else refusal_facts(decision)["limit_change"]
+    return decision.actor.id, change and change["actor"]
+
+
 def width(part: float) -> str:
     """Format a share of a bar that is 100 wide."""
     return f"{min(100.0, max(0.0, 100 * part)):.2f}".rstrip("0").rstrip(".")
@@ -174,7 +176,6 @@ _FORMATS: Final = (
     label,
     moment,
     lasting,
-    short,
     marked,
     indented,
     severity_label,
