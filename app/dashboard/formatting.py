@@ -92,16 +92,17 @@ def label(name: object) -> str:
     return known.get(str(name), str(name).replace("_", " ")).lower()
 
 
-def moment(at: datetime | None, zone: str = "") -> Markup:
-    """Format a time in UTC to the minute, with the exact time for scripts and on hover.
+def moment(at: datetime | None) -> Markup:
+    """Format a time in UTC to the minute, with the exact time for scripts, and with seconds on hover.
 
-    The zone is " UTC", unless the head of a column says it.
+    The script local_time.js replaces the text by the time in the browser's zone.
     """
     if at is None:
         return Markup("–")  # noqa: RUF001 - a dash is meant
     at = at.astimezone(UTC)
     exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}{zone}")
+    shown = Markup('<time datetime="{}" title="{} UTC">{} UTC</time>')
+    return shown.format(exact, f"{at:%Y-%m-%d %H:%M:%S}", f"{at:%Y-%m-%d %H:%M}")
 
 
 def lasting(time: timedelta) -> str:

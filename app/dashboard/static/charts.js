@@ -60,14 +60,18 @@ function datasetsOf(spec) {
 const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 const PACES = [SECOND, 5 * SECOND, 15 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
   DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
-const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 19);
+const moment = (at) => new Date(at + localTime.offset(at)).toISOString().replace("T", " ").slice(0, 19);
 
-// Own time ticks in UTC; those of the library are in the browser's zone.
+// Own time ticks, at whole hours and days of the browser's zone, also where its offset changes.
 function timeTicks(scale) {
   const pace = PACES.find((each) => (scale.max - scale.min) / each <= Math.max(2, scale.width / 110)) ?? PACES.at(-1);
   const [from, to] = pace >= DAY ? [0, 10] : pace >= MINUTE ? [5, 16] : [11, 19];
   let places = [];
-  for (let at = Math.ceil(scale.min / pace) * pace; at <= scale.max; at += pace) places.push(at);
+  const ahead = localTime.offset(scale.min);
+  for (let local = Math.ceil((scale.min + ahead) / pace) * pace; local - ahead <= scale.max + HOUR; local += pace) {
+    const at = local - localTime.offset(local - ahead);
+    if (at >= scale.min && at <= scale.max) places.push(at);
+  }
   if (places.length < 2) places = [scale.min, scale.max];
   scale.ticks = places.map((at) => ({ value: at, label: moment(at).slice(from, to) }));
 }
@@ -82,6 +86,8 @@ function tickOf(kind) {
   return function (...tick) { return grouped(String(format.apply(this, tick))); };
 }
 
+const lastOf = (spec) => Math.max(...spec.series.flatMap((each) => each.points.map(([x]) => x)), 0);
+
 function xAxis(spec, ink, line) {
   const times = spec.x.kind === "time";
   const type = spec.x.kind === "log" ? "logarithmic" : "linear";
@@ -89,7 +95,7 @@ function xAxis(spec, ink, line) {
     type,
     ...(spec.x.from === null ? {} : { min: spec.x.from }),
     bounds: times ? "data" : "ticks",
-    title: { display: true, text: spec.x.label, color: ink },
+    title: { display: true, text: times ? `Time (${localTime.zone(lastOf(spec))})` : spec.x.label, color: ink },
     ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, callback: times ? (_, at, all) => all[at].label : tickOf(type) },
     grid: { color: line },
     ...(times ? { afterBuildTicks: timeTicks } : {}),
@@ -120,7 +126,7 @@ function optionsOf(spec) {
       legend: { position: "bottom", labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf } },
       tooltip: {
         callbacks: {
-          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} UTC` : `${spec.x.label} ${count(item.parsed.x)}`),
+          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} ${localTime.zone(item.parsed.x)}` : `${spec.x.label} ${count(item.parsed.x)}`),
           label: (item) => ` ${item.dataset.label}: ${said(item.parsed.y)}`,
         },
       },

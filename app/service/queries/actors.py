@@ -51,5 +51,7 @@ def read_actors(context: RequestContext, actor_ids: Collection[str]) -> Mapping[
             for actor_id, facts in audit.last_sign_ins(tx, context.organisation_id, people).items():
                 told, granted = facts.get("name"), facts.get("role")
                 label = found[actor_id]
-                found[actor_id] = ActorLabel(actor_id, str(told or label.name), None if granted is None else str(granted))
+                found[actor_id] = ActorLabel(
+                    actor_id, str(told or label.name), None if granted is None else str(granted)
+                )
     return found
