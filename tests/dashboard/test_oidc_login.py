@@ -234,7 +234,7 @@ def test_it_works_in_a_real_browser(
     page.get_by_role("button", name="Create a key").click()
     page.get_by_role("dialog").get_by_role("button", name="Create the key").click()
     page.get_by_role("dialog", name="The new key").get_by_role("button", name="I have saved it").click()
-    expect(page.get_by_role("row", name=re.compile("by-marie"))).to_contain_text("oidc:marie")
+    expect(page.get_by_role("row", name=re.compile("by-marie"))).to_contain_text("by marie (privacy officer)")
     context.clear_cookies(name=COOKIE)
     page.goto(f"{server.url}/policies")
     page.wait_for_url(f"{server.url}/policies")
