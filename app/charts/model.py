@@ -98,11 +98,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers of a chart as text, the horizontal axis first; `left_out` counts the positions without a row."""
+    """Numbers of a chart as text, the horizontal axis first; `left_out` counts the positions without a row.
+
+    `moments` has the time of each row if the axis is one of times.
+    """
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left_out: int
+    moments: tuple[datetime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +159,13 @@ class Chart:
     def place(self, x: float) -> str:
         """Format a horizontal position."""
         if self.x.kind is AxisKind.TIME:
-            return f"{datetime.fromtimestamp(x / _MILLE, UTC):%Y-%m-%d %H:%M}"
+            return f"{self.moment(x):%Y-%m-%d %H:%M}"
         return format_position(x)
+
+    @staticmethod
+    def moment(x: float) -> datetime:
+        """Convert a position on a time axis to its time."""
+        return datetime.fromtimestamp(x / _MILLE, UTC)
 
     def table(self) -> Table:
         """Tabulate the chart, thinned evenly to `MOST_ROWS` positions."""
@@ -166,7 +175,8 @@ class Chart:
         rows = tuple(
             (self.place(x), *(format_value(column[x]) if x in column else "" for column in columns)) for x in shown
         )
-        return Table((self.x.label, *(series.name for series in self.series)), rows, len(places) - len(shown))
+        moments = tuple(map(self.moment, shown)) if self.x.kind is AxisKind.TIME else ()
+        return Table((self.x.label, *(series.name for series in self.series)), rows, len(places) - len(shown), moments)
 
 
 def format_position(x: float) -> str:

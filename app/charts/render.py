@@ -80,10 +80,10 @@ _COLOURS: Final[Mapping[ChartTheme, Mapping[str, str]]] = {
     },
 }
 _SERIES: Final[Mapping[ChartTheme, Sequence[str]]] = {
-    ChartTheme.LIGHT: ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9"),
-    ChartTheme.DARK: ("#56b4e9", "#ff8a5c", "#4fd1a5", "#e2a3c7", "#f0e442", "#0f8fd6"),
+    ChartTheme.LIGHT: ("#0072b2", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b4fb5"),
+    ChartTheme.DARK: ("#56b4e9", "#4fd1a5", "#e2a3c7", "#f0e442", "#0f8fd6", "#b79cf2"),
 }
-"""Colours of Okabe and Ito, as in the style sheet of the pages."""
+"""Colours as in the style sheet of the pages, none of them one of a role other than what is spent."""
 
 _ROLES: Final[Mapping[SeriesRole, _Look]] = {
     SeriesRole.SPENT: _Look("spent", width=2.2),
@@ -128,10 +128,11 @@ def draw(chart: Chart, frame: Frame) -> bytes:
 
 
 def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
-    plain = 0
+    # The first colour is that of what is spent.
+    plain = int(any(series.role is SeriesRole.SPENT for series in chart.series))
     below: list[float] = []
-    for series in chart.series:
-        look = _look(series, theme, plain)
+    for number, series in enumerate(chart.series):
+        look, name = _look(series, theme, plain), {"label": series.name, "gid": f"series-{number}"}
         plain += series.role is None
         if not series.points:
             continue
@@ -140,17 +141,13 @@ def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
         if series.kind is SeriesKind.AREA:
             floor = below if chart.stacked and len(below) == len(ys) else [0.0] * len(ys)
             below = [low + y for low, y in zip(floor, ys, strict=True)]
-            axes.fill_between(
-                xs, floor, below, step="post", color=look.colour, alpha=0.65, linewidth=0, label=series.name
-            )
+            axes.fill_between(xs, floor, below, step="post", color=look.colour, alpha=0.65, linewidth=0, **name)  # type: ignore[arg-type]
         elif series.kind is SeriesKind.POINTS:
-            axes.plot(
-                xs, ys, linestyle="none", marker=look.marker or "o", color=look.colour, label=series.name, zorder=3
-            )
+            axes.plot(xs, ys, linestyle="none", marker=look.marker or "o", color=look.colour, zorder=3, **name)  # type: ignore[arg-type]
         else:
             how = "steps-post" if series.kind is SeriesKind.STEP else "default"
             line = {"color": look.colour, "linestyle": look.dash, "linewidth": look.width}
-            axes.plot(xs, ys, drawstyle=how, label=series.name, **line)  # type: ignore[arg-type]
+            axes.plot(xs, ys, drawstyle=how, **line, **name)  # type: ignore[arg-type]
 
 
 def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> None:

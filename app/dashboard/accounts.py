@@ -19,7 +19,7 @@ from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
 from app.charts.model import format_exact
 from app.dashboard.advice import Advice
-from app.dashboard.formatting import RELATIONS
+from app.dashboard.formatting import RELATIONS, actors_of
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.ledger.decisions import Decision
 from app.ledger.permissions import Permission
@@ -103,6 +103,7 @@ def show_run(run_id: str, page: PageDep) -> Response:
     seen = get_run_detail(page.context, run_id)
     return page.render(
         "run.html",
+        actors=[seen.registered_by, *(actor for each in seen.refusals for actor in actors_of(each))],
         seen=seen,
         event=None if seen.record.run.event is None else describe_event(seen.record.run.event),
         describe=describe_event,

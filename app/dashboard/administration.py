@@ -80,10 +80,14 @@ def show_approvals(page: PageDep, account: Account = "", after: Cursor = "") -> 
     page.check_etag(read_change_token(page.context))
     account = account.strip()
     limit, fault = _current_limit(page, account, "the accounts above it")
+    waiting = read_open_proposals(page.context)
+    decided = read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after)))
+    proposals = [each.proposal for each in (*waiting.items, *decided.items)]
     return page.render(
         "approvals.html",
-        waiting=read_open_proposals(page.context),
-        decided=read_decided_proposals(page.context, PageRequest(DECIDED, decode_cursor(after))),
+        actors=[actor for each in proposals for actor in (each.proposed_by, each.decided_by)],
+        waiting=waiting,
+        decided=decided,
         account=account,
         fault=fault,
         limit=limit,
@@ -108,6 +112,7 @@ def show_policies(page: PageDep, account: Account = "") -> Response:
         on_account=on_account,
         fault=fault,
         ruled=ruled,
+        actors=[ruled.waiting.proposed_by if ruled.waiting else None],
         words=RULES,
         may=page.has_permission(Permission.POLICY_MANAGE) and (on_account or page.context.principal.scope is None),
         mechanisms=LEAVES,
@@ -125,6 +130,7 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
     return page.render(
         "keys.html",
         found=found,
+        actors=[key.created_by for key in found.items],
         scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],
         paths=page.account_paths(),

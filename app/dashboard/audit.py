@@ -14,7 +14,8 @@ from app.api.routers.verifications import verify_now
 from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.advice import Advice
-from app.dashboard.audit_messages import SENTENCES, describe_event, ids_in, is_known
+from app.dashboard.audit_messages import SENTENCES, actors_in, describe_event, ids_in, is_known
+from app.dashboard.formatting import actors_of
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
 from app.ledger.audit import AuditEntry, AuditFilter
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
@@ -83,6 +84,7 @@ def show_decisions(page: PageDep) -> Response:
         faults=faults,
         found=found.items,
         outcomes=list(DecisionOutcome),
+        actors=[actor for each in found.items for actor in actors_of(each.decision)],
     )
 
 
@@ -103,6 +105,7 @@ def show_decision(page: PageDep, run_id: str, position: Annotated[int, Path(ge=0
         "decision.html",
         found=found,
         decision=decision,
+        actors=actors_of(decision),
         events=[(event_to_dict(step.event), step.count) for step in decision.steps[:MOST_EVENTS]],
         hidden=max(0, len(decision.steps) - MOST_EVENTS),
         facts=None if decision.refusal_details is None else refusal_facts(decision),
@@ -149,6 +152,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
     except InvalidInputError as error:
         faults = {"until": error.detail}
     paths = account_paths_of(page.context, ids_in(found.items))
+    page.read_actors([*actors_in(found.items), *(each.actor for each in verifications)])
     return page.render(
         "audit.html",
         health=read_health(page.context) if whole else None,
@@ -157,7 +161,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         **_search(page, AuditFields, found.next),
         faults=faults,
-        found=[(entry, describe_event(entry, paths)) for entry in found.items],
+        found=[(entry, describe_event(entry, paths, page.actor)) for entry in found.items],
         paths=paths,
         actions=ACTIONS,
         unknown=fields is not None and fields.action is not None and not is_known(fields.action),

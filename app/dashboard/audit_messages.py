@@ -1,13 +1,13 @@
 """Audit entries as sentences without their subject."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.charts.model import count, format_exact
-from app.dashboard.formatting import short
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
+from app.service.queries.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
@@ -75,10 +75,10 @@ SENTENCES: Final[Mapping[str, str]] = {
 """Sentence templates by action."""
 
 
-def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> str:
-    """Describe an audit entry; `paths` are those of accounts, by id."""
+def describe_event(entry: AuditEntry, paths: Mapping[str, str], actors: Callable[[str], ActorLabel] = label_of) -> str:
+    """Describe an audit entry; `paths` are those of accounts by id, and `actors` labels keys and people."""
     before, after = _read(entry.before), _read(entry.after)
-    subject = "the organisation" if entry.subject.startswith("org_") else short(entry.subject)
+    subject = "the organisation" if entry.subject.startswith("org_") else actors(entry.subject).name
     name = paths.get(entry.subject) or str(after.get("path") or after.get("name") or subject)
     sentence = SENTENCES.get(entry.action, "did {action} to {name}").format(
         action=entry.action,
@@ -87,7 +87,7 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> str:
         limit=_limit(after),
         limit_before=_limit(before),
         role=str(after.get("role")).replace("_", " "),
-        heir=short(str(after.get("replaced_by"))),
+        heir=actors(str(after.get("replaced_by"))).name,
         attempt=str(after.get("attempt")),
         host=str(after.get("host")),
         signing_key=str(after.get("key_id")),
@@ -102,6 +102,12 @@ def ids_in(found: Iterable[AuditEntry]) -> set[str]:
     """Collect the ids that entries mention, some of which are accounts."""
     accounts = {str(_read(kept.after).get("account")) for kept in found}
     return accounts | {kept.subject for kept in found}
+
+
+def actors_in(found: Iterable[AuditEntry]) -> set[str]:
+    """Collect the actors of entries, and the keys and people that entries are about."""
+    named = {str(_read(kept.after).get("replaced_by")) for kept in found}
+    return named | {each for kept in found for each in (kept.actor, kept.subject)}
 
 
 def is_known(action: str) -> bool:

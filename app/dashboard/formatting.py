@@ -92,16 +92,17 @@ def label(name: object) -> str:
     return known.get(str(name), str(name).replace("_", " ")).lower()
 
 
-def moment(at: datetime | None, zone: str = "") -> Markup:
-    """Format a time in UTC to the minute, with the exact time for scripts and on hover.
+def moment(at: datetime | None) -> Markup:
+    """Format a time in UTC to the minute, with the exact time for scripts, and with seconds on hover.
 
-    The zone is " UTC", unless the head of a column says it.
+    The script local_time.js replaces the text by the time in the browser's zone.
     """
     if at is None:
         return Markup("–")  # noqa: RUF001 - a dash is meant
     at = at.astimezone(UTC)
     exact = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, f"{at:%Y-%m-%d %H:%M}{zone}")
+    shown = Markup('<time datetime="{}" title="{} UTC">{} UTC</time>')
+    return shown.format(exact, f"{at:%Y-%m-%d %H:%M:%S}", f"{at:%Y-%m-%d %H:%M}")
 
 
 def lasting(time: timedelta) -> str:
@@ -111,11 +112,6 @@ def lasting(time: timedelta) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def short(actor: str) -> str:
-    """Abbreviate the id of an API key."""
-    return f"{actor[:4]}…{actor[-6:]}" if actor.startswith("key_") else actor
 
 
 def account_page(account_id: str) -> str:
@@ -141,7 +137,9 @@ def severity_label(status: AccountStatus) -> str:
     """Label the state of an account."""
     if status.limit is None:
         return "unreadable"
-    return SEVERITIES[status.severity] if status.quarantine is None else "quarantined"
+    if status.quarantine is not None:
+        return "quarantined"
+    return "blocked" if status.is_blocked else SEVERITIES[status.severity]
 
 
 def why(decision: Decision) -> str:
@@ -153,6 +151,13 @@ def why(decision: Decision) -> str:
     if decision.requested_count > decision.step_count:
         return f"These are the steps that fitted, of {decision.requested_count} requested."
     return ""
+
+
+def actors_of(decision: Decision) -> tuple[str | None, ...]:
+    """List who requested a decision, and who last changed the limit that refused it."""
+    refused = decision.refusal_details
+    change = None if refused is None else refusal_facts(decision)["limit_change"]
+    return decision.actor.id, change and change["actor"]
 
 
 def width(part: float) -> str:
@@ -172,7 +177,6 @@ _FORMATS: Final = (
     label,
     moment,
     lasting,
-    short,
     marked,
     indented,
     severity_label,

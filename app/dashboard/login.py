@@ -29,6 +29,7 @@ from app.logging_config import request_id
 from app.service.auth import sessions
 from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
+from app.service.auth.oidc.identities import OidcIdentity
 from app.service.auth.request_context import RequestContext
 
 NO_KEY: Final = "An API key has the form key_….…."
@@ -140,22 +141,23 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
         authenticate = partial(request.app.state.keys.oidc.authenticate, login=(client.client_id, flow.nonce))
         person = await run_in_threadpool(authenticate, token, request_id.get())
     lasting = timedelta(minutes=request.app.state.oidc_session_minutes)
-    reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person.thumbprint)
+    reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person)
     keep_cookie(request, reply, RENEWED_COOKIE, "1")
     return reply
 
 
 async def _open_session(
-    request: Request, caller: Principal, target: str, lasting: timedelta, thumbprint: str | None = None
+    request: Request, caller: Principal, target: str, lasting: timedelta, person: OidcIdentity | None = None
 ) -> Response:
-    """Open the session of an authenticated caller, and redirect to a page; people have a `thumbprint`."""
+    """Open the session of an authenticated caller, a key or a `person`, and redirect to a page."""
     request.state.principal = caller
     rates_of(request).sign_ins.take(caller.actor)
     db = placement_of(request).database
 
     def open_session() -> str:
         context = RequestContext(db, caller, db.clock.now(), request_id.get())
-        return sessions.open_session(context, lasting, thumbprint)
+        told = (None, None) if person is None else (person.thumbprint, person.name)
+        return sessions.open_session(context, lasting, *told)
 
     cookie = await run_in_threadpool(open_session)
     reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -26,6 +26,7 @@ from app.logging_config import request_id
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
+from app.service.queries.actors import ActorLabel, label_of, read_actors
 from app.version import VERSION
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class PageContext:
         self.part = PART_HEADER in request.headers
         self.tag = ""
         self._request = request
+        self._actors: Mapping[str, ActorLabel] = {}
 
     @property
     def csrf(self) -> str:
@@ -136,11 +138,31 @@ class PageContext:
             found = self.state.account_statuses.read(tx, self.context)
         return sorted(each.path for each in found[:MOST_OPTIONS])
 
-    def render(self, template: str, **facts: object) -> Response:
+    def actor(self, actor_id: str) -> ActorLabel:
+        """Get the label of an actor, with its name and role if they were given to `render`."""
+        return self._actors.get(actor_id) or label_of(actor_id)
+
+    def named(self, text: str) -> str:
+        """Replace the ids of the page's actors in a text by their names and roles."""
+        for actor_id, label in self._actors.items():
+            if actor_id in text:
+                role = f" ({label.role.replace('_', ' ')})" if label.role else ""
+                text = text.replace(actor_id, f"{label.name}{role}")
+        return text
+
+    def read_actors(self, actor_ids: Iterable[str | None]) -> None:
+        """Read the labels of all actors that the page shows, at once."""
+        header = () if self.part else (self.context.principal.actor,)
+        self._actors = read_actors(self.context, {*header, *(each for each in actor_ids if each)})
+
+    def render(self, template: str, *, actors: Iterable[str | None] = (), **facts: object) -> Response:
         """Render a page with the variables `facts`, or its changing part for a script.
 
-        Without a tag so far, the entity tag is computed from the content.
+        Names of `actors` are read unless that was done. Without a tag so far, the entity tag is computed from the
+        content.
         """
+        if not self._actors:
+            self.read_actors(actors)
         content = templates().get_template(template).render(facts, page=self, part=self.part)
         if not self.part:
             return html(content)

@@ -91,7 +91,7 @@ def test_the_page_loads_from_this_service_and_nothing_else(shared: SeededLedger)
     assert rules["style-src"] == ["'self'", "'unsafe-inline'"]
     loaded = re.findall(r'(?:src|href)="([^"]+)"', reply.text)
     loaded.remove("/")  # a link to the pages
-    assert len(loaded) == 5
+    assert len(loaded) == 7
     for path in loaded:
         assert path.startswith("/")
         found = shared.ledger.http.get(path)

@@ -223,7 +223,7 @@ def test_what_lies_under_tells_what_the_overview_tells(
     for path in ("/", f"/accounts/{hospital.ids['mimic']}"):
         page.goto(f"{server.url}{path}")
         teams = page.locator(".tree .account-status")
-        body.append([teams.filter(has_text=name).inner_text() for name in ("icu-team", "readmission")])
+        body.append([teams.filter(has_text=name).first.inner_text() for name in ("icu-team", "readmission")])
     icu, readmission = body[1]
     assert "% a day" in icu
     assert "reserved" in readmission

@@ -26,7 +26,9 @@ def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: 
     team = page.locator(".tree .account-status", has_text="outcome-models")
     expect(team).to_contain_text("nearly exhausted")
     expect(team).to_contain_text(re.compile(r"% a day: \d+ (minutes|hours) left"))
-    expect(page.locator(".tree .account-status", has_text="readmission")).to_contain_text("reserved")
+    readmission, sweep = page.locator(".tree .account-status", has_text="readmission").all()
+    expect(readmission).to_contain_text("reserved")
+    expect(sweep).to_contain_text("0.954 free: limited by mimic/readmission")
     refused = page.get_by_role("region", name="Latest refusals").get_by_role("row", name="transformer").first
     expect(refused).to_contain_text("9\N{NARROW NO-BREAK SPACE}000")
     expect(refused.get_by_role("link").first).to_have_attribute("href", re.compile(r"^/decisions/run_\w+/\d+$"))

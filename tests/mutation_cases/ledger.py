@@ -9,6 +9,8 @@ RELATIONS = "tests/accounting/test_relation_table.py"
 COUNTING = "tests/ledger/test_counting.py"
 FILTER_ORDERS = "tests/ledger/test_filter_orders.py"
 
+AVAILABILITY = "tests/ledger/test_availability.py"
+AVAILABLE = "tests/service/test_available.py"
 
 CASES = (
     Mutation(
@@ -255,5 +257,26 @@ CASES = (
         "return held is not None and not",
         "return held is None or not",
         ("tests/api/test_refusals.py",),
+    ),
+    Mutation(
+        "limits above leave an account more than they do",
+        "app/ledger/availability.py",
+        "if above is None or own.epsilon <= above.epsilon else above",
+        "",
+        (AVAILABILITY, AVAILABLE),
+    ),
+    Mutation(
+        "other parts over the limit leave something",
+        "app/ledger/availability.py",
+        "elif beyond < 0:",
+        "elif beyond == inf:",
+        (AVAILABILITY,),
+    ),
+    Mutation(
+        "what others lost is taken from a part",
+        "app/service/accounts/availability.py",
+        "        if not doubtful:\n",
+        "        if doubtful:\n",
+        (AVAILABLE,),
     ),
 )

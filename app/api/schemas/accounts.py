@@ -28,6 +28,7 @@ from app.api.schemas.metadata import (
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account as DomainAccount
 from app.ledger.admission import Reading, reading_of
+from app.ledger.availability import Available
 from app.ledger.metadata import AccountMetadata
 from app.ledger.plans import PlanState
 from app.ledger.step_events import MAX_COUNT
@@ -36,6 +37,7 @@ from app.service.planning.assumptions import about_limit, about_loss
 
 _ACCOUNT = {
     "epsilon_including_reserved": 2.3187,
+    "available": {"epsilon": 0.6812, "account": EXAMPLE_BUDGET_ID, "account_path": "mimic/icu-team"},
     "planned": [],
     "plan": None,
     "weights_frozen": True,
@@ -71,6 +73,7 @@ POPULATION_EXAMPLE: dict[str, Any] = {
     "epsilon": 2.0904,
     "limit": {"epsilon": 8.0, "delta": 1e-5},
     **_ACCOUNT,
+    "available": {"epsilon": 5.6813, "account": EXAMPLE_POPULATION_ID, "account_path": "mimic"},
 }
 BUDGET_EXAMPLE: dict[str, Any] = {
     "id": EXAMPLE_BUDGET_ID,
@@ -117,6 +120,25 @@ class LifetimeSpend(Output):
     def of(cls, population: DomainAccount) -> Self:
         """Convert from the domain."""
         return cls(population=population.id, population_path=population.path, **reading_of([population])._asdict())
+
+
+class AvailableEpsilon(Output):
+    """Epsilon that can still be taken: the least that the limits along the path leave."""
+
+    epsilon: float = Field(
+        description="At the limit of the named account, by its filter, with reservations taken off; at least 0. "
+        "Windows and policies are not considered."
+    )
+    account: str = Field(
+        description="The account that limits it: this one, or one above it. With epsilon 0, its limit is used up, or "
+        "it is in quarantine."
+    )
+    account_path: str
+
+    @classmethod
+    def of(cls, available: Available) -> Self:
+        """Convert from the domain."""
+        return cls(epsilon=available.epsilon, account=available.account_id, account_path=available.account_path)
 
 
 class PlanItem(Output):
@@ -200,6 +222,7 @@ class ComposedAccount(Account):
     epsilon_including_reserved: ExtendedNumber = Field(
         description="Epsilon including reserved steps, by the same filter."
     )
+    available: AvailableEpsilon
     attestation: Attestation | None = None
     lifetime: LifetimeSpend = Field(description="The total privacy loss of the population, which never decreases.")
 
@@ -214,6 +237,7 @@ class ComposedAccount(Account):
             composition="sequential" if account.partitions_per_unit is None else "parallel",
             max_partitions_per_unit=account.partitions_per_unit,
             epsilon_including_reserved=account.epsilon(account.spent + account.held),
+            available=AvailableEpsilon.of(view.available),
             attestation=view.attestation,
             lifetime=LifetimeSpend.of(view.population),
             opens_at=account.window.opens_at,

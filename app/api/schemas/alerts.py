@@ -6,12 +6,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Output, Page, Reference, example
-from app.ledger.account_records import AccountRecord
+from app.api.schemas.accounts import AvailableEpsilon
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_POPULATION_ID,
+    Body,
+    Output,
+    Page,
+    Reference,
+    example,
+)
 from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
 from app.ledger.names import MAX_URL_LENGTH
-from app.service.alerts.forecasts import LimitForecast
+from app.service.alerts.forecasts import PathForecast
 from app.service.alerts.webhooks import Subscription
 
 _WEBHOOK_ID = "whk_19aa5b3c4d9d2e1f0a314253647"
@@ -199,6 +207,14 @@ class AlertSettings(Output):
     forecast_days: int
 
 
+class LimitReached(Output):
+    """The first limit along an account's path that is reached at the present pace."""
+
+    account: str
+    account_path: str
+    exhaustion_at: datetime
+
+
 class Forecast(Output):
     """Forecast of when an account's limit is exhausted."""
 
@@ -209,6 +225,12 @@ class Forecast(Output):
             "utilisation_per_day": 0.0125,
             "exhaustion_at": "2026-12-22T14:24:00Z",
             "observed_since": "2026-11-14T09:00:00Z",
+            "available": {"epsilon": 0.6812, "account": EXAMPLE_BUDGET_ID, "account_path": "mimic/icu-team"},
+            "first_limit_reached": {
+                "account": EXAMPLE_POPULATION_ID,
+                "account_path": "mimic",
+                "exhaustion_at": "2026-12-09T10:00:00Z",
+            },
         }
     )
 
@@ -220,15 +242,28 @@ class Forecast(Output):
     utilisation_per_day: float | None = Field(description="Pace of the last seven days; null with too little data.")
     exhaustion_at: datetime | None = Field(description="Null: never at this pace, already exhausted, or unknown.")
     observed_since: datetime | None = Field(description="Start of the observed period.")
+    available: AvailableEpsilon = Field(
+        description="What can still be taken now. It is 0 if a limit above is used up, whatever this account's own "
+        "forecast is."
+    )
+    first_limit_reached: LimitReached | None = Field(
+        description="The first limit to be reached along the path, of this account or one above it; null: none at this "
+        "pace. Parallel accounts and those above them are left out, because their pace is that of their fullest part."
+    )
 
     @classmethod
-    def of(cls, found: tuple[AccountRecord, LimitForecast]) -> Self:
+    def of(cls, found: PathForecast) -> Self:
         """Convert from the domain."""
-        record, seen = found
+        seen, first = found.own, None
+        if found.first is not None:
+            account, at = found.first
+            first = LimitReached(account=account.id, account_path=account.path, exhaustion_at=at)
         return cls(
-            account=record.account.id,
+            account=found.account_id,
             utilisation=seen.forecast.share,
             utilisation_per_day=seen.forecast.per_day,
             exhaustion_at=seen.exhaustion_at,
             observed_since=seen.since,
+            available=AvailableEpsilon.of(found.available),
+            first_limit_reached=first,
         )

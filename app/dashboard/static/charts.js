@@ -27,19 +27,31 @@ function translucent(hex) {
   return /^#[0-9a-f]{6}$/i.test(hex) ? `${hex}99` : hex;
 }
 
+// The library draws stepped lines, but fills them with slopes: areas get their corners as points, a hair before the next
+// point, so that points of all series share their places and the library can stack them.
+function withCorners(points) {
+  return points.flatMap(([x, y], at) => {
+    const [before, same] = points[at - 1] ?? [x];
+    const width = x - before;
+    if (width <= 0) return [{ x, y }];
+    return [{ x: x - Math.min(width / 2, Math.max(width * 1e-6, 1e-3)), y: same, corner: true }, { x, y }];
+  });
+}
+
 function datasetsOf(spec) {
-  let place = 0;
+  let place = spec.series.some((series) => series.role === "spent") ? 1 : 0; // the first colour is that of what is spent
   return spec.series.map((series) => {
     const look = style(series, series.role ? 0 : place++);
     const points = series.kind === "points", area = series.kind === "area";
     return {
       label: series.name,
-      data: series.points.map(([x, y]) => ({ x, y })),
+      data: area ? withCorners(series.points) : series.points.map(([x, y]) => ({ x, y })),
       borderColor: look.colour, backgroundColor: area ? translucent(look.colour) : look.colour,
       borderWidth: points ? 2 : area ? 1 : look.width, borderDash: area ? [] : look.dash,
-      showLine: !points, stepped: series.kind === "step" || area, fill: area ? (spec.stacked ? "stack" : "origin") : false,
+      showLine: !points, stepped: series.kind === "step", fill: area ? (spec.stacked ? "stack" : "origin") : false,
       stack: area ? "all" : series.name,
-      pointStyle: look.shape, pointRadius: points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
+      pointStyle: look.shape,
+      pointRadius: ({ raw }) => raw?.corner ? 0 : points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
       pointHoverRadius: look.bare ? 0 : 5, pointHitRadius: 8, order: points ? -1 : area ? 1 : 0, spanGaps: false,
     };
   });
@@ -48,14 +60,18 @@ function datasetsOf(spec) {
 const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
 const PACES = [SECOND, 5 * SECOND, 15 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
   DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 182 * DAY, 364 * DAY, 3640 * DAY];
-const moment = (at) => new Date(at).toISOString().replace("T", " ").slice(0, 19);
+const moment = (at) => new Date(at + localTime.offset(at)).toISOString().replace("T", " ").slice(0, 19);
 
-// Own time ticks in UTC; those of the library are in the browser's zone.
+// Own time ticks, at whole hours and days of the browser's zone, also where its offset changes.
 function timeTicks(scale) {
   const pace = PACES.find((each) => (scale.max - scale.min) / each <= Math.max(2, scale.width / 110)) ?? PACES.at(-1);
   const [from, to] = pace >= DAY ? [0, 10] : pace >= MINUTE ? [5, 16] : [11, 19];
   let places = [];
-  for (let at = Math.ceil(scale.min / pace) * pace; at <= scale.max; at += pace) places.push(at);
+  const ahead = localTime.offset(scale.min);
+  for (let local = Math.ceil((scale.min + ahead) / pace) * pace; local - ahead <= scale.max + HOUR; local += pace) {
+    const at = local - localTime.offset(local - ahead);
+    if (at >= scale.min && at <= scale.max) places.push(at);
+  }
   if (places.length < 2) places = [scale.min, scale.max];
   scale.ticks = places.map((at) => ({ value: at, label: moment(at).slice(from, to) }));
 }
@@ -70,6 +86,8 @@ function tickOf(kind) {
   return function (...tick) { return grouped(String(format.apply(this, tick))); };
 }
 
+const lastOf = (spec) => Math.max(...spec.series.flatMap((each) => each.points.map(([x]) => x)), 0);
+
 function xAxis(spec, ink, line) {
   const times = spec.x.kind === "time";
   const type = spec.x.kind === "log" ? "logarithmic" : "linear";
@@ -77,7 +95,7 @@ function xAxis(spec, ink, line) {
     type,
     ...(spec.x.from === null ? {} : { min: spec.x.from }),
     bounds: times ? "data" : "ticks",
-    title: { display: true, text: spec.x.label, color: ink },
+    title: { display: true, text: times ? `Time (${localTime.zone(lastOf(spec))})` : spec.x.label, color: ink },
     ticks: { color: ink, maxRotation: 0, autoSkipPadding: 16, callback: times ? (_, at, all) => all[at].label : tickOf(type) },
     grid: { color: line },
     ...(times ? { afterBuildTicks: timeTicks } : {}),
@@ -96,7 +114,7 @@ function optionsOf(spec) {
   const ink = colour("soft"), line = colour("line");
   return {
     animation: false, responsive: true, maintainAspectRatio: false, normalized: false,
-    interaction: { mode: "nearest", axis: "x", intersect: false },
+    interaction: { mode: "places", axis: "x", intersect: false },
     scales: {
       x: xAxis(spec, ink, line),
       y: {
@@ -108,7 +126,7 @@ function optionsOf(spec) {
       legend: { position: "bottom", labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf } },
       tooltip: {
         callbacks: {
-          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} UTC` : `${spec.x.label} ${count(item.parsed.x)}`),
+          title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} ${localTime.zone(item.parsed.x)}` : `${spec.x.label} ${count(item.parsed.x)}`),
           label: (item) => ` ${item.dataset.label}: ${said(item.parsed.y)}`,
         },
       },
@@ -116,6 +134,15 @@ function optionsOf(spec) {
     },
   };
 }
+
+// The points at the nearest place that has any; corners of areas are no points.
+Chart.Interaction.modes.places = (chart, event) => {
+  const found = chart.getSortedVisibleDatasetMetas().flatMap(({ data, index: datasetIndex }) => data.map((element, index) => (
+    { element, datasetIndex, index, away: Math.abs(element.x - event.x) })))
+    .filter(({ element, datasetIndex, index }) => !element.skip && !chart.data.datasets[datasetIndex].data[index].corner);
+  const nearest = Math.min(...found.map(({ away }) => away));
+  return found.filter(({ away }) => away <= nearest + 0.5);
+};
 
 const marksPlugin = {
   id: "marks",

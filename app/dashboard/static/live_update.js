@@ -22,6 +22,7 @@ const isInUse = (region) => region.contains(document.querySelector("dialog[open]
 function put(text, sent) {
   const fresh = document.createElement("template");
   fresh.innerHTML = text;
+  localTime.rewrite(fresh.content); // else every time would differ from what is shown
   let whole = true;
   for (const old of regions(main)) {
     const now = fresh.content.getElementById(old.id);
@@ -52,7 +53,7 @@ async function ask(sent = false) {
     if (reply.status === 200) tag = put(await reply.text(), sent) ? reply.headers.get("ETag") || "" : "";
     else if (reply.status !== 304) throw new Error(`status ${reply.status}`);
     pause = EVERY;
-    say(`Up to date at ${new Date().toISOString().slice(11, 19)} UTC`);
+    say(`Up to date at ${localTime.clock(new Date())}`);
   } catch (error) {
     if (error.name === "AbortError") return;
     pause = Math.min(2 * pause, SLOWEST);

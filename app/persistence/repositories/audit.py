@@ -1,15 +1,16 @@
 """The audit chain of an organisation, its checkpoints, the rows that it proves, and results of verifications."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import CompoundSelect, Connection, Row, delete, insert, or_, select, true, union_all
+from sqlalchemy import CompoundSelect, Connection, Row, delete, func, insert, or_, select, true, union_all
 
 from app.ledger.audit import (
     Actor,
+    AuditAction,
     AuditEntry,
     AuditEvent,
     AuditFilter,
@@ -123,6 +124,32 @@ def list_entries(
         true() if wanted.within is None else audit_entries.c.subject.in_(_subjects(organisation_id, wanted.within)),
         oldest_first=oldest_first,
     )
+
+
+def last_sign_ins(tx: Connection, organisation_id: str, actors: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Get what was recorded of each actor's last sign-in, by actor."""
+    last = (
+        select(func.max(audit_entries.c.position))
+        .where(
+            audit_entries.c.organisation_id == organisation_id,
+            audit_entries.c.action == str(AuditAction.SESSION_CREATED),
+            audit_entries.c.actor.in_(list(actors)),
+        )
+        .group_by(audit_entries.c.actor)
+    )
+    found = select(audit_entries.c.actor, audit_entries.c.after).where(
+        audit_entries.c.organisation_id == organisation_id, audit_entries.c.position.in_(last)
+    )
+    return {row.actor: _facts_in(row.after) for row in tx.execute(found)}
+
+
+def _facts_in(text: str | None) -> dict[str, Any]:
+    """Parse what was recorded; nothing if the entry is damaged, which verification reports."""
+    try:
+        facts = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _subjects(organisation_id: str, account_id: str) -> CompoundSelect[tuple[str]]:

@@ -28,7 +28,10 @@ from app.persistence.tables import (
 
 @dataclass(frozen=True, slots=True)
 class AccountSummary:
-    """An account's position in the tree, version, and quarantine reason, if any."""
+    """An account's position in the tree, version, and quarantine reason, if any.
+
+    `max_partitions_per_unit` is set if its children are disjoint parts.
+    """
 
     organisation_id: str
     id: str
@@ -38,6 +41,7 @@ class AccountSummary:
     version: int
     updated_at: datetime
     quarantine: str | None
+    max_partitions_per_unit: int | None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -50,13 +54,33 @@ class AccountSummary:
         return self.version, self.updated_at, self.quarantine
 
 
+_SUMMARIES = (
+    select(*columns_of(accounts, AccountSummary, quarantine="quarantine_reason"))
+    .where(NO_RUN)
+    .order_by(accounts.c.depth, accounts.c.id)
+)
+
+
 def list_summaries(tx: Connection, organisation_id: str | None, account_id: str | None = None) -> list[AccountSummary]:
     """List populations and budgets of an organisation or all, or those at or under one, ancestors first."""
-    columns = columns_of(accounts, AccountSummary, quarantine="quarantine_reason")
     under = within(accounts.c.id, organisation_id, account_id)
-    found = select(*columns).where(NO_RUN, owned_by(accounts, organisation_id), under)
-    rows = tx.execute(found.order_by(accounts.c.depth, accounts.c.id))
+    rows = tx.execute(_SUMMARIES.where(owned_by(accounts, organisation_id), under))
     return [AccountSummary(*row) for row in rows]
+
+
+def list_summaries_along(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> list[AccountSummary]:
+    """List some populations and budgets with all accounts above them, ancestors first."""
+    along = select(account_ancestors.c.ancestor_id).where(
+        account_ancestors.c.organisation_id == organisation_id, account_ancestors.c.account_id.in_(list(account_ids))
+    )
+    found = _SUMMARIES.where(owned_by(accounts, organisation_id), accounts.c.id.in_(along))
+    return [AccountSummary(*row) for row in tx.execute(found)]
+
+
+def list_part_summaries(tx: Connection, organisation_id: str, parent_ids: Collection[str]) -> list[AccountSummary]:
+    """List the children of parallel accounts."""
+    found = _SUMMARIES.where(owned_by(accounts, organisation_id), accounts.c.parent_id.in_(list(parent_ids)))
+    return [AccountSummary(*row) for row in tx.execute(found)]
 
 
 # Executed every few seconds for every open page: built once, and one statement for all.

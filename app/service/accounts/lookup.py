@@ -8,22 +8,25 @@ from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord, Attestation, Block
 from app.ledger.accounts import Account, AccountKind
+from app.ledger.availability import Available
 from app.ledger.composition import budgets_of
 from app.ledger.errors import NotFoundError
 from app.ledger.metadata import AccountMetadata
 from app.persistence.repositories import account_metadata, accounts, locks, partitions
 from app.persistence.repositories.dp_events import CostCache
+from app.service.accounts.availability import read_available
 from app.service.accounts.spec import ID_PREFIXES
 from app.service.auth.request_context import RequestContext
 
 
 @dataclass(frozen=True, slots=True)
 class AccountView:
-    """A population or budget with its metadata, its population's account, attestation and data block."""
+    """A population or budget with its metadata, its population, what it can still take, attestation and data block."""
 
     record: AccountRecord
     about: AccountMetadata
     population: Account
+    available: Available
     attestation: Attestation | None
     block: Block | None
 
@@ -105,7 +108,7 @@ def find_parent(tx: Connection, context: RequestContext, reference: str) -> Acco
 
 
 def account_views(tx: Connection, context: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:
-    """Add metadata, population, attestation and block to accounts; the order is kept."""
+    """Add metadata, population, what is available, attestation and block to accounts; the order is kept."""
     roots = {each.account.id: each.account for each in records if each.account.kind is AccountKind.POPULATION}
     missing = {each.account.population_id for each in records} - roots.keys()
     if missing:
@@ -116,11 +119,13 @@ def account_views(tx: Connection, context: RequestContext, records: Sequence[Acc
     lower = [each.account.id for each in records if each.account.kind is AccountKind.BUDGET]
     blocks = partitions.blocks_of(tx, context.organisation_id, lower) if lower else {}
     about = account_metadata.find_many(tx, context.organisation_id, [each.account.id for each in records])
+    available = read_available(tx, context.organisation_id, records)
     return [
         AccountView(
             each,
             about[each.account.id],
             roots[each.account.population_id],
+            available[each.account.id],
             said.get(each.account.id),
             blocks.get(each.account.id),
         )

@@ -1,7 +1,7 @@
 """Usage snapshots of accounts, and forecasts from them."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,11 +12,14 @@ from typing import Final
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
+from app.ledger.accounts import Account
 from app.ledger.alerts import Forecast, forecast, share_used
+from app.ledger.availability import Available
 from app.ledger.errors import LedgerError
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import accounts, alerts, usage_history
 from app.persistence.repositories.usage_history import Reading
+from app.service.accounts.availability import read_available_along
 from app.service.alerts.alert_factory import forecast_alert
 
 WINDOW: Final = timedelta(days=7)
@@ -48,6 +51,42 @@ def forecast_limit(tx: Connection, organisation_id: str, record: AccountRecord, 
     account = record.account
     base = base_readings(tx, organisation_id, {account.id: record.created_at}, now).get(account.id)
     return extrapolate(share_used(account), base, now)
+
+
+@dataclass(frozen=True, slots=True)
+class PathForecast:
+    """The forecast of an account, and what the limits above mean for it.
+
+    Args:
+        available: epsilon that can still be taken, and the account that limits it.
+        first: the account along the path whose limit is reached first, and when; None: none is expected to be.
+    """
+
+    account_id: str
+    own: LimitForecast
+    available: Available
+    first: tuple[Account, datetime] | None
+
+
+def forecast_path(tx: Connection, organisation_id: str, path: Sequence[AccountRecord], now: datetime) -> PathForecast:
+    """Forecast the last account of a path, and the first limit to be reached of those that it counts for.
+
+    Accounts from a parallel one upwards have the pace of the part that lost most, so they are no forecast for others.
+    """
+    counted = path[
+        max((at for at, each in enumerate(path) if each.account.partitions_per_unit is not None), default=-1) + 1 :
+    ]
+    counted = counted or path[-1:]
+    limited = [each for each in counted if each.account.limit is not None]
+    bases = base_readings(tx, organisation_id, {each.account.id: each.created_at for each in limited}, now)
+    found = [(each, extrapolate(share_used(each.account), bases.get(each.account.id), now)) for each in limited]
+    ends = [(each.account, seen.exhaustion_at) for each, seen in reversed(found) if seen.exhaustion_at is not None]
+    return PathForecast(
+        path[-1].account.id,
+        found[-1][1],
+        read_available_along(tx, organisation_id, path),
+        min(ends, key=itemgetter(1), default=None),
+    )
 
 
 def base_readings(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection
 
-from app.ledger.account_records import AccountRecord, reached
+from app.ledger.account_records import reached
 from app.ledger.alerts import Alert, AlertFilter, AlertSettings, AlertType, check_thresholds
 from app.ledger.audit import AuditAction
 from app.ledger.errors import InvalidInputError
@@ -17,7 +17,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import account_writes, alerts
 from app.service.accounts.lookup import find_account, find_path_of
 from app.service.alerts.alert_factory import threshold_alerts
-from app.service.alerts.forecasts import LimitForecast, forecast_limit
+from app.service.alerts.forecasts import PathForecast, forecast_path
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect
 
@@ -63,14 +63,14 @@ def set_alert_settings(context: RequestContext, account: str, after: AlertSettin
     return run_effect(context, replace)
 
 
-def get_forecast(context: RequestContext, account: str) -> tuple[AccountRecord, LimitForecast]:
-    """Forecast when an account reaches its limit; needs LEDGER_READ.
+def get_forecast(context: RequestContext, account: str) -> PathForecast:
+    """Forecast when an account reaches its limit, and what the limits above leave it; needs LEDGER_READ.
 
     Raises:
         InvalidInputError: it is a run without a limit of its own.
     """
     with context.read() as tx:
-        record = find_account(tx, context, account)
-        if record.account.limit is None:
+        path = find_path_of(tx, context, account)
+        if path[-1].account.limit is None:
             raise InvalidInputError(f"The run {account} has no limit of its own; ask for the budget above it.")
-        return record, forecast_limit(tx, context.organisation_id, record, context.now)
+        return forecast_path(tx, context.organisation_id, path, context.now)

@@ -43,10 +43,13 @@ class SignedInSession:
     caller: Principal
 
 
-def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | None = None) -> str:
+def open_session(
+    context: RequestContext, lasting: timedelta, thumbprint: str | None = None, name: str | None = None
+) -> str:
     """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
-    It lasts for `lasting`, and no longer than the key. People have the `thumbprint` of the provider's key.
+    It lasts for `lasting`, and no longer than the key. People have the `thumbprint` of the provider's key, and the
+    `name` that it told, which pages show.
     """
     caller, ends = context.principal, context.now + lasting
     secret = secrets.token_urlsafe(32)
@@ -72,7 +75,12 @@ def open_session(context: RequestContext, lasting: timedelta, thumbprint: str | 
         for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
             _end(tx, context, first)
         api_keys.add_session(tx, session)
-        context.record(tx, AuditAction.SESSION_CREATED, session.id, after=_facts(session))
+        context.record(
+            tx,
+            AuditAction.SESSION_CREATED,
+            session.id,
+            after=_facts(session) | ({} if name is None else {"name": name}),
+        )
 
     context.transact(write)
     return f"{session.id}.{secret}"

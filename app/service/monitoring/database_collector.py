@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -16,15 +16,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.alerts import share_used
+from app.ledger.availability import AccountRoom
 from app.ledger.errors import LedgerError
 from app.persistence.database import ALL_TENANTS, error_summary
 from app.persistence.rehearsal import READABLE, Fault
 from app.persistence.repositories import overview_queries, periodic_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.periodic_queries import Backlog, Heads, Signing
+from app.service.accounts.availability import AvailabilityReader, room_of_record
+from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.background import attempt
 from app.service.placements import Placement
-from app.service.queries.account_status import read_tolerating_damage
 
 CACHE_SECONDS: Final = 10.0
 """Lifetime of the cache, so that frequent scrapes cost no more than one."""
@@ -43,13 +45,27 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """Used shares of a limit: of its epsilon, and as the filter counts, which admits nothing from 1 on."""
+    """Used shares of a limit: of its epsilon, and as the filter counts, which admits nothing from 1 on.
+
+    Args:
+        limit: the epsilon of the limit.
+        room: what the limit leaves.
+        available: epsilon that can really be taken, by this limit and those above.
+    """
 
     organisation_id: str
     kind: AccountKind
     path: str
     epsilon: float
     share: float
+    limit: float
+    room: AccountRoom
+    available: float
+
+    @property
+    def unavailable_share(self) -> float:
+        """Share of the limit that cannot be taken any more."""
+        return 1 - self.available / self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,7 @@ class _PlacementCollector:
         self.placement = placement
         self._signs = signs
         self._uses: dict[tuple[str, str], tuple[object, Utilisation | None]] = {}
+        self._available = AvailabilityReader()
 
     async def collect(self) -> PlacementSnapshot:
         """Collect the metrics; a database error is logged and makes the snapshot empty."""
@@ -130,9 +147,10 @@ class _PlacementCollector:
     def read_stats(self) -> LedgerStats:
         """Collect the metrics in one transaction."""
         with self.placement.database.read(ALL_TENANTS) as tx:
-            unread = self._read(tx, overview_queries.list_summaries(tx, None))
+            every = overview_queries.list_summaries(tx, None)
+            unread = self._read(tx, every)
             return LedgerStats(
-                uses=[use for _, use in self._uses.values() if use],
+                uses=self._with_available(tx, every),
                 unread=unread,
                 organisations=periodic_queries.organisations_of(tx),
                 runs=periodic_queries.runs_by_status(tx),
@@ -151,6 +169,20 @@ class _PlacementCollector:
             for start in range(0, len(theirs), PAGE):
                 self._read_page(tx, organisation_id, theirs[start : start + PAGE])
         return max(0, len(changed) - MOST_READ)
+
+    def _with_available(self, tx: Connection, every: Sequence[AccountSummary]) -> list[Utilisation]:
+        """Add what can really be taken; accounts that are unread or damaged limit nothing."""
+        of_organisation: dict[str, list[tuple[AccountSummary, Utilisation]]] = {}
+        for each in every:
+            use = self._uses.get(each.key, (None, None))[1]
+            if use is not None:
+                of_organisation.setdefault(each.organisation_id, []).append((each, use))
+        found = []
+        for organisation_id, theirs in of_organisation.items():
+            summaries, rooms = [each for each, _ in theirs], [use.room for _, use in theirs]
+            available = self._available.read(tx, organisation_id, summaries, rooms)
+            found += [replace(use, available=available[use.room.id].epsilon) for _, use in theirs]
+        return found
 
     def _read_page(self, tx: Connection, organisation_id: str, page: Sequence[AccountSummary]) -> None:
         marks = {each.id: each.mark for each in page}
@@ -190,4 +222,14 @@ def _utilisation_of(organisation_id: str, record: AccountRecord) -> Utilisation:
     account = record.account
     assert account.limit is not None, "populations and budgets have one"
     epsilon = account.epsilon() / account.limit.epsilon
-    return Utilisation(organisation_id, account.kind, account.path, epsilon, share_used(account))
+    room = room_of_record(record)
+    return Utilisation(
+        organisation_id,
+        account.kind,
+        account.path,
+        epsilon,
+        share_used(account),
+        limit=account.limit.epsilon,
+        room=room,
+        available=room.epsilon,
+    )

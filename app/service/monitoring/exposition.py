@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from app.ledger.accounts import AccountKind
 from app.service.metrics import REGISTRY
 from app.service.monitoring.database_collector import IntegrityWarnings, LedgerStats, PlacementSnapshot, Utilisation
+from app.service.queries.account_status import NEARLY_EXHAUSTED
 from app.service.verification import VerificationReport
 
 T = TypeVar("T")
@@ -184,19 +185,27 @@ def _labelled(found: Mapping[str, LedgerStats]) -> Iterator[Metric]:
         "Populations and budgets whose epsilon is at least this share of the limit.",
         *("kind", "threshold"),
     )
+    exhausted = _by_placement(
+        "epsilon_ledger_accounts_nearly_exhausted",
+        "Populations and budgets of whose limit at most 2 % can still be taken, by it and by the limits above.",
+        "kind",
+    )
     for placement, each in found.items():
         for status, count in sorted(each.runs.items()):
             runs.add_metric([placement, status], count)
         for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
-            theirs = [use.epsilon for use in each.uses if use.kind is kind]
+            theirs = [use for use in each.uses if use.kind is kind]
             kinds.add_metric([placement, str(kind)], len(theirs))
+            blocked = sum(use.unavailable_share >= NEARLY_EXHAUSTED for use in theirs)
+            exhausted.add_metric([placement, str(kind)], blocked)
             for threshold in THRESHOLDS:
-                full.add_metric([placement, str(kind), f"{threshold:g}"], sum(one >= threshold for one in theirs))
-    yield from (runs, kinds, full)
+                reached = sum(use.epsilon >= threshold for use in theirs)
+                full.add_metric([placement, str(kind), f"{threshold:g}"], reached)
+    yield from (runs, kinds, full, exhausted)
 
 
 def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
-    """Yield the utilisation of the fullest populations and budgets."""
+    """Yield the utilisation of the fullest populations and budgets: those of which the least can be taken."""
     labels = ("organisation", "kind", "account")
     epsilon = GaugeMetricFamily(
         "epsilon_ledger_account_epsilon_ratio",
@@ -208,13 +217,19 @@ def _named(uses: list[Utilisation], most: int) -> Iterator[Metric]:
         "Used share of the limit by the filter, of the fullest accounts; 1 admits nothing.",
         labels=labels,
     )
-    uses.sort(key=lambda use: (use.epsilon, use.share), reverse=True)
+    available = GaugeMetricFamily(
+        "epsilon_ledger_account_available_epsilon",
+        "Epsilon that can still be taken, by the limit and those above, of the fullest accounts.",
+        labels=labels,
+    )
+    uses.sort(key=lambda use: (use.unavailable_share, use.epsilon, use.share), reverse=True)
     for kind in (AccountKind.POPULATION, AccountKind.BUDGET):
         for use in [use for use in uses if use.kind is kind][:most]:
             named = [use.organisation_id, str(kind), use.path]
             epsilon.add_metric(named, use.epsilon)
             share.add_metric(named, use.share)
-    yield from (epsilon, share)
+            available.add_metric(named, use.available)
+    yield from (epsilon, share, available)
 
 
 def _by_placement(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:

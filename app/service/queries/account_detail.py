@@ -20,6 +20,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
+from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
@@ -28,7 +29,6 @@ from app.service.queries.account_status import (
     AccountStatus,
     AccountStatusCache,
     ancestors,
-    read_tolerating_damage,
     with_burn_rate,
 )
 from app.service.queries.governance import CurrentLimit, current_limit
@@ -149,7 +149,8 @@ def get_account_detail(
         [view] = account_views(tx, context, [record])
         hidden = account_metadata.archived_ids(tx, context.organisation_id, beside=record.account.id)
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
-        shown = with_burn_rate(tx, context, _chosen(everything, record.account.id))
+        above = statuses.read_above(tx, context, record.account.id)
+        shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(

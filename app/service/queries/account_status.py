@@ -1,27 +1,27 @@
-"""Status of accounts: spending, reservations and burn rate, cached until an account changes; and damaged rows."""
+"""Status of accounts: spending, reservations, what is free and burn rate, cached until an account changes."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.alerts import share_used
+from app.ledger.availability import AccountRoom, Available, room_of
 from app.ledger.filters import Limit
 from app.persistence.lru_cache import LruCache
-from app.persistence.repositories import accounts, overview_queries
+from app.persistence.repositories import overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.persistence.repositories.usage_history import Reading
-from app.persistence.tolerant import DAMAGED
+from app.service.accounts.availability import AvailabilityReader
+from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.alerts.forecasts import base_readings, extrapolate
 from app.service.auth.request_context import RequestContext
-
-T = TypeVar("T")
 
 CACHED_ACCOUNTS: Final = 50_000
 """Accounts whose status is cached; each takes less than a kilobyte."""
@@ -51,6 +51,8 @@ class Severity(StrEnum):
 class AccountStatus:
     """The state of a population or a budget.
 
+    What is `free` can really be taken: the least that its limit and those above it leave. Severity and order use it.
+
     Args:
         limit: None if the account's row is damaged, so that its spending is unknown.
         epsilon: spent, by the account's filter at its delta.
@@ -60,6 +62,10 @@ class AccountStatus:
         per_day: growth of the share a day; None if there is not enough data.
         empty_at: when the limit is reached at that rate; None if never or unknown.
         now: time of reading; None until the burn rate is known.
+        parallel: whether its children are disjoint parts.
+        room: epsilon that its own limit leaves, at its delta.
+        available: epsilon that can be taken, and the account that limits it; None: only its own limit is known.
+        path_empty_at: when the first limit along its path is reached, and `path_empty_by` the path of that account.
     """
 
     id: str
@@ -79,13 +85,32 @@ class AccountStatus:
     per_day: float | None = None
     empty_at: datetime | None = None
     now: datetime | None = None
+    parallel: bool = False
+    room: float | None = None
+    available: Available | None = None
+    path_empty_at: datetime | None = None
+    path_empty_by: str | None = None
 
     @property
     def remaining(self) -> float:
-        """Epsilon neither spent nor reserved, at the account's own delta; at least 0."""
+        """Epsilon that its own limit leaves: neither spent nor reserved, at its own delta; at least 0."""
         if self.limit is None:
             return 0.0
+        if self.room is not None:
+            return self.room
         return max(0.0, self.limit.epsilon - max(self.epsilon, self.epsilon_including_reserved))
+
+    @property
+    def free(self) -> float:
+        """Epsilon that can really be taken: the least along the path."""
+        if self.quarantine is not None:
+            return 0.0
+        return self.remaining if self.available is None else self.available.epsilon
+
+    @property
+    def blocked_by(self) -> Available | None:
+        """What limits it more than its own limit, if another account does."""
+        return None if self.available is None or self.available.account_id == self.id else self.available
 
     @property
     def reserved(self) -> float:
@@ -94,14 +119,30 @@ class AccountStatus:
         return math.inf if math.isinf(together) else together - self.epsilon
 
     @property
-    def utilisation(self) -> float:
+    def own_utilisation(self) -> float:
         """Share of the limit that is spent or reserved."""
         return math.inf if self.limit is None else max(self.share, self.epsilon_including_reserved / self.limit.epsilon)
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether an account above leaves next to nothing of what its own limit leaves."""
+        return self.own_utilisation < NEARLY_EXHAUSTED <= self.utilisation
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the limit that is spent, reserved, or cannot be taken because of an account above."""
+        if self.limit is None:
+            return math.inf
+        own = self.own_utilisation
+        return own if self.blocked_by is None else max(own, 1 - self.free / self.limit.epsilon)
+
+    @property
     def time_to_exhaustion(self) -> timedelta | None:
-        """Time until the limit is reached; None if never or unknown."""
-        return None if self.empty_at is None or self.now is None else max(timedelta(0), self.empty_at - self.now)
+        """Time until a limit along the path is reached, if the account is in use; None if never or unknown."""
+        ends_at = self.empty_at
+        if self.per_day and self.path_empty_at is not None:
+            ends_at = self.path_empty_at
+        return None if ends_at is None or self.now is None else max(timedelta(0), ends_at - self.now)
 
     @property
     def severity(self) -> Severity:
@@ -129,10 +170,27 @@ class AccountStatusCache:
 
     def __init__(self) -> None:
         self._known: LruCache[tuple[str, str], tuple[tuple[object, ...], AccountStatus]] = LruCache(CACHED_ACCOUNTS)
+        self._available = AvailabilityReader()
 
     def read(self, tx: Connection, context: RequestContext, *, within: str | None = None) -> list[AccountStatus]:
         """Get the status of visible accounts, or of one and those under it, parents first, without burn rates."""
-        found = overview_queries.list_summaries(tx, context.organisation_id, within or context.principal.scope)
+        under = within or context.principal.scope
+        found = overview_queries.list_summaries(tx, context.organisation_id, under)
+        above = () if under is None else self._above(tx, context, under)
+        known = self._read(tx, context, [*above, *found])
+        shown = {each.id for each in found}
+        return [each for each in known if each.id in shown]
+
+    def read_above(self, tx: Connection, context: RequestContext, account_id: str) -> list[AccountStatus]:
+        """Get the status of the accounts above one, parents first, also outside of the caller's scope."""
+        return self._read(tx, context, self._above(tx, context, account_id))
+
+    def _above(self, tx: Connection, context: RequestContext, account_id: str) -> list[AccountSummary]:
+        along = overview_queries.list_summaries_along(tx, context.organisation_id, [account_id])
+        return [each for each in along if each.id != account_id]
+
+    def _read(self, tx: Connection, context: RequestContext, found: Sequence[AccountSummary]) -> list[AccountStatus]:
+        """Get the status of accounts that are given with all above them, ancestors first."""
         known = {each.id: self._cached(each) for each in found}
         missing = [each for each in found if known[each.id] is None]
         for start in range(0, len(missing), PAGE):
@@ -143,28 +201,29 @@ class AccountStatusCache:
             known |= read
             if damaged:
                 known |= _damaged(tx, context.organisation_id, [page[each] for each in damaged])
-        return [kept for each in found if (kept := known[each.id]) is not None]
+        there = [(each, kept) for each in found if (kept := known[each.id]) is not None]
+        rooms = [_room(each, kept) for each, kept in there]
+        available = self._available.read(tx, context.organisation_id, [each for each, _ in there], rooms)
+        return [self._with_available(context, each, kept, available[kept.id]) for each, kept in there]
+
+    def _with_available(
+        self, context: RequestContext, summary: AccountSummary, status: AccountStatus, available: Available
+    ) -> AccountStatus:
+        if status.available == available:
+            return status
+        found = replace(status, available=available)
+        if status.limit is not None:
+            self._known.put((context.organisation_id, status.id), (summary.mark, found))
+        return found
 
     def _cached(self, outline: AccountSummary) -> AccountStatus | None:
         kept = self._known.get(outline.key)
         return kept[1] if kept is not None and kept[0] == outline.mark else None
 
 
-def read_tolerating_damage(
-    tx: Connection, organisation_id: str, ids: Sequence[str], make: Callable[[AccountRecord], T]
-) -> tuple[dict[str, T], list[str]]:
-    """Apply `make` to accounts; return the results by id, and the ids of damaged accounts.
-
-    An account is damaged if its row cannot be read, or if `make` raises one of `DAMAGED`.
-    """
-    try:
-        return {each.account.id: make(each) for each in accounts.read_many(tx, organisation_id, ids)}, []
-    except DAMAGED:
-        if len(ids) <= 1:
-            return {}, list(ids)
-    middle = len(ids) // 2
-    first, second = (read_tolerating_damage(tx, organisation_id, half, make) for half in (ids[:middle], ids[middle:]))
-    return first[0] | second[0], first[1] + second[1]
+def _room(summary: AccountSummary, status: AccountStatus) -> AccountRoom:
+    left = 0.0 if status.quarantine is not None else status.remaining
+    return AccountRoom(status.id, status.path, status.parent_id, summary.max_partitions_per_unit is not None, left)
 
 
 def status_of(record: AccountRecord) -> AccountStatus:
@@ -188,6 +247,8 @@ def status_of(record: AccountRecord) -> AccountStatus:
         share=share_used(account),
         created_at=record.created_at,
         quarantine=record.quarantine,
+        parallel=account.partitions_per_unit is not None,
+        room=room_of(account),
     )
 
 
@@ -210,10 +271,29 @@ def _damaged(tx: Connection, organisation_id: str, outlines: Sequence[AccountSum
     }
 
 
-def with_burn_rate(tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus]) -> list[AccountStatus]:
-    """Add burn rate and forecast to the accounts that are shown."""
-    bases = base_readings(tx, context.organisation_id, {each.id: each.created_at for each in statuses}, context.now)
-    return [_with_rate(each, bases.get(each.id), context.now) for each in statuses]
+def with_burn_rate(
+    tx: Connection, context: RequestContext, statuses: Sequence[AccountStatus], above: Sequence[AccountStatus] = ()
+) -> list[AccountStatus]:
+    """Add burn rate and forecast to the accounts that are shown; `above` has those above the first of them."""
+    every = {each.id: each for each in (*above, *statuses)}
+    bases = base_readings(
+        tx, context.organisation_id, {key: each.created_at for key, each in every.items()}, context.now
+    )
+    rated = {key: _with_rate(each, bases.get(key), context.now) for key, each in every.items()}
+    return [_with_path_forecast(rated[each.id], rated) for each in statuses]
+
+
+def _with_path_forecast(status: AccountStatus, rated: Mapping[str, AccountStatus]) -> AccountStatus:
+    """Add when the first limit along the path is reached.
+
+    Accounts from a parallel one upwards are left out: their pace is that of the part that lost most.
+    """
+    first = at = status
+    while (parent := rated.get(at.parent_id or "")) is not None and not parent.parallel:
+        at = parent
+        if at.empty_at is not None and (first.empty_at is None or at.empty_at < first.empty_at):
+            first = at
+    return status if first.empty_at is None else replace(status, path_empty_at=first.empty_at, path_empty_by=first.path)
 
 
 def ancestors(statuses: Iterable[AccountStatus], of: Iterable[str]) -> set[str]:

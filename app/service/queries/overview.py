@@ -65,11 +65,11 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         hidden = account_metadata.archived_ids(tx, context.organisation_id)
         everything = [each for each in statuses.read(tx, context) if each.id not in hidden]
         found = _matching(everything, wanted)
-        chosen = with_burn_rate(tx, context, _chosen(found))
-        unfinished, numbers = overview_queries.unfinished_runs(
-            tx, context.organisation_id, context.principal.scope, RUNS
-        )
-        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=context.principal.scope)
+        scope = context.principal.scope
+        above = [] if scope is None else statuses.read_above(tx, context, scope)
+        chosen = with_burn_rate(tx, context, _chosen(found), above)
+        unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
+        refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)
         refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items
     severities: dict[Severity, int] = {}
     for each in found:

@@ -24,10 +24,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """An authenticated person, and the thumbprint of the key that signed the token."""
+    """An authenticated person, the thumbprint of the key that signed the token, and the person's name, if told."""
 
     caller: Principal
     thumbprint: str
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class OidcAuthenticator:
         except TokenRefusedError as error:
             self._note(error.why, claims, request_id)
             raise
-        return OidcIdentity(caller, thumbprint)
+        return OidcIdentity(caller, thumbprint, tokens.display_name(claims))
 
     def _caller(self, claims: Mapping[str, object], now: datetime, terms: OidcConfig) -> Principal:
         ends = tokens.validate_claims(terms, claims, now)

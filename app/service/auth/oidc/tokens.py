@@ -128,6 +128,15 @@ def actor(terms: OidcConfig, claims: Mapping[str, object]) -> str | None:
     return f"{ACTOR_PREFIX}{subject}" if fits and isinstance(subject, str) and subject.isprintable() else None
 
 
+def display_name(claims: Mapping[str, object]) -> str | None:
+    """Get the name of a token's person, as in the claim `name` or `preferred_username`; None: not told."""
+    for claim in ("name", "preferred_username"):
+        named = claims.get(claim)
+        if isinstance(named, str) and 0 < len(named.strip()) <= ACTOR_LENGTH and named.isprintable():
+            return named.strip()
+    return None
+
+
 def _opened(token: str, types: frozenset[str]) -> tuple[CompactSignature, str, str]:
     """Parse a token; return it with its algorithm and key id."""
     try:

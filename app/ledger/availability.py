@@ -1,0 +1,86 @@
+"""The epsilon that an account can still take: the least that its own limit and the limits above it leave.
+
+Each limit counts in epsilon, by its account's filter and at its delta. Under a parallel account, a charge to one part
+counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.composition import exposed
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Epsilon that can still be taken, and the account whose limit leaves no more."""
+
+    epsilon: float
+    account_id: str
+    account_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRoom:
+    """What an account's own limit leaves.
+
+    Args:
+        parallel: whether its children are disjoint parts.
+        epsilon: 0 also if nothing may be charged, such as to a quarantined account.
+    """
+
+    id: str
+    path: str
+    parent_id: str | None
+    parallel: bool
+    epsilon: float
+
+
+def room_of(account: Account) -> float:
+    """Compute the epsilon that an account's own limit leaves, at least 0; infinite without a limit.
+
+    With an exposure, it is what its limit leaves for a charge from the path's run.
+    """
+    if account.limit is None:
+        return inf
+    most = account.limit.epsilon
+    if account.exposure is None:
+        return max(0.0, most - max(account.epsilon(), account.epsilon(account.spent + account.held)))
+    left = most
+    for slope, base in account.exposure.total.items():
+        beyond = most - account.epsilon(base)
+        if slope:
+            left = min(left, beyond / slope)
+        elif beyond < 0:  # the other parts alone exceed the limit
+            return 0.0
+    return max(0.0, left)
+
+
+def least_above_part(path: Sequence[Account], parts: Iterable[Account]) -> Available:
+    """Find the least room above the last account of a path, a part of a parallel account, for its own charges.
+
+    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path.
+    """
+    part = path[-1]
+    run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None, partitions_per_unit=None)
+    above = exposed([*path, run], parts)[:-2]
+    return min((Available(room_of(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
+
+
+def available_of(
+    rooms: Iterable[AccountRoom], above_parts: Mapping[str, Available] | None = None
+) -> dict[str, Available]:
+    """Find what each account can still take, by id.
+
+    `rooms` has parents before their children. `above_parts` has the result of `least_above_part` for parts of parallel
+    accounts; for a part without one, the room of the parallel account as a whole counts, which is never more.
+    """
+    found: dict[str, Available] = {}
+    for each in rooms:
+        own = Available(each.epsilon, each.id, each.path)
+        above = found.get(each.parent_id) if each.parent_id is not None else None
+        if above_parts and each.id in above_parts:
+            above = above_parts[each.id]
+        found[each.id] = own if above is None or own.epsilon <= above.epsilon else above
+    return found

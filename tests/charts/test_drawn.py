@@ -1,0 +1,150 @@
+"""What is drawn in a picture is what the data say: the paths of an SVG are read, and compared with the points."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from app.charts.model import Axis, AxisKind, Chart, Series, SeriesKind, SeriesRole, milliseconds
+from app.charts.render import _COLOURS, _ROLES, _SERIES, ChartTheme, Frame, PictureKind, draw
+from app.dashboard.assets import asset
+
+Polygon = list[tuple[float, float]]
+SVG = "{http://www.w3.org/2000/svg}"
+START = datetime(2026, 11, 21, 9, tzinfo=UTC)
+TIMES = [milliseconds(START + timedelta(hours=hours)) for hours in (0, 1, 5, 6, 12)]
+SHARES = ((0.0, 10.0, 10.0, 30.0, 35.0), (5.0, 5.0, 20.0, 20.0, 25.0))
+TIME = Axis("Time (UTC)", AxisKind.TIME)
+CLOSE = 0.02
+"""Of a point of a picture."""
+
+
+def drawn(chart: Chart, theme: ChartTheme = ChartTheme.LIGHT) -> dict[str, Polygon]:
+    """The corners of what is drawn of each series."""
+    root = ET.fromstring(draw(chart, Frame(PictureKind.SVG, theme, 800, 400)))  # noqa: S314 - our own
+    found = {}
+    for group in root.iter(f"{SVG}g"):
+        if group.get("id", "").startswith("series-"):
+            path = max((each.get("d", "") for each in group.iter(f"{SVG}path")), key=len)
+            places = [(float(each.get("x", "0")), float(each.get("y", "0"))) for each in group.iter(f"{SVG}use")]
+            numbers = [tuple(map(float, pair)) for pair in re.findall(r"[ML] (\S+) (\S+)", path)]
+            found[group.get("id", "")] = [*places] if len(places) > 1 else [(x, y) for x, y in numbers]
+    return found
+
+
+def scale(from_points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and start of the line through the first and the last of some (value, pixel)."""
+    (first, at), (last, to) = from_points[0], from_points[-1]
+    slope = (to - at) / (last - first)
+    return slope, at - slope * first
+
+
+def data_of(polygon: Polygon, across: tuple[float, float], up: tuple[float, float]) -> Polygon:
+    """The corners as data."""
+    return [((x - across[1]) / across[0], (y - up[1]) / up[0]) for x, y in polygon]
+
+
+def stepped(points: Sequence[tuple[float, float]]) -> Polygon:
+    """The corners of steps: a value holds until the next point."""
+    found = [points[0]]
+    for x, y in points[1:]:
+        found += [(x, found[-1][1]), (x, y)]
+    return found
+
+
+def check_same(drawn: Polygon, expected: Polygon) -> None:
+    """Compare two polygons, whose corners may be repeated."""
+
+    def corners(polygon: Polygon) -> Polygon:
+        kept: Polygon = []
+        for x, y in polygon:
+            if not kept or abs(x - kept[-1][0]) > 1e-3 or abs(y - kept[-1][1]) > CLOSE:
+                kept.append((x, y))
+        return kept
+
+    left, right = corners(drawn), corners(expected)
+    assert len(left) == len(right), (left, right)
+    for (x, y), (other_x, other_y) in zip(left, right, strict=True):
+        assert x == pytest.approx(other_x, abs=1e-2)
+        assert y == pytest.approx(other_y, abs=0.05)
+
+
+HOURS = [(at - TIMES[0]) / 3_600_000 for at in TIMES]
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_areas_have_steps_and_no_slopes(stacked: bool) -> None:  # noqa: FBT001 - a kind of chart
+    series = [
+        Series(name, tuple(zip(TIMES, shares, strict=True)), SeriesKind.AREA)
+        for name, shares in zip(("a", "b"), SHARES, strict=True)
+    ]
+    polygons = drawn(Chart("Shares", TIME, Axis("%", start=0), tuple(series), stacked=stacked))
+    every = [corner for polygon in polygons.values() for corner in polygon]
+    across = scale([(0.0, min(x for x, _ in every)), (12.0, max(x for x, _ in every))])
+    highest = SHARES[0][-1] + SHARES[1][-1] if stacked else max(SHARES[0][-1], SHARES[1][-1])
+    up = scale([(0.0, max(y for _, y in every)), (highest, min(y for _, y in every))])
+    floor = [0.0] * len(TIMES)
+    for polygon, shares in zip(polygons.values(), SHARES, strict=True):
+        corners = data_of(polygon, across, up)
+        for (x, y), (to_x, to_y) in pairwise(corners):
+            assert abs(x - to_x) < 1e-3 or abs(y - to_y) < CLOSE, "an edge is a slope: spending that never happened"
+        top = [low + share for low, share in zip(floor, shares, strict=True)]
+        for number, hour in enumerate(HOURS[:-1]):
+            between = (hour + HOURS[number + 1]) / 2
+            crossed = sorted(
+                y
+                for (x, y), (to_x, _) in zip(corners, [*corners[1:], corners[0]], strict=True)
+                if min(x, to_x) < between < max(x, to_x)
+            )
+            assert crossed == pytest.approx(sorted([floor[number], top[number]]), abs=0.1)
+        floor = top if stacked else floor
+
+
+@pytest.mark.parametrize("kind", [SeriesKind.LINE, SeriesKind.STEP, SeriesKind.POINTS])
+def test_lines_steps_and_points_are_where_the_data_are(kind: SeriesKind) -> None:
+    points = [(0.0, 0.0), (10.0, 1.0), (15.0, 1.5), (40.0, 4.0), (100.0, 5.0)]
+    frame = Series("Frame", (points[0], points[-1]))
+    chart = Chart("Epsilon", Axis("Step", start=0), Axis("Epsilon", start=0), (frame, Series("a", tuple(points), kind)))
+    polygons = drawn(chart)
+    (left, low), (right, high) = polygons["series-0"][0], polygons["series-0"][-1]
+    corners = data_of(polygons["series-1"], scale([(0.0, left), (100.0, right)]), scale([(0.0, low), (5.0, high)]))
+    check_same(corners, stepped(points) if kind is SeriesKind.STEP else points)
+
+
+def test_a_number_without_end_is_a_gap() -> None:
+    points = ((0.0, 1.0), (1.0, float("inf")), (2.0, 2.0), (3.0, 2.5))
+    [polygon] = drawn(Chart("Epsilon", Axis("Step"), Axis("Epsilon"), (Series("a", points),))).values()
+    assert len({x for x, _ in polygon}) == 3
+
+
+@pytest.mark.parametrize("theme", ChartTheme)
+def test_no_series_has_the_colour_of_a_role(theme: ChartTheme) -> None:
+    """Except what is spent, where the others begin with the second; and warnings and reserves, which stand alone."""
+
+    def numbers(colour: str) -> list[int]:
+        return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
+    roles = {look.colour for role, look in _ROLES.items() if role is not SeriesRole.SPENT} - {"reserved", "warn"}
+    for colour in _SERIES[theme]:
+        for role in roles:
+            away = [abs(a - b) for a, b in zip(numbers(colour), numbers(_COLOURS[theme][role]), strict=True)]
+            assert sum(away) > 60, (colour, role)
+    assert _SERIES[theme][0] == _COLOURS[theme]["spent"]
+    sheet = asset("pages.css").content.decode()
+    listed = "; ".join(f"--series-{number}: {colour}" for number, colour in enumerate(_SERIES[theme], 1))
+    assert listed in sheet, "pages and pictures have the same colours"
+    assert all(f"--{role}: {_COLOURS[theme][role]}" in sheet for role in roles)
+
+
+def test_attempts_do_not_have_the_colour_of_the_last_one() -> None:
+    attempts = [Series("Attempt 1", ((0.0, 0.0), (1.0, 1.0))), Series("Attempt 2", ((1.0, 1.0), (2.0, 2.0)))]
+    last = Series("Attempt 3", ((2.0, 2.0), (3.0, 3.0)), role=SeriesRole.SPENT)
+    svg = draw(
+        Chart("Epsilon", Axis("Step"), Axis("Epsilon"), (*attempts, last)),
+        Frame(PictureKind.SVG, ChartTheme.LIGHT, 800, 400),
+    ).decode()
+    strokes = re.findall(r'id="series-\d".*?stroke: (#\w+)', svg, re.DOTALL)
+    assert len(set(strokes)) == 3

@@ -1,0 +1,171 @@
+"""What a browser draws of a chart is what the data say: the strokes and fills of the canvas are read."""
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.conftest import LiveServer
+from tests.dashboard.conftest import SignIn
+from tests.dashboard.sample_hospital import Hospital
+
+RECORD = """
+(() => {
+  const paths = (globalThis.drawnPaths = []), canvas = CanvasRenderingContext2D.prototype;
+  const wrap = (made, name, also) => {
+    const plain = made[name];
+    made[name] = function (...given) { also(this, given); return plain.apply(this, given); };
+  };
+  wrap(canvas, "beginPath", (pen) => { pen.recorded = []; });
+  for (const made of [canvas, Path2D.prototype]) {
+    for (const name of ["moveTo", "lineTo"]) wrap(made, name, (pen, [x, y]) => (pen.recorded ??= []).push([x, y]));
+  }
+  for (const [how, style] of [["stroke", "strokeStyle"], ["fill", "fillStyle"]]) {
+    wrap(canvas, how, (pen, [path]) => {
+      const { recorded } = path instanceof Path2D ? path : pen;
+      paths.push({ how, colour: pen[style], points: [...(recorded ?? [])] });
+    });
+  }
+})()
+"""
+"""Runs before the page's own scripts."""
+
+READ = """
+(canvas) => {
+  const chart = Chart.getChart(canvas), spec = JSON.parse(canvas.closest("figure").querySelector("script").textContent);
+  drawnPaths.length = 0;
+  chart.draw();
+  const { x, y } = chart.scales;
+  return {
+    spec, paths: [...drawnPaths], colours: chart.data.datasets.map((each) => [each.borderColor, each.backgroundColor]),
+    scale: { x0: x.getPixelForValue(x.min), x1: x.getPixelForValue(x.max), xmin: x.min, xmax: x.max,
+             y0: y.getPixelForValue(y.min), y1: y.getPixelForValue(y.max), ymin: y.min, ymax: y.max },
+  };
+}
+"""
+
+Corner = tuple[float, float]
+
+
+def read(page: Page, figure: str) -> dict[str, Any]:
+    canvas = page.locator(f"#{figure} canvas")
+    expect(canvas).to_have_attribute("data-drawn", re.compile(r"^[1-9]"))
+    found: dict[str, Any] = canvas.evaluate(READ)
+    return found
+
+
+def places(found: dict[str, Any], points: list[list[float]]) -> list[Corner]:
+    """Data as pixels."""
+    at = found["scale"]
+
+    def pixel(value: float, axis: str) -> float:
+        part = (value - at[f"{axis}min"]) / (at[f"{axis}max"] - at[f"{axis}min"])
+        return float(at[f"{axis}0"] + part * (at[f"{axis}1"] - at[f"{axis}0"]))
+
+    return [(pixel(x, "x"), pixel(y, "y")) for x, y in points]
+
+
+def stepped(corners: list[Corner]) -> list[Corner]:
+    found = corners[:1]
+    for x, y in corners[1:]:
+        found += [(x, found[-1][1]), (x, y)]
+    return found
+
+
+def lies_on(corner: Corner, line: list[Corner]) -> bool:
+    """Whether a corner lies on a line of corners, within a pixel."""
+    x, y = corner
+    for (x1, y1), (x2, y2) in pairwise(line):
+        if min(x1, x2) - 1 <= x <= max(x1, x2) + 1 and min(y1, y2) - 1 <= y <= max(y1, y2) + 1:
+            across = abs((x2 - x1) * (y1 - y) - (x1 - x) * (y2 - y1))
+            if across <= max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5):
+                return True
+    return False
+
+
+def check_lines(found: dict[str, Any]) -> int:
+    """Compare each drawn line with its data, both ways; return the number of lines."""
+    checked = 0
+    for series, (colour, _) in zip(found["spec"]["series"], found["colours"], strict=True):
+        if series["kind"] not in {"line", "step"} or len(series["points"]) < 2:
+            continue
+        corners = places(found, series["points"])
+        expected = stepped(corners) if series["kind"] == "step" else corners
+        strokes = [path["points"] for path in found["paths"] if path["how"] == "stroke" and path["colour"] == colour]
+        strokes = [path for path in strokes if len(path) > 1 and all(lies_on(tuple(each), expected) for each in path)]
+        assert strokes, f"nothing drawn follows {series['name']}"
+        longest = [tuple(each) for each in max(strokes, key=len)]
+        assert all(lies_on(each, longest) for each in expected), series["name"]
+        checked += 1
+    return checked
+
+
+def check_areas(found: dict[str, Any]) -> int:
+    """Check that fills have no slopes, and that their heights are those of the data; return the number of areas."""
+    below = [0.0] * len(found["spec"]["series"][0]["points"])
+    areas = [series for series in found["spec"]["series"] if series["kind"] == "area"]
+    fills = [path["points"] for path in found["paths"] if path["how"] == "fill" and len(path["points"]) > 3]
+    for series in areas:
+        top = [low + y for low, (_, y) in zip(below, series["points"], strict=True)]
+        edge = stepped(places(found, [[x, y] for (x, _), y in zip(series["points"], top, strict=True)]))
+        mine = [
+            path for path in fills if sum(lies_on(each, [tuple(one) for one in path]) for each in edge) == len(edge)
+        ]
+        assert mine, f"no fill has the heights of {series['name']}"
+        below = top
+    for path in fills:
+        wide = [((x1, y1), (x2, y2)) for (x1, y1), (x2, y2) in pairwise(path) if abs(x1 - x2) > 1 and abs(y1 - y2) > 1]
+        assert not wide, "an edge is a slope: spending that never happened"
+    return len(areas)
+
+
+@pytest.fixture
+def recording(browser: Browser, server: LiveServer, sign_in: SignIn) -> Any:  # noqa: ANN401 - a page
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.add_init_script(RECORD)
+    page = context.new_page()
+    sign_in(page, server, "viewer")
+    yield page
+    context.close()
+
+
+def test_areas_of_spending_have_steps(recording: Page, server: LiveServer, hospital: Hospital) -> None:
+    recording.goto(f"{server.url}/accounts/{hospital.ids['imaging']}")
+    found = read(recording, "shares")
+    assert check_areas(found) == 2
+    recording.locator("#shares canvas").hover(position={"x": 300, "y": 100})
+    shown = recording.evaluate(
+        "Chart.getChart(document.querySelector('#shares canvas')).tooltip.body.map((each) => each.lines)"
+    )
+    assert len(shown) == 2, "a corner is no point"
+
+
+def test_spending_and_limits_over_time_have_steps(recording: Page, server: LiveServer, hospital: Hospital) -> None:
+    recording.goto(f"{server.url}/accounts/{hospital.ids['imaging']}")
+    assert check_lines(read(recording, "curve")) >= 4
+
+
+def test_epsilon_over_steps_goes_through_its_points(recording: Page, server: LiveServer, hospital: Hospital) -> None:
+    recording.goto(f"{server.url}/runs/{hospital.refused}")
+    assert check_lines(read(recording, "curve")) >= 2
+    traits = recording.locator("figure.chart").evaluate_all("all => all.map((each) => each.id)")
+    for trait in traits:
+        if trait != "curve":
+            assert check_lines(read(recording, trait)) == 1
+
+
+def test_the_planners_lines_go_through_their_points(recording: Page, server: LiveServer) -> None:
+    recording.goto(f"{server.url}/planner")
+    found = read(recording, "growth")
+    assert check_lines(found) >= 3
+    colours = [colour for colour, _ in found["colours"]]
+    assert len(set(colours)) == len(colours), "each line has its own colour"
+    recording.emulate_media(color_scheme="dark")
+    recording.wait_for_function(
+        "before => Chart.getChart(document.querySelector('#growth canvas')).data.datasets[0].borderColor !== before",
+        arg=colours[0],
+    )
+    dark = [colour for colour, _ in read(recording, "growth")["colours"]]
+    assert len(set(dark)) == len(dark), "in the dark, too"

@@ -1,0 +1,138 @@
+"""What accounts can still take: the least along the path, and by part where the parts are disjoint."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isclose
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.accounting.events import Gaussian, NeighboringRelation
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.admission import Admission
+from app.ledger.availability import AccountRoom, Available, available_of, least_above_part, room_of
+from app.ledger.composition import exposed
+from app.ledger.step_events import StepEvent
+
+from .conftest import admit, make_account
+
+ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
+ONE = NeighboringRelation.REPLACE_ONE
+
+
+class Sites:
+    """A population with three disjoint parts, and a budget in each that runs charge."""
+
+    def __init__(self, limit: float, part_limit: float, partitions: int, relation: NeighboringRelation) -> None:
+        root = replace(make_account(limit, name="p"), kind=AccountKind.POPULATION, partitions_per_unit=partitions)
+        self.accounts = {"p": replace(root, id="p", depth=0, relation=relation)}
+        for name in "abc":
+            part = replace(make_account(part_limit, name=name), id=name, parent_id="p", relation=relation)
+            self.accounts[name] = replace(part, path=f"p/{name}")
+
+    @property
+    def parts(self) -> list[Account]:
+        return [self.accounts[name] for name in "abc"]
+
+    def path(self, part: str) -> Sequence[Account]:
+        above = self.accounts[part]
+        run = replace(above, id="run", kind=AccountKind.RUN, parent_id=part, limit=None, depth=2)
+        run = replace(run, spent=above.spent.times(0), held=above.held.times(0), weights=None)
+        return exposed([self.accounts["p"], above, run], self.parts)
+
+    def charge(self, part: str, noise: float, count: int) -> bool:
+        charged = admit(self.path(part), [StepEvent(Gaussian(noise), count)])
+        if not isinstance(charged, Admission):
+            return False
+        self.accounts |= {each.id: replace(each, exposure=None) for each in charged.accounts[:-1]}
+        return True
+
+    def available(self, part: str) -> float:
+        return min(
+            room_of(self.accounts[part]),
+            least_above_part([self.accounts["p"], self.accounts[part]], self.parts).epsilon,
+        )
+
+
+charges = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from([2.0, 5.0, 20.0]), st.integers(1, 60)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(charges, st.sampled_from([(1, ADD), (2, ADD), (1, ONE)]), st.sampled_from([(2.0, 2.0), (2.0, 1.0), (1.0, 3.0)]))
+def test_what_is_free_is_what_the_rule_admits(
+    history: list[tuple[str, float, int]], kind: tuple[int, NeighboringRelation], limits: tuple[float, float]
+) -> None:
+    sites = Sites(*limits, *kind)
+    for part, noise, count in history:
+        sites.charge(part, noise, count)
+    whole = room_of(sites.accounts["p"])
+    for part in "abc":
+        left = sites.available(part)
+        assert left >= min(whole, room_of(sites.accounts[part])) - 1e-9, "a part has at least what the whole has"
+        before = sites.accounts[part].epsilon()
+        probe = Sites(*limits, *kind)
+        probe.accounts = dict(sites.accounts)
+        if left > 0.02:
+            assert probe.charge(part, 400.0, 1), "what is free can be taken"
+        for noise in (3.0, 10.0, 40.0):
+            while probe.charge(part, noise, 1):
+                pass
+        taken = probe.accounts[part].epsilon() - before
+        assert taken <= room_of(sites.accounts[part]) + 1e-9
+        assert probe.accounts["p"].epsilon() <= limits[0] + 1e-9
+
+
+def test_a_part_has_what_others_do_not_take_from_it() -> None:
+    sites = Sites(2.0, 2.0, 1, ADD)
+    assert sites.charge("a", 5.0, 3)
+    assert room_of(sites.accounts["p"]) < 2
+    assert sites.available("b") == 2.0, "another part's spending is not its own"
+    assert isclose(sites.available("a"), 2 - sites.accounts["a"].epsilon())
+
+
+def test_replaced_units_count_twice() -> None:
+    sites = Sites(2.0, 2.0, 1, ONE)
+    assert sites.charge("a", 20.0, 3)
+    above = least_above_part([sites.accounts["p"], sites.accounts["b"]], sites.parts)
+    assert above.epsilon < 2.0, "its replacement may have been in the other part"
+    assert above.account_path == "p"
+
+
+def test_other_parts_over_the_limit_leave_nothing() -> None:
+    sites = Sites(2.0, 3.0, 1, ADD)
+    assert sites.charge("a", 5.0, 3)
+    lowered = replace(sites.accounts["p"], limit=replace(sites.accounts["p"].limit, epsilon=0.1))  # type: ignore[type-var]
+    sites.accounts["p"] = lowered
+    assert sites.available("b") == 0.0
+    assert not sites.charge("b", 400.0, 1)
+
+
+def room(name: str, epsilon: float, *, parallel: bool = False) -> AccountRoom:
+    parent = name.rpartition("/")[0] or None
+    return AccountRoom(name, name, parent, parallel, epsilon)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "expected"),
+    [
+        ([("p", 5.0), ("p/b", 2.0)], ("p/b", 2.0)),
+        ([("p", 0.005), ("p/b", 2.0)], ("p", 0.005)),
+        ([("p", 2.0), ("p/b", 2.0)], ("p/b", 2.0)),
+        ([("p", 9.0), ("p/a", 1.0), ("p/a/b", 3.0), ("p/a/b/c", 2.0)], ("p/a", 1.0)),
+        ([("p", 0.0), ("p/a", 0.5), ("p/a/b", 3.0)], ("p", 0.0)),
+    ],
+)
+def test_the_least_along_the_path_with_the_account_that_leaves_it(
+    rooms: list[tuple[str, float]], expected: tuple[str, float]
+) -> None:
+    found = available_of(room(*each) for each in rooms)
+    assert found[rooms[-1][0]] == Available(expected[1], expected[0], expected[0])
+
+
+def test_what_is_left_above_a_part_counts_for_all_under_it() -> None:
+    rooms = [room("p", 1.0, parallel=True), room("p/a", 9.0), room("p/a/b", 8.0), room("p/c", 9.0)]
+    found = available_of(rooms, {"p/a": Available(4.0, "p", "p")})
+    assert [found[name].epsilon for name in ("p", "p/a", "p/a/b", "p/c")] == [1.0, 4.0, 4.0, 1.0]
