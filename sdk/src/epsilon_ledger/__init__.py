@@ -3,12 +3,18 @@
 from epsilon_ledger._async_client import AsyncLedgerClient
 from epsilon_ledger._client import LedgerClient
 from epsilon_ledger._run.async_run import AsyncRun
+from epsilon_ledger._run.item_iterator import AsyncItemIterator, ItemIterator
 from epsilon_ledger._run.run import Run
+from epsilon_ledger._run.run_opening import RunOpening
 from epsilon_ledger._run.run_properties import RunStateDict
 from epsilon_ledger._run.trials import Trial, trials
+from epsilon_ledger._wire.alert_models import Alert, AlertSettings, CreatedWebhook, Delivery, Forecast, Webhook
+from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy, Quarantine, Verification
 from epsilon_ledger._wire.errors import (
+    AmbiguousPathError,
     ApprovalRequiredError,
     ConfigurationError,
+    InvalidSignatureError,
     LedgerError,
     LedgerUnavailableError,
     RequestInDoubtError,
@@ -66,6 +72,16 @@ from epsilon_ledger._wire.events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
+from epsilon_ledger._wire.governance_models import (
+    AccountLimit,
+    AccountPolicy,
+    ApiKey,
+    CreatedApiKey,
+    PolicyRules,
+    PolicyWarning,
+    Proposal,
+)
+from epsilon_ledger._wire.histories import AccountHistory, AccountHistoryPoint, ChildShare, LimitChange
 from epsilon_ledger._wire.models import (
     Budget,
     DataBlock,
@@ -96,13 +112,17 @@ from epsilon_ledger._wire.problem_errors import (
     NotFoundError,
     PermissionDeniedError,
     PolicyViolationError,
+    PreconditionFailedError,
+    ProposalClosedError,
     RequestTooLargeError,
     ReservationClosedError,
     ReservationStateConflictError,
     RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
+    SigningNotConfiguredError,
     UnsupportedEventError,
+    WebhookStateConflictError,
 )
 from epsilon_ledger._wire.problems import (
     BudgetExceededError,
@@ -112,23 +132,41 @@ from epsilon_ledger._wire.problems import (
     ProblemError,
     RdpComparison,
 )
+from epsilon_ledger._wire.signatures import Checkpoint, Signature, SigningKey, Statement
 
 __all__ = [
+    "AccountHistory",
+    "AccountHistoryPoint",
+    "AccountLimit",
+    "AccountPolicy",
     "AccountQuarantinedError",
     "AdaptiveClippingEvent",
+    "Alert",
+    "AlertSettings",
+    "AmbiguousPathError",
+    "ApiKey",
     "ApprovalRequiredError",
+    "AsyncItemIterator",
     "AsyncLedgerClient",
     "AsyncRun",
     "AttemptSupersededError",
+    "AuditEvent",
     "AuthenticationError",
     "Budget",
     "BudgetClosedError",
     "BudgetExceededError",
+    "Checkpoint",
+    "ChildShare",
     "ComposedEvent",
     "ConfigurationError",
+    "CreatedApiKey",
+    "CreatedWebhook",
     "DataBlock",
     "DecayEvent",
+    "Decision",
+    "Delivery",
     "DeltaEstimate",
+    "Discrepancy",
     "DiscreteGaussianEvent",
     "EndedPlan",
     "EpsilonDeltaEvent",
@@ -139,10 +177,13 @@ __all__ = [
     "EventCount",
     "Experiment",
     "ExponentialEvent",
+    "Forecast",
     "GaussianEvent",
     "GroupPrivacyEvent",
     "IdempotencyKeyReusedError",
     "InvalidRequestError",
+    "InvalidSignatureError",
+    "ItemIterator",
     "LaplaceCost",
     "LaplaceEvent",
     "LatestLimitChange",
@@ -151,6 +192,7 @@ __all__ = [
     "LedgerUnavailableError",
     "LifetimeSpend",
     "Limit",
+    "LimitChange",
     "MaxStepsEstimate",
     "NameTakenError",
     "NeighboringRelation",
@@ -165,10 +207,16 @@ __all__ = [
     "PlannedEventCount",
     "PlannedEvents",
     "PoissonSampledEvent",
+    "PolicyRules",
     "PolicyViolationError",
+    "PolicyWarning",
     "Population",
+    "PreconditionFailedError",
     "Problem",
     "ProblemError",
+    "Proposal",
+    "ProposalClosedError",
+    "Quarantine",
     "RandomizedResponseEvent",
     "RdpComparison",
     "RepeatAndSelectEvent",
@@ -180,6 +228,7 @@ __all__ = [
     "Run",
     "RunHistory",
     "RunHistoryPoint",
+    "RunOpening",
     "RunState",
     "RunStateConflictError",
     "RunStateDict",
@@ -188,6 +237,10 @@ __all__ = [
     "SelfComposedEvent",
     "SequenceConflictError",
     "SequenceGapError",
+    "Signature",
+    "SigningKey",
+    "SigningNotConfiguredError",
+    "Statement",
     "StepAuthorization",
     "StepsAlreadyTakenError",
     "TreeAggregationEvent",
@@ -195,6 +248,9 @@ __all__ = [
     "TrialExceededError",
     "UnexpectedResponseError",
     "UnsupportedEventError",
+    "Verification",
+    "Webhook",
+    "WebhookStateConflictError",
     "ZcdpEvent",
     "adaptive_clipping",
     "composed",

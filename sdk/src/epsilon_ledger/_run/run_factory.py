@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints import get_run as read_run
-from epsilon_ledger._wire.endpoints import path
+from epsilon_ledger._wire.endpoints.runs import get_run as read_run
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.members import wire_limit, wire_planned
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
-from epsilon_ledger._wire.requests import Call, RequestFlow, post
+from epsilon_ledger._wire.references import find_run, find_run_id
+from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
 
 
 def get_run(
-    run_id: str,
+    run: str,
     *,
     authorize_every: int = 1,
     background: bool = False,
@@ -104,7 +104,7 @@ def get_run(
     """Get a run at its next step in its current attempt; `resume_run` starts a new one.
 
     Args:
-        run_id: its id.
+        run: its id, or its path if no other run has the same.
         authorize_every: as in `create_run`.
         background: as in `create_run`.
         schedule: as in `create_run`.
@@ -117,11 +117,12 @@ def get_run(
         The run.
 
     Raises:
+        AmbiguousPathError: several runs have this path.
         LedgerError: the run does not exist, or no response arrived.
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    return RunSetup(read_run(run_id).flow(), prefetch, _known_step(step, schedule), with_plan)
+    return RunSetup(find_run(run), prefetch, _known_step(step, schedule), with_plan)
 
 
 def resume_run(
@@ -139,7 +140,8 @@ def resume_run(
     Spending is final: steps repeated after the checkpoint are charged again, and the earlier process's grants in full.
 
     Args:
-        state: from `run.state_dict()` when the checkpoint was written; or a run's id, to repeat nothing.
+        state: from `run.state_dict()` when the checkpoint was written; or a run's id or
+            path, to repeat nothing.
         steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
             remainder is forfeited.
         authorize_every: as in `create_run`.
@@ -175,8 +177,9 @@ def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> in
     return None if step is None else whole("step", step, 0)
 
 
-def _next_attempt(run_id: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
+def _next_attempt(run: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
     """Open a new attempt after a checkpoint, which fences off earlier processes."""
+    run_id = yield from find_run_id(run)
     if step is not None:
         # Grants of a process that died were charged without step numbers.
         step = min(step, (yield read_run(run_id).request).read(RunState).next_step)

@@ -10,10 +10,10 @@ from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints import get_run, path
+from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import Reservation, RunState, StepAuthorization
-from epsilon_ledger._wire.requests import RequestFlow, post
+from epsilon_ledger._wire.requests import RequestFlow, path, post
 
 
 class RunProtocol:

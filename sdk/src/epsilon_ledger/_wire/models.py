@@ -1,10 +1,15 @@
 """Values from the ledger, frozen; members of newer versions are ignored."""
 
+import typing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEventCount
+from epsilon_ledger._wire.frames import data_frame
+
+if typing.TYPE_CHECKING:
+    import pandas as pd
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
@@ -324,3 +329,11 @@ class RunHistory:
     points: tuple[RunHistoryPoint, ...]
     decisions: int
     next_cursor: str | None
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Build a data frame of the points.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return data_frame(self.points, RunHistoryPoint)

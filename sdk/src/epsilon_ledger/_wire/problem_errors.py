@@ -155,6 +155,30 @@ class NameTakenError(ProblemError):
     codes = ("name_taken",)
 
 
+class PreconditionFailedError(ProblemError):
+    """Another person has changed the limit or policy since it was read: read it again, and decide anew."""
+
+    codes = ("precondition_failed",)
+
+
+class ProposalClosedError(ProblemError):
+    """The proposal was already decided, or replaced by another one."""
+
+    codes = ("proposal_closed",)
+
+
+class WebhookStateConflictError(ProblemError):
+    """The webhook is disabled, or the organisation has as many as it may."""
+
+    codes = ("webhook_state_conflict",)
+
+
+class SigningNotConfiguredError(ProblemError):
+    """The ledger has no signing key, so that it signs no statements and checkpoints."""
+
+    codes = ("signing_not_configured",)
+
+
 class InvalidRequestError(ProblemError):
     """The request is invalid or contradicts the ledger.
 
@@ -223,6 +247,10 @@ _KINDS: tuple[type[ProblemError], ...] = (
     AccountQuarantinedError,
     IdempotencyKeyReusedError,
     NameTakenError,
+    PreconditionFailedError,
+    ProposalClosedError,
+    WebhookStateConflictError,
+    SigningNotConfiguredError,
     InvalidRequestError,
     PolicyViolationError,
     UnsupportedEventError,

@@ -1,0 +1,145 @@
+"""Runs, their histories and statements, and reservations."""
+
+from typing import Literal, TypeAlias
+
+from epsilon_ledger._wire.endpoints.accounts import Theme
+from epsilon_ledger._wire.models import Reservation, RunHistory, RunState
+from epsilon_ledger._wire.references import find_run_id
+from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, path
+from epsilon_ledger._wire.signatures import Statement
+
+RunStatus: TypeAlias = Literal["pending", "active", "paused", "completed", "aborted", "overdrawn"]
+
+
+def get_run(run_id: str) -> Call[RunState]:
+    """Get a run's state."""
+    return Call(get(path("runs", run_id)), RunState)
+
+
+def list_runs(
+    *, budget: str | None = None, status: RunStatus | None = None, path: str | None = None, page_size: int = 100
+) -> Listing[RunState]:
+    """List runs, newest first.
+
+    Args:
+        budget: only those that charge this budget directly, an id or a path.
+        status: only those with this status.
+        path: only those with this path, which several may have.
+        page_size: items of one request, in [1, 200].
+
+    Returns:
+        An iterator over the runs' states, which requests a page when it is needed. `get_run` opens one for training.
+
+    Raises:
+        LedgerError: while iterating: the budget does not exist, or no response arrived.
+    """
+    return Listing("v1/runs", {"budget": budget, "status": status, "path": path}, RunState, page_size)
+
+
+def get_run_history(run: str, *, max_points: int = 500, after: str | None = None) -> RequestFlow[RunHistory]:
+    """Get the decisions on a run, thinned out; `list_decisions` has all of them.
+
+    Args:
+        run: its id, or its path if no other run has the same.
+        max_points: maximum number of points, in [2, 2000].
+        after: `next_cursor` of an earlier page.
+
+    Returns:
+        A page of points; `to_pandas` makes a data frame of it.
+
+    Raises:
+        AmbiguousPathError: several runs have this path.
+        LedgerError: the run does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    request = get(f"{path('runs', run_id)}/history", {"max_points": max_points, "after": after})
+    return (yield request).read(RunHistory)
+
+
+def get_run_history_svg(run: str, *, theme: Theme = "light", width: int = 760, height: int = 340) -> RequestFlow[bytes]:
+    """Get the chart of a run's history as SVG.
+
+    Args:
+        run: as in `get_run_history`.
+        theme: dark on light, or light on dark.
+        width: in pixels, in [200, 2000].
+        height: in pixels, in [120, 1200].
+
+    Returns:
+        The image.
+
+    Raises:
+        LedgerError: the run does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    query = {"theme": theme, "width": width, "height": height}
+    return (yield get_bytes(f"{path('runs', run_id)}/history.svg", query)).content
+
+
+def get_run_history_png(run: str, *, theme: Theme = "light", width: int = 760, height: int = 340) -> RequestFlow[bytes]:
+    """Get the chart of a run's history as PNG.
+
+    Args:
+        run: as in `get_run_history`.
+        theme: as in `get_run_history_svg`.
+        width: as in `get_run_history_svg`.
+        height: as in `get_run_history_svg`.
+
+    Returns:
+        The image.
+
+    Raises:
+        LedgerError: the run does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    query = {"theme": theme, "width": width, "height": height}
+    return (yield get_bytes(f"{path('runs', run_id)}/history.png", query)).content
+
+
+def get_run_statement(run: str) -> RequestFlow[Statement]:
+    """Get the signed statement of a run.
+
+    Args:
+        run: as in `get_run_history`.
+
+    Returns:
+        The statement; `verify` checks its signature.
+
+    Raises:
+        SigningNotConfiguredError: the ledger has no signing key.
+        AccountQuarantinedError: its balance is not proven.
+        LedgerError: it does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    return (yield get(f"{path('runs', run_id)}/statement")).read(Statement)
+
+
+def get_run_statement_html(run: str) -> RequestFlow[bytes]:
+    """Get the statement of a run as a page to read and print.
+
+    Args:
+        run: as in `get_run_history`.
+
+    Returns:
+        HTML in UTF-8.
+
+    Raises:
+        LedgerError: as in `get_run_statement`.
+    """
+    run_id = yield from find_run_id(run)
+    return (yield get_bytes(f"{path('runs', run_id)}/statement.html")).content
+
+
+def get_reservation(reservation_id: str) -> Call[Reservation]:
+    """Get a reservation.
+
+    Args:
+        reservation_id: its id.
+
+    Returns:
+        The reservation.
+
+    Raises:
+        LedgerError: it does not exist, or no response arrived.
+    """
+    return Call(get(path("reservations", reservation_id)), Reservation)
