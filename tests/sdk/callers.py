@@ -99,16 +99,21 @@ async def _collect(items: AsyncIterator[object]) -> list[object]:
 
 @contextmanager
 def caller(server: LiveServer, role: str, calls: Calls, *, awaited: bool) -> Iterator[LedgerClient]:
-    """A client with a key of this role: the blocking one, or the other one, which looks like it."""
-    key = server.key(role)
+    """A client with a key of this role: the blocking one, or the other one, which looks like it.
+
+    Each has an organisation of its own.
+    """
+    key = server.key(role, "awaited" if awaited else "blocking")
     if not awaited:
         with LedgerClient(server.url, key, timeout=60, transport=NotingTransport(calls)) as client:
             yield cast("LedgerClient", Caller(client, calls, lambda result: result))
         return
     with asyncio.Runner() as runner:
         made = AsyncLedgerClient(server.url, key, timeout=60, transport=AsyncNotingTransport(calls))
-        yield cast("LedgerClient", Caller(made, calls, lambda result: runner.run(_awaited(result))))
-        runner.run(made.close())
+        try:
+            yield cast("LedgerClient", Caller(made, calls, lambda result: runner.run(_awaited(result))))
+        finally:
+            runner.run(made.close())
 
 
 async def _awaited(result: Any) -> Any:  # noqa: ANN401 - whatever the client answers

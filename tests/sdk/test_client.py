@@ -55,6 +55,8 @@ ACCOUNT = {
     "epsilon": 0.0,
     "epsilon_rdp": 0.0,
     "weights_frozen": False,
+    "labels": {},
+    "links": [],
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00+00:00",
     "of_tomorrow": [1, 2],
@@ -263,8 +265,9 @@ def test_what_is_no_plan_is_named_before_anything_is_sent(
     assert ledger.requests == []
 
 
-def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
-    client.create_run("icu", budget="mimic/icu")
+def test_runs(client: LedgerClient, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_run("icu", budget="mimic/icu", collect_metadata=False)
+    monkeypatch.setenv("EPSILON_LEDGER_COLLECT_METADATA", "0")
     client.create_run(
         "icu",
         budget="bud_1",

@@ -17,6 +17,7 @@ from epsilon_ledger import (
     InvalidSignatureError,
     LedgerClient,
     Limit,
+    Link,
     PermissionDeniedError,
     PreconditionFailedError,
     Proposal,
@@ -109,11 +110,20 @@ def open_accounts(admin: LedgerClient) -> str:
         name, privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
     )
     assert admin.get_population(population.id) == population == next(admin.list_populations())
+    assert admin.get_population(name) == population
     team = admin.create_budget("icu-team", parent=name, limit=Limit(1.0, 1e-5))
     other = admin.create_budget("er-team", parent=population.id, limit=Limit(1.0, 1e-5))
     assert [budget.path for budget in admin.list_budgets(parent=name, page_size=1)] == [other.path, team.path]
     assert admin.get_budget(team.path) == team == admin.get_budget(team.id)
     assert list(admin.list_budgets(path=team.path)) == [team]
+    described = admin.update_population(name, owner="privacy office", labels={"ward": "icu"})
+    assert (described.owner, described.labels) == ("privacy office", {"ward": "icu"})
+    link = Link("Study", "https://study.example.org/1")
+    assert admin.update_budget(team.path, display_name="ICU", links=[link]).links == (link,)
+    assert admin.archive_account(other.path, reason="Unused.").archived_at is not None
+    assert [budget.path for budget in admin.list_budgets(parent=name)] == [team.path]
+    assert admin.get_budget(other.path).archived_at is not None
+    assert admin.unarchive_account(other.path).archived_at is None
     return name
 
 
@@ -132,14 +142,17 @@ def train(trainer: LedgerClient, budget: str) -> None:
     run.void()
     assert run.refresh().next_step == run.next_step == 4
     assert trainer.get_run(run.id).state == run.state
-    taken_up = trainer.resume_run(run.id)
-    assert taken_up.attempt == 2
+    assert trainer.get_run(f"{budget}/model").id == run.id
+    assert trainer.resume_run(run.state_dict()).attempt == 2
+    taken_up = trainer.resume_run(f"{budget}/model")
+    assert taken_up.attempt == 3
+    assert trainer.update_run(run.id, labels={"team": "icu"}).labels["team"] == "icu"
     taken_up.complete()
     stopped = trainer.create_run("stopped", budget=budget, event=STEP)
     stopped.abort()
     assert [found.name for found in trainer.list_runs(budget=budget)] == ["stopped", "model"]
     [found] = trainer.list_runs(budget=budget, status="completed")
-    assert found == taken_up.state
+    assert found == taken_up.refresh()
     assert trainer.get_run_history(run.id).points[0].count == 2
 
 

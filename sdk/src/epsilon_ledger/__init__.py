@@ -72,6 +72,7 @@ from epsilon_ledger._wire.events import (
     TreeAggregationEvent,
     ZcdpEvent,
 )
+from epsilon_ledger._wire.experiment_models import Experiment
 from epsilon_ledger._wire.governance_models import (
     AccountLimit,
     AccountPolicy,
@@ -81,28 +82,35 @@ from epsilon_ledger._wire.governance_models import (
     PolicyWarning,
     Proposal,
 )
-from epsilon_ledger._wire.histories import AccountHistory, AccountHistoryPoint, ChildShare, LimitChange
+from epsilon_ledger._wire.histories import (
+    AccountHistory,
+    AccountHistoryPoint,
+    ChildShare,
+    LimitChange,
+    RunHistory,
+    RunHistoryPoint,
+)
+from epsilon_ledger._wire.metadata import ArchivedAccount, Link, Metadata, MetadataChanges
 from epsilon_ledger._wire.models import (
+    Attestation,
     Budget,
     DataBlock,
+    Deviation,
     EndedPlan,
-    Experiment,
     LifetimeSpend,
     Limit,
     NeighboringRelation,
     ParallelComposition,
     Plan,
     PlanItem,
-    PlannedEvent,
     Population,
-    Reservation,
-    RunHistory,
-    RunHistoryPoint,
     RunState,
     StepAuthorization,
 )
 from epsilon_ledger._wire.problem_errors import (
+    AccountArchivedError,
     AccountQuarantinedError,
+    AccountStateConflictError,
     AttemptSupersededError,
     AuthenticationError,
     BudgetClosedError,
@@ -132,24 +140,29 @@ from epsilon_ledger._wire.problems import (
     ProblemError,
     RdpComparison,
 )
+from epsilon_ledger._wire.reservation_models import PlannedEvent, Reservation
 from epsilon_ledger._wire.signatures import Checkpoint, Signature, SigningKey, Statement
 
 __all__ = [
+    "AccountArchivedError",
     "AccountHistory",
     "AccountHistoryPoint",
     "AccountLimit",
     "AccountPolicy",
     "AccountQuarantinedError",
+    "AccountStateConflictError",
     "AdaptiveClippingEvent",
     "Alert",
     "AlertSettings",
     "AmbiguousPathError",
     "ApiKey",
     "ApprovalRequiredError",
+    "ArchivedAccount",
     "AsyncItemIterator",
     "AsyncLedgerClient",
     "AsyncRun",
     "AttemptSupersededError",
+    "Attestation",
     "AuditEvent",
     "AuthenticationError",
     "Budget",
@@ -166,6 +179,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "DeltaEstimate",
+    "Deviation",
     "Discrepancy",
     "DiscreteGaussianEvent",
     "EndedPlan",
@@ -193,7 +207,10 @@ __all__ = [
     "LifetimeSpend",
     "Limit",
     "LimitChange",
+    "Link",
     "MaxStepsEstimate",
+    "Metadata",
+    "MetadataChanges",
     "NameTakenError",
     "NeighboringRelation",
     "NoiseMultiplierEstimate",

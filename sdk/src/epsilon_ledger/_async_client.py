@@ -16,7 +16,17 @@ from epsilon_ledger._run.method_binding import async_client_method, async_list_m
 from epsilon_ledger._run.run_factory import RunSetup
 from epsilon_ledger._run.run_opening import RunOpening
 from epsilon_ledger._wire import planning
-from epsilon_ledger._wire.endpoints import accounts, alerts, api_keys, audit, experiments, governance, runs
+from epsilon_ledger._wire.endpoints import (
+    accounts,
+    alerts,
+    api_keys,
+    audit,
+    budgets,
+    experiments,
+    governance,
+    populations,
+    runs,
+)
 from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
@@ -88,18 +98,23 @@ class AsyncLedgerClient:
         """Close the connections."""
         await self._transport.close()
 
-    create_population = async_client_method(accounts.create_population)
-    get_population = async_client_method(accounts.get_population)
-    list_populations = async_list_method(accounts.list_populations)
-    create_budget = async_client_method(accounts.create_budget)
-    get_budget = async_client_method(accounts.get_budget)
-    list_budgets = async_list_method(accounts.list_budgets)
+    create_population = async_client_method(populations.create_population)
+    get_population = async_client_method(populations.get_population)
+    update_population = async_client_method(populations.update_population)
+    list_populations = async_list_method(populations.list_populations)
+    create_budget = async_client_method(budgets.create_budget)
+    get_budget = async_client_method(budgets.get_budget)
+    update_budget = async_client_method(budgets.update_budget)
+    list_budgets = async_list_method(budgets.list_budgets)
+    archive_account = async_client_method(accounts.archive_account)
+    unarchive_account = async_client_method(accounts.unarchive_account)
     get_account_history = async_client_method(accounts.get_account_history)
     get_account_history_svg = async_client_method(accounts.get_account_history_svg)
     get_account_history_png = async_client_method(accounts.get_account_history_png)
-    get_population_statement = async_client_method(accounts.get_population_statement)
-    get_population_statement_html = async_client_method(accounts.get_population_statement_html)
+    get_population_statement = async_client_method(populations.get_population_statement)
+    get_population_statement_html = async_client_method(populations.get_population_statement_html)
 
+    update_run = async_client_method(runs.update_run)
     list_runs = async_list_method(runs.list_runs)
     get_run_history = async_client_method(runs.get_run_history)
     get_run_history_svg = async_client_method(runs.get_run_history_svg)

@@ -80,7 +80,7 @@ def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
         "epsilon_ledger.name": "digits",
         "epsilon_ledger.budget": run.state.budget_path,
         "epsilon_ledger.population": run.state.population,
-        "epsilon_ledger.url": f"http://ledger.test/v1/runs/{run.id}",
+        "epsilon_ledger.url": f"http://ledger.test/runs/{run.id}",
         "epsilon_ledger.status": "completed",
         "epsilon_ledger.refused": "false",
     }

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from epsilon_ledger._run.grants import PrefetchConfig
+from epsilon_ledger._run.provenance import provenance
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run as read_run
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.members import wire_limit, wire_planned
+from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
 from epsilon_ledger._wire.references import find_run, find_run_id
 from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
@@ -46,6 +49,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
+    collect_metadata: bool | None = None,
+    **metadata: Unpack[Metadata],
 ) -> RunSetup:
     """Create a training run, which charges one or several budgets and all accounts above.
 
@@ -67,14 +72,19 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
         lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
             grants.
+        collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
+            the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
+        metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
 
     Returns:
         The run; keep its `state_dict()` to resume it.
 
     Raises:
         LedgerError: it was not created, or no response arrived.
+        TypeError: there is no such argument.
         ValueError: the arguments about grants contradict each other.
     """
+    described = provenance(collect=collect_metadata).merge(wire_metadata(metadata))
     body = {
         "name": name,
         "budget": budget,
@@ -86,6 +96,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "neighboring_relation": neighboring_relation,
         "plan": plan,
         "lease_seconds": lease_seconds if plan else None,
+        **described,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
     return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True)

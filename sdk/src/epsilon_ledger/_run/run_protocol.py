@@ -12,8 +12,9 @@ from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import Reservation, RunState, StepAuthorization
+from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.requests import RequestFlow, path, post
+from epsilon_ledger._wire.reservation_models import Reservation
 
 
 class RunProtocol:

@@ -20,6 +20,8 @@
     · ReservationStateConflictError    reservation_state_conflict
     · ReservationClosedError    reservation_closed
     · AccountQuarantinedError     account_quarantined
+    · AccountArchivedError        account_archived
+    · AccountStateConflictError   account_state_conflict
     · IdempotencyKeyReusedError   idempotency_key_reused
     · NameTakenError              name_taken
     · PreconditionFailedError     precondition_failed

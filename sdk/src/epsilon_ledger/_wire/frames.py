@@ -3,7 +3,7 @@
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -39,8 +39,9 @@ def data_frame(rows: Iterable[object], shape: type) -> "pd.DataFrame":
 
 def _columns(shape: type) -> Iterator[tuple[str, Any, Callable[[object], object]]]:
     """Yield the name, the type without None, and the reader of every column."""
-    for name, hint in typing.get_type_hints(shape).items():
-        kind = _without_none(hint)
+    hints = typing.get_type_hints(shape)
+    for name in (each.name for each in sorted(fields(shape), key=lambda each: each.kw_only is True)):
+        kind = _without_none(hints[name])
         if is_dataclass(kind):
             for inner, inner_hint, read in _columns(typing.cast("type", kind)):
                 yield f"{name}.{inner}", inner_hint, _nested(name, read)

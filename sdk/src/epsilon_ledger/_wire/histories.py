@@ -1,14 +1,53 @@
-"""Epsilon histories of accounts."""
+"""Epsilon histories of runs and accounts."""
 
 import typing
 from dataclasses import dataclass
 from datetime import datetime
 
+from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.frames import data_frame
 from epsilon_ledger._wire.models import Limit
 
 if typing.TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistoryPoint:
+    """One decision on a run.
+
+    `events_truncated`: `events` are only the first of many, as in a page of many points.
+    """
+
+    position: int
+    decision: str
+    first_step: int
+    count: int
+    next_step: int
+    epsilon: float
+    delta: float
+    events: tuple[EventCount, ...]
+    accounts: tuple[str, ...]
+    created_at: datetime
+    events_truncated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """A page of a run's decisions, thinned out; `decisions` is their total, `next_cursor` the next page."""
+
+    run: str
+    points: tuple[RunHistoryPoint, ...]
+    decisions: int
+    next_cursor: str | None
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Build a data frame of the points.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return data_frame(self.points, RunHistoryPoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,18 @@ class AccountQuarantinedError(ProblemError):
     codes = ("account_quarantined",)
 
 
+class AccountArchivedError(ProblemError):
+    """The account or one above it is archived, and so read-only."""
+
+    codes = ("account_archived",)
+
+
+class AccountStateConflictError(ProblemError):
+    """A run under the account has not ended, so that it cannot be archived."""
+
+    codes = ("account_state_conflict",)
+
+
 class IdempotencyKeyReusedError(ProblemError):
     """The idempotency key was used for another request."""
 
@@ -245,6 +257,8 @@ _KINDS: tuple[type[ProblemError], ...] = (
     ReservationStateConflictError,
     ReservationClosedError,
     AccountQuarantinedError,
+    AccountArchivedError,
+    AccountStateConflictError,
     IdempotencyKeyReusedError,
     NameTakenError,
     PreconditionFailedError,

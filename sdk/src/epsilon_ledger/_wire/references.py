@@ -15,6 +15,7 @@ from epsilon_ledger._wire.models import Budget, Population, RunState
 from epsilon_ledger._wire.problem_errors import NotFoundError
 from epsilon_ledger._wire.problems import Problem
 from epsilon_ledger._wire.requests import RequestFlow, get, path
+from epsilon_ledger._wire.responses import Page
 
 T = TypeVar("T")
 
@@ -27,23 +28,23 @@ def find_population(reference: str) -> RequestFlow[Population]:
     """Get a population by its id or name."""
     if _ID.fullmatch(_text("population", reference)):
         return (yield get(path("populations", reference))).read(Population)
-    found = (yield get("v1/populations", {"path": reference})).read_page(Population).items
-    return _first(found, "population", reference)
+    found = yield from _at_path("v1/populations", reference, Population)
+    return _first(found.items, "population", reference)
 
 
 def find_budget(reference: str) -> RequestFlow[Budget]:
     """Get a budget by its id or path."""
     if "/" not in _text("budget", reference):
         return (yield get(path("budgets", reference))).read(Budget)
-    found = (yield get("v1/budgets", {"path": reference})).read_page(Budget).items
-    return _first(found, "budget", reference)
+    found = yield from _at_path("v1/budgets", reference, Budget)
+    return _first(found.items, "budget", reference)
 
 
 def find_run(reference: str) -> RequestFlow[RunState]:
     """Get a run by its id, or by its path if no other run has the same."""
     if "/" not in _text("run", reference):
         return (yield get(path("runs", reference))).read(RunState)
-    found = (yield get("v1/runs", {"path": reference})).read_page(RunState)
+    found = yield from _at_path("v1/runs", reference, RunState)
     if len(found.items) > 1:
         raise _ambiguous(reference, found.items, more=found.next_cursor is not None)
     return _first(found.items, "run", reference)
@@ -52,6 +53,11 @@ def find_run(reference: str) -> RequestFlow[RunState]:
 def find_run_id(reference: str) -> RequestFlow[str]:
     """Find the id of a run; an id needs no request."""
     return reference if "/" not in _text("run", reference) else (yield from find_run(reference)).id
+
+
+def find_budget_id(reference: str) -> RequestFlow[str]:
+    """Find the id of a budget; an id needs no request."""
+    return reference if "/" not in _text("budget", reference) else (yield from find_budget(reference)).id
 
 
 def find_population_id(reference: str) -> RequestFlow[str]:
@@ -66,8 +72,14 @@ def find_account_id(reference: str) -> RequestFlow[str]:
         return reference
     if "/" not in reference:
         return (yield from find_population(reference)).id
-    budgets = (yield get("v1/budgets", {"path": reference})).read_page(Budget).items
-    return budgets[0].id if budgets else (yield from find_run(reference)).id
+    budgets = yield from _at_path("v1/budgets", reference, Budget)
+    return budgets.items[0].id if budgets.items else (yield from find_run(reference)).id
+
+
+def _at_path(kind: str, reference: str, shape: type[T]) -> RequestFlow[Page[T]]:
+    """Get what is at a path; archived accounts, which lists hide, only if there is nothing else."""
+    found = (yield get(kind, {"path": reference})).read_page(shape)
+    return found if found.items else (yield get(kind, {"path": reference, "archived": True})).read_page(shape)
 
 
 def _text(name: str, reference: str) -> str:

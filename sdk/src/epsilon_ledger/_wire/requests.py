@@ -84,6 +84,11 @@ def put(path: str, body: Mapping[str, object], *, if_match: str | None = None) -
     return Request("PUT", path, _encode(body), if_match=if_match)
 
 
+def patch(path: str, changes: Mapping[str, object]) -> Request:
+    """Build a PATCH request of a JSON merge patch; its None members remove."""
+    return Request("PATCH", path, _ENCODER.encode(changes).encode())
+
+
 def _encode(body: Mapping[str, object]) -> bytes:
     return _ENCODER.encode({name: value for name, value in body.items() if value is not None}).encode()
 

@@ -1,10 +1,13 @@
 """Experiments: sweeps of many trainings."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from epsilon_ledger._wire.events import EventCount, PlannedEvents
+from epsilon_ledger._wire.experiment_models import Experiment
 from epsilon_ledger._wire.members import wire_limit, wire_planned
-from epsilon_ledger._wire.models import Experiment, Limit, NeighboringRelation
+from epsilon_ledger._wire.metadata import Metadata, wire_metadata
+from epsilon_ledger._wire.models import Limit, NeighboringRelation
 from epsilon_ledger._wire.requests import Call, Listing, get, path, post
 
 
@@ -20,6 +23,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
     shape: float | None = 1.0,
     privacy_unit: str | None = None,
     neighboring_relation: NeighboringRelation | None = None,
+    **metadata: Unpack[Metadata],
 ) -> Call[Experiment]:
     """Create a sweep: many trainings of which one model is chosen.
 
@@ -39,6 +43,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         shape: of the distribution of their number, in [-0.5, 1e6]: 1 is geometric, 0 logarithmic; None: Poisson.
         privacy_unit: that the trainer protects, for a sweep that is charged as a whole.
         neighboring_relation: of its mechanisms, for a sweep that is charged as a whole.
+        metadata: `display_name`, `description`, `owner`, `labels` and `links` of its account, for people.
 
     Returns:
         The experiment. While its charge awaits approval, `status` is "pending" and `trials` None; `charge_experiment`
@@ -61,6 +66,7 @@ def create_experiment(  # noqa: PLR0913 - the members of the request, by name
         "trials": None if events is None else {"events": list(events), "mean": mean, "shape": shape},
         "privacy_unit": privacy_unit,
         "neighboring_relation": neighboring_relation,
+        **wire_metadata(metadata),
     }
     return Call(post("v1/experiments", body), Experiment)
 

@@ -1,14 +1,21 @@
 """Runs, their histories and statements, and reservations."""
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, TypeAlias, Unpack
 
 from epsilon_ledger._wire.endpoints.accounts import Theme
-from epsilon_ledger._wire.models import Reservation, RunHistory, RunState
+from epsilon_ledger._wire.histories import RunHistory
+from epsilon_ledger._wire.members import wire_timestamp
+from epsilon_ledger._wire.metadata import MetadataChanges, metadata_filters, wire_metadata
+from epsilon_ledger._wire.models import RunState
 from epsilon_ledger._wire.references import find_run_id
-from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, path
+from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, patch, path
+from epsilon_ledger._wire.reservation_models import Reservation
 from epsilon_ledger._wire.signatures import Statement
 
 RunStatus: TypeAlias = Literal["pending", "active", "paused", "completed", "aborted", "overdrawn"]
+RunOrder: TypeAlias = Literal["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"]
 
 
 def get_run(run_id: str) -> Call[RunState]:
@@ -16,15 +23,60 @@ def get_run(run_id: str) -> Call[RunState]:
     return Call(get(path("runs", run_id)), RunState)
 
 
-def list_runs(
-    *, budget: str | None = None, status: RunStatus | None = None, path: str | None = None, page_size: int = 100
+def update_run(run: str, **changes: Unpack[MetadataChanges]) -> RequestFlow[RunState]:
+    """Update the metadata of a run.
+
+    Args:
+        run: its id, or its path if no other run has the same.
+        changes: `display_name`, `description`, `owner`, `labels` and `links`. What is left out stays, None removes.
+            Labels are merged by key, links are replaced.
+
+    Returns:
+        The run's state.
+
+    Raises:
+        AmbiguousPathError: several runs have this path.
+        LedgerError: it does not exist, or no response arrived.
+        TypeError: there is no such argument.
+    """
+    members = wire_metadata(changes)
+    run_id = yield from find_run_id(run)
+    return (yield patch(path("runs", run_id), members)).read(RunState)
+
+
+def list_runs(  # noqa: PLR0913 - the filters of the list, by name
+    *,
+    budget: str | None = None,
+    population: str | None = None,
+    within: str | None = None,
+    path: str | None = None,
+    status: RunStatus | Sequence[RunStatus] | None = None,
+    q: str | None = None,
+    owner: str | None = None,
+    labels: Mapping[str, str | None] | None = None,
+    archived: bool = False,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    updated_after: datetime | None = None,
+    sort: RunOrder = "-created_at",
+    page_size: int = 100,
 ) -> Listing[RunState]:
-    """List runs, newest first.
+    """List runs, by default the newest first.
 
     Args:
         budget: only those that charge this budget directly, an id or a path.
-        status: only those with this status.
+        population: only those that charge this population, an id or a name.
+        within: only those that charge this account, an id or a path, at any depth.
         path: only those with this path, which several may have.
+        status: only those with this status, or with one of several.
+        q: only those with this text in path, display name or owner, ignoring case, or with this id.
+        owner: only those of this owner.
+        labels: only those with all of these labels; a value of None means any value.
+        archived: only what is archived, and what is under it.
+        created_after: timezone-aware; only those created from this time on.
+        created_before: timezone-aware; only those created before this time.
+        updated_after: timezone-aware; only those changed from this time on.
+        sort: the order; a minus sign begins with the greatest.
         page_size: items of one request, in [1, 200].
 
     Returns:
@@ -33,7 +85,19 @@ def list_runs(
     Raises:
         LedgerError: while iterating: the budget does not exist, or no response arrived.
     """
-    return Listing("v1/runs", {"budget": budget, "status": status, "path": path}, RunState, page_size)
+    query = {
+        "budget": budget,
+        "population": population,
+        "within": within,
+        "path": path,
+        "status": status,
+        **metadata_filters(q, owner, labels, archived=archived),
+        "created_after": wire_timestamp("created_after", created_after),
+        "created_before": wire_timestamp("created_before", created_before),
+        "updated_after": wire_timestamp("updated_after", updated_after),
+        "sort": sort,
+    }
+    return Listing("v1/runs", query, RunState, page_size)
 
 
 def get_run_history(run: str, *, max_points: int = 500, after: str | None = None) -> RequestFlow[RunHistory]:
