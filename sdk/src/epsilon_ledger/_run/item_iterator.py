@@ -37,7 +37,8 @@ class _Pages(Generic[T]):
 
     def __repr__(self) -> str:
         """Show the list and its filters."""
-        return f"<{type(self).__name__} {self._listing.path} {dict(self._listing.query)}>"
+        filters = {name: value for name, value in self._listing.query.items() if value not in (None, ())}
+        return f"<{type(self).__name__} {self._listing.path} {filters}>"
 
     def _fetch(self) -> RequestFlow[None]:
         """Request the next page; after a failure it can be requested again."""

@@ -86,7 +86,7 @@ def metadata_filters(
     q: str | None, owner: str | None, labels: Mapping[str, str | None] | None, *, archived: bool
 ) -> dict[str, object]:
     """Serialize the filters of a list by metadata; a label of None has any value."""
-    pairs = [key if value is None else f"{key}:{value}" for key, value in (labels or {}).items()]
+    pairs = tuple(key if value is None else f"{key}:{value}" for key, value in (labels or {}).items())
     return {"q": q, "owner": owner, "label": pairs, "archived": archived or None}
 
 
