@@ -1,5 +1,7 @@
 """Every operation for trainers and officers has a method, blocking and awaited, as docs/reference/client.md lists."""
 
+import csv
+import io
 import re
 import uuid
 from collections.abc import Iterator
@@ -164,6 +166,12 @@ def look(admin: LedgerClient, name: str) -> None:
     assert [decision.position for decision in decisions] == [2, 1, 0]
     since = decisions[1].created_at
     assert list(admin.list_decisions(run=run.id, since=since)) == decisions[:2]
+    exported = rows(admin.export_decisions(run=run.id))
+    assert [int(row["position"]) for row in exported] == [2, 1, 0]
+    assert [row["id"] for row in rows(admin.export_runs(budget=f"{name}/icu-team", status=["completed"]))] == [run.id]
+    assert len(rows(admin.export_run_history(f"{name}/icu-team/model"))) == 3
+    assert rows(admin.export_audit_events(subject=run.id, order="oldest"))[0]["action"] == "run.created"
+    assert float(rows(admin.export_account_history(name))[-1]["epsilon"]) == admin.get_population(name).epsilon
     history = admin.get_account_history(f"{name}/icu-team")
     assert history.points[-1].epsilon == admin.get_budget(f"{name}/icu-team").epsilon
     assert [child.path for child in history.children] == [f"{name}/icu-team/model"]
@@ -184,6 +192,10 @@ def look(admin: LedgerClient, name: str) -> None:
             forged.verify(key.public_key)
     for page in (admin.get_run_statement_html(run.id), admin.get_population_statement_html(population)):
         assert page.decode().startswith("<!DOCTYPE html>")
+
+
+def rows(text: bytes) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text.decode("utf-8-sig"))))
 
 
 def plan(trainer: LedgerClient) -> None:

@@ -109,6 +109,7 @@ class AsyncLedgerClient:
     archive_account = async_client_method(accounts.archive_account)
     unarchive_account = async_client_method(accounts.unarchive_account)
     get_account_history = async_client_method(accounts.get_account_history)
+    export_account_history = async_client_method(accounts.export_account_history)
     get_account_history_svg = async_client_method(accounts.get_account_history_svg)
     get_account_history_png = async_client_method(accounts.get_account_history_png)
     get_population_statement = async_client_method(populations.get_population_statement)
@@ -116,7 +117,9 @@ class AsyncLedgerClient:
 
     update_run = async_client_method(runs.update_run)
     list_runs = async_list_method(runs.list_runs)
+    export_runs = async_client_method(runs.export_runs)
     get_run_history = async_client_method(runs.get_run_history)
+    export_run_history = async_client_method(runs.export_run_history)
     get_run_history_svg = async_client_method(runs.get_run_history_svg)
     get_run_history_png = async_client_method(runs.get_run_history_png)
     get_run_statement = async_client_method(runs.get_run_statement)
@@ -158,7 +161,9 @@ class AsyncLedgerClient:
     retry_delivery = async_client_method(alerts.retry_delivery)
 
     list_audit_events = async_list_method(audit.list_audit_events)
+    export_audit_events = async_client_method(audit.export_audit_events)
     list_decisions = async_list_method(audit.list_decisions)
+    export_decisions = async_client_method(audit.export_decisions)
     create_verification = async_client_method(audit.create_verification)
     list_verifications = async_list_method(audit.list_verifications)
     get_verification = async_client_method(audit.get_verification)

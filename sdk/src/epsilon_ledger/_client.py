@@ -109,6 +109,7 @@ class LedgerClient:
     archive_account = client_method(accounts.archive_account)
     unarchive_account = client_method(accounts.unarchive_account)
     get_account_history = client_method(accounts.get_account_history)
+    export_account_history = client_method(accounts.export_account_history)
     get_account_history_svg = client_method(accounts.get_account_history_svg)
     get_account_history_png = client_method(accounts.get_account_history_png)
     get_population_statement = client_method(populations.get_population_statement)
@@ -116,7 +117,9 @@ class LedgerClient:
 
     update_run = client_method(runs.update_run)
     list_runs = list_method(runs.list_runs)
+    export_runs = client_method(runs.export_runs)
     get_run_history = client_method(runs.get_run_history)
+    export_run_history = client_method(runs.export_run_history)
     get_run_history_svg = client_method(runs.get_run_history_svg)
     get_run_history_png = client_method(runs.get_run_history_png)
     get_run_statement = client_method(runs.get_run_statement)
@@ -158,7 +161,9 @@ class LedgerClient:
     retry_delivery = client_method(alerts.retry_delivery)
 
     list_audit_events = list_method(audit.list_audit_events)
+    export_audit_events = client_method(audit.export_audit_events)
     list_decisions = list_method(audit.list_decisions)
+    export_decisions = client_method(audit.export_decisions)
     create_verification = client_method(audit.create_verification)
     list_verifications = list_method(audit.list_verifications)
     get_verification = client_method(audit.get_verification)

@@ -172,3 +172,8 @@ class Listing(Generic[T]):
         """Get the page at a cursor; None: the first one."""
         query = {**self.query, "limit": self.page_size, "after": cursor}
         return (yield get(self.path, query)).read_page(self.shape)
+
+    def csv(self) -> RequestFlow[bytes]:
+        """Get all of the list as CSV."""
+        listing = yield from self.resolve()
+        return (yield get_bytes(f"{listing.path}.csv", listing.query)).content

@@ -63,6 +63,24 @@ def get_account_history(account: str, *, max_points: int = 200) -> RequestFlow[A
     return (yield request).read(AccountHistory)
 
 
+def export_account_history(account: str, *, max_points: int | None = None) -> RequestFlow[bytes]:
+    """Export the epsilon of a population or a budget over time as CSV.
+
+    Args:
+        account: its id or path.
+        max_points: maximum number of points; None: the ledger's default.
+
+    Returns:
+        CSV in UTF-8, a row for each point.
+
+    Raises:
+        LedgerError: the account does not exist, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    query = {"max_points": max_points}
+    return (yield get_bytes(f"{path('accounts', account_id)}/history.csv", query)).content
+
+
 def get_account_history_svg(
     account: str, *, theme: Theme = "light", width: int = 760, height: int = 340
 ) -> RequestFlow[bytes]:

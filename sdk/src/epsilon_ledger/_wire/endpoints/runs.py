@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypeAlias, Unpack
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from epsilon_ledger._wire.endpoints.accounts import Theme
 from epsilon_ledger._wire.histories import RunHistory
@@ -16,6 +16,24 @@ from epsilon_ledger._wire.signatures import Statement
 
 RunStatus: TypeAlias = Literal["pending", "active", "paused", "completed", "aborted", "overdrawn"]
 RunOrder: TypeAlias = Literal["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"]
+
+
+class RunFilters(TypedDict, total=False):
+    """The filters of `list_runs`."""
+
+    budget: str | None
+    population: str | None
+    within: str | None
+    path: str | None
+    status: RunStatus | Sequence[RunStatus] | None
+    q: str | None
+    owner: str | None
+    labels: Mapping[str, str | None] | None
+    archived: bool
+    created_after: datetime | None
+    created_before: datetime | None
+    updated_after: datetime | None
+    sort: RunOrder
 
 
 def get_run(run_id: str) -> Call[RunState]:
@@ -100,6 +118,21 @@ def list_runs(  # noqa: PLR0913 - the filters of the list, by name
     return Listing("v1/runs", query, RunState, page_size)
 
 
+def export_runs(**filters: Unpack[RunFilters]) -> RequestFlow[bytes]:
+    """Export runs as CSV.
+
+    Args:
+        filters: as in `list_runs`, without `page_size`.
+
+    Returns:
+        CSV in UTF-8, a row for each run.
+
+    Raises:
+        LedgerError: the budget does not exist, or no response arrived.
+    """
+    return (yield from list_runs(**filters).csv())
+
+
 def get_run_history(run: str, *, max_points: int = 500, after: str | None = None) -> RequestFlow[RunHistory]:
     """Get the decisions on a run, thinned out; `list_decisions` has all of them.
 
@@ -118,6 +151,22 @@ def get_run_history(run: str, *, max_points: int = 500, after: str | None = None
     run_id = yield from find_run_id(run)
     request = get(f"{path('runs', run_id)}/history", {"max_points": max_points, "after": after})
     return (yield request).read(RunHistory)
+
+
+def export_run_history(run: str) -> RequestFlow[bytes]:
+    """Export all decisions on a run as CSV.
+
+    Args:
+        run: as in `get_run_history`.
+
+    Returns:
+        CSV in UTF-8, a row for each decision.
+
+    Raises:
+        LedgerError: the run does not exist, or no response arrived.
+    """
+    run_id = yield from find_run_id(run)
+    return (yield get_bytes(f"{path('runs', run_id)}/history.csv")).content
 
 
 def get_run_history_svg(run: str, *, theme: Theme = "light", width: int = 760, height: int = 340) -> RequestFlow[bytes]:
