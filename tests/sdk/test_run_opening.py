@@ -101,7 +101,7 @@ def test_an_opening_can_be_awaited_gathered_and_made_a_task(ledger: FakeLedger) 
 def test_wrong_arguments_are_refused_at_once(ledger: FakeLedger) -> None:
     client = client_of(ledger)
     with pytest.raises(ValueError, match="state_dict"):
-        client.resume_run({"format": 0})  # type: ignore[typeddict-item]
+        client.resume_run({"format": 0})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="'x' is no argument"):
         client.create_run("model", budget="mimic", x=1)  # type: ignore[call-arg]
 

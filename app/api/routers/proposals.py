@@ -54,7 +54,7 @@ def change_account_limit(
     effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
     response = idempotency.respond(effect, _changed_or_proposed, body)
     if response.status_code == HTTPStatus.OK:
-        changed = AccountLimit.model_validate_json(response.body)
+        changed = AccountLimit.model_validate_json(bytes(response.body))
         response.headers["ETag"] = limit_changes.limit_etag(changed.account, changed.revision)
     return response
 
