@@ -89,6 +89,14 @@ def test_an_empty_reference_or_another_type_is_refused_unsent(admin: LedgerClien
         getattr(admin, method)(7)
 
 
+def test_a_run_of_a_population_is_at_a_path_of_its_own(trainer: LedgerClient, population: Population) -> None:
+    run = trainer.create_run("survey", budget=population.path, event=STEP, limit=Limit(0.5, 1e-6))
+    assert (run.state.path, run.state.budget) == (f"{population.path}/survey", population.id)
+    assert trainer.get_run(f"{population.path}/survey").id == run.id
+    assert trainer.get_limit(f"{population.path}/survey").account == run.id
+    assert [found.id for found in trainer.list_runs(budget=population.id)] == [run.id]
+
+
 def test_several_runs_at_one_path_are_listed_with_their_times(trainer: LedgerClient, budget: str) -> None:
     runs = [trainer.create_run("model", budget=budget, event=STEP) for _ in range(2)]
     with pytest.raises(AmbiguousPathError) as caught:

@@ -56,8 +56,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
 
     Args:
         name: for display; it need not be unique.
-        budget: id or path of the budget.
-        budgets: ids or paths of several budgets instead, of one or several populations: each step is charged to all of
+        budget: id or path of the budget, or of a population.
+        budgets: ids or paths of several instead, of one or several populations: each step is charged to all of
             them or to none.
         event: of a step, unless `authorize` overrides it.
         limit: the run's own limit, if any.

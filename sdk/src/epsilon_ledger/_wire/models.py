@@ -214,12 +214,12 @@ class RunState(AccountMetadata):
     budgets: tuple[str, ...] | None = None
     plan: Plan | None = None
     path: str | None = None
+    weights_frozen: bool | None = None
     number: int | None = None
     limit: Limit | None = None
     planned: tuple[PlannedEventCount, ...] | None = None
     own_delta: float | None = None
     warnings: tuple[str, ...] | None = None
-    declared_steps: int | None = None
     declared_steps_per_hour: float | None = None
     deviations: tuple[Deviation, ...] | None = None
 
