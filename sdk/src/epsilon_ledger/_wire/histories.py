@@ -30,6 +30,13 @@ class RunHistoryPoint:
     accounts: tuple[str, ...]
     created_at: datetime
     events_truncated: bool | None = None
+    attempt: int | None = None
+    epsilon_limit: float | None = None
+    binding_account: str | None = None
+    reservation: str | None = None
+    actor: str | None = None
+    request_id: str | None = None
+    hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
