@@ -9,6 +9,8 @@ import pytest
 
 import epsilon_ledger
 from epsilon_ledger import (
+    AccountArchivedError,
+    AccountStateConflictError,
     Alternative,
     AuthenticationError,
     BudgetClosedError,
@@ -23,7 +25,9 @@ from epsilon_ledger import (
     PermissionDeniedError,
     PlanUsage,
     PolicyViolationError,
+    PreconditionFailedError,
     ProblemError,
+    ProposalClosedError,
     RaisedLimit,
     RequestInDoubtError,
     RequestTooLargeError,
@@ -31,9 +35,11 @@ from epsilon_ledger import (
     RunStateConflictError,
     SequenceConflictError,
     SequenceGapError,
+    SigningNotConfiguredError,
     StepsAlreadyTakenError,
     UnexpectedResponseError,
     UnsupportedEventError,
+    WebhookStateConflictError,
 )
 from epsilon_ledger._wire import errors
 from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, Fault, problem
@@ -45,6 +51,12 @@ CASES = [
     (409, "sequence_gap", {"expected_step": 7}, SequenceGapError),
     (409, "run_state_conflict", {"run_status": "paused"}, RunStateConflictError),
     (409, "name_taken", {}, NameTakenError),
+    (409, "proposal_closed", {}, ProposalClosedError),
+    (409, "account_archived", {}, AccountArchivedError),
+    (409, "account_state_conflict", {}, AccountStateConflictError),
+    (409, "signing_not_configured", {}, SigningNotConfiguredError),
+    (409, "webhook_state_conflict", {}, WebhookStateConflictError),
+    (412, "precondition_failed", {"limit_revision": 2}, PreconditionFailedError),
     (422, "idempotency_key_reused", {}, IdempotencyKeyReusedError),
     (422, "invalid_request", {"errors": [{"field": "count"}]}, InvalidRequestError),
     (422, "unsupported_event", {}, UnsupportedEventError),

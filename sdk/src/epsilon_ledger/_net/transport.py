@@ -215,7 +215,8 @@ def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -
             return outcome
         elapsed = retry_policy.clock() - began
         pause = retry_policy.pause(attempt, outcome.retry_after or 0.0)
-        if attempt >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after:
+        final = attempt >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after
+        if final or (request.in_doubt and not request.is_repeatable):
             raise LedgerUnavailableError(
                 f"No answer from the ledger at {address} after {attempt} "
                 f"{'try' if attempt == 1 else 'tries'} in {elapsed:.1f} s; the last: {outcome.reason}.",
@@ -244,13 +245,13 @@ def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Respo
         return _Failure(reason(answer), retry_after(answer))
     if not answer.is_success:
         raise refusal(answer)
-    data = read_json(answer)
+    data = read_json(answer) if request.is_json else answer.content
     replayed = answer.headers.get("Idempotent-Replayed", "").lower() == "true"
     # The ledger names the key that it answered first. If it does not, the guess is on the safe side:
     # without an earlier try that may have arrived, the replay belongs to somebody else.
     first_key = answer.headers.get("Idempotent-Replay-Of")
     ours = not replayed or (sent_before if first_key is None else first_key == request.key)
-    return Response(answer.status_code, data, ours)
+    return Response(answer.status_code, data, ours, answer.headers.get("ETag"))
 
 
 def _result(end: StopIteration) -> Response:
