@@ -23,7 +23,7 @@ def test_a_population_and_a_budget_are_opened_by_hand_and_spent_from(
     page.get_by_label("Limit: epsilon").fill("6")
     page.get_by_label("Limit: delta").fill("1e-6")
     page.get_by_role("button", name="Create the population").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Creates sleep-study with epsilon 6 at delta 0.000001")
+    expect(page.get_by_role("dialog")).to_contain_text("Creates sleep-study with epsilon 6 at delta 1e-6")
     _confirm(page)
     page.wait_for_url(f"{changing.url}/accounts/pop_*")
     expect(page.locator("#message")).to_have_text("Population sleep-study created.")

@@ -20,7 +20,9 @@ function make(name, properties = {}, ...children) {
   return made;
 }
 
-const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => values[name] ?? place);
+// Small numbers are written as 1e-5, as everywhere on the pages.
+const written = (value) => (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential() : value);
+const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => written(values[name]) ?? place);
 
 function itemsOf(field) {
   let items;

@@ -4,7 +4,7 @@ const main = document.getElementById("page");
 const live = document.getElementById("live");
 let tag = main.dataset.tag || "", pause = EVERY, timer = 0, asking = null;
 
-const regions = (root) => [...root.querySelectorAll("[data-live]")];
+const regions = () => [...document.querySelectorAll("[data-live]")];
 
 function keep(fresh, old) {
   for (const each of old.querySelectorAll("details[id]")) {
@@ -23,7 +23,7 @@ function put(text, sent) {
   const fresh = document.createElement("template");
   fresh.innerHTML = text;
   let whole = true;
-  for (const old of regions(main)) {
+  for (const old of regions()) {
     const now = fresh.content.getElementById(old.id);
     if (!now || now.isEqualNode(old)) continue;
     if (!sent && isInUse(old)) {
@@ -79,7 +79,7 @@ document.addEventListener("page:came", ({ detail }) => {
   plan();
 });
 
-if (regions(main).length) {
+if (main.querySelector("[data-live]")) {
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible") ask();
     else { clearTimeout(timer); asking?.abort(); }
