@@ -13,6 +13,7 @@ from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
 from app.api.schemas.steps import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count, format_exact, without_zeros
+from app.dashboard.tables import labelled
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.queries.account_status import AccountStatus, Severity
 
@@ -185,5 +186,6 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     **{each.__name__: each for each in _FORMATS},
     "cursor": encode_cursor,
     "exact": format_exact,
+    "labelled": labelled,
 }
 """Jinja filters by name."""
