@@ -49,6 +49,7 @@ NAV_ITEMS: Final = (
     ("Runs", "/runs", Permission.LEDGER_READ),
     ("Planner", "/planner", Permission.LEDGER_READ),
     ("Decisions", "/decisions", Permission.LEDGER_READ),
+    ("Experiments", "/experiments", Permission.LEDGER_READ),
     ("Audit", "/audit", Permission.AUDIT_READ),
     ("Approvals", "/approvals", Permission.LEDGER_READ),
     ("Policies", "/policies", Permission.LEDGER_READ),

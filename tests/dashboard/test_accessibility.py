@@ -34,6 +34,7 @@ def states_of(hospital: Hospital, refusal: str) -> dict[str, str]:
         "audit with a fault": "/audit?since=x",
         "approvals": "/approvals?account=mimic/icu-team",
         "policies": "/policies?account=imaging/segmentation",
+        "experiments": "/experiments",
         "keys": "/keys",
         "webhooks": "/webhooks?account=mimic",
         "nowhere": "/nowhere",

@@ -122,19 +122,21 @@ const fieldOf = (form, name) => {
   return null;
 };
 
-// Fields of errors that name none, by the policy's rule or by the code.
+// Fields of errors that name none, by the policy's rule or by the code: the first one that the form has.
+const EVENTS = ["planned", "event", "trials"];
 const FIELDS = {
-  max_epsilon: "limit.epsilon", max_delta: "limit.delta", require_delta_below_inverse_size: "limit.delta",
-  neighboring_relations: "neighboring_relation", require_limit: "limit.epsilon", require_plan: "planned",
-  mechanisms: "planned", min_noise_multiplier: "planned", name_taken: "name", limit_too_small: "limit.epsilon",
-  delta_too_large: "limit.delta", unsupported_event: "planned", computation_limit_exceeded: "planned", invalid_event: "planned",
+  max_epsilon: ["limit.epsilon"], max_delta: ["limit.delta"], require_delta_below_inverse_size: ["limit.delta"],
+  neighboring_relations: ["neighboring_relation"], require_limit: ["limit.epsilon"], require_plan: ["planned"],
+  mechanisms: EVENTS, min_noise_multiplier: EVENTS, unsupported_event: EVENTS, invalid_event: EVENTS,
+  computation_limit_exceeded: EVENTS, name_taken: ["name"], limit_too_small: ["limit.epsilon"],
+  delta_too_large: ["limit.delta"], not_found: ["budget", "scope", "account"],
 };
 
 // The errors of an answer with their fields, where they have some.
 function faultsOf(form, { errors, field, rule, code, detail }) {
   if (errors) return errors;
-  const name = field || FIELDS[rule] || FIELDS[code];
-  return name && fieldOf(form, name) ? [{ field: name, message: detail }] : [];
+  const place = (field ? [field] : FIELDS[rule] || FIELDS[code] || []).find((each) => fieldOf(form, each));
+  return place ? [{ field: place, message: detail }] : [];
 }
 
 function clear(form) {
