@@ -8,6 +8,7 @@ from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
     AttestationText,
+    Body,
     Composition,
     Input,
     LimitInput,
