@@ -1,14 +1,14 @@
 """On a phone a table is a list of cards, in which no column is missing."""
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, ViewportSize
 
 from app.dashboard.tables import labelled
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.sample_hospital import Hospital
 
-PHONE = {"width": 400, "height": 800}
+PHONE: ViewportSize = {"width": 400, "height": 800}
 READ_TABLES = """() => [...document.querySelectorAll("main table")].map((table) => ({
   name: table.closest("[aria-label]")?.getAttribute("aria-label"),
   heads: [...table.querySelectorAll("thead th")].map((each) => each.textContent.trim()),
