@@ -65,6 +65,7 @@ def test_everybody_can_use_every_page(
     for path, opener in (
         ("/", page.get_by_text("Create a population", exact=True)),
         (f"/accounts/{hospital.ids['imaging']}", page.get_by_text("Create a child budget", exact=True)),
+        (f"/accounts/{hospital.ids['mimic']}", page.get_by_text("Rename, edit details or archive")),
         ("/keys", page.get_by_role("button", name="Create a key")),
         ("/webhooks", page.get_by_role("button", name="Disable")),
     ):

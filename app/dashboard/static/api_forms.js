@@ -38,10 +38,30 @@ function numberOf(field, text) {
   return number;
 }
 
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+// Labels as a merge patch: those that were taken out of the field become null.
+function labelsOf(field) {
+  const read = (text) => linesOf(text).map((line) => {
+    const [, key, value] = line.match(/^([^:]+?)\s*:\s*(.*)$/) || [null, line, ""];
+    return [key, value];
+  });
+  const removed = read(field.defaultValue).map(([key]) => [key, null]);
+  return Object.fromEntries([...removed, ...read(field.value)]);
+}
+
+function linkOf(field, line) {
+  const [, title, url] = line.match(/^(.+)\s+(\S+)$/) || [];
+  if (!url) throw new WrongField(field.name, `write a title and an address: “${line}”`);
+  return { title: title.trim(), url };
+}
+
 function valueOf(field) {
   const type = field.dataset.type;
   if (field.type === "checkbox") return field.checked;
-  if (field.value === "") return field.hasAttribute("data-keep") ? "" : undefined;
+  if (type === "labels") return labelsOf(field);
+  if (type === "links") return linesOf(field.value).map((line) => linkOf(field, line));
+  if (field.value === "") return field.hasAttribute("data-null") ? null : field.hasAttribute("data-keep") ? "" : undefined;
   if (type === "number") return numberOf(field, field.value);
   if (type === "boolean") return field.value === "true";
   if (type === "day") return `${field.value}T00:00:00Z`;
