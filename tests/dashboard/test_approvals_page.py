@@ -83,6 +83,17 @@ def test_the_navigation_counts_what_this_person_may_decide(ledger: Ledger) -> No
     assert '<span class="badge">2<' in part, "a page that is open learns it too"
 
 
+def test_a_proposal_of_a_key_that_one_issued_does_not_wait_for_them(ledger: Ledger) -> None:
+    ledger.population()
+    budget = ledger.budget()["id"]
+    key = ledger.post("/v1/api-keys", {"role": "planner", "name": "mine"}, "admin").json()["key"]
+    body = {"limit": {"epsilon": 50.0, "delta": 1e-5}, "reason": "Another year."}
+    sent = {"Authorization": f"Bearer {key}", "If-Match": "*"}
+    assert ledger.http.post(f"/v1/accounts/{budget}/limit", json=body, headers=sent).status_code == 201
+    assert _badge(ledger, "admin") == ""
+    assert _badge(ledger, "privacy_officer") == "1"
+
+
 def test_without_proposals_the_badge_takes_one_statement(ledger: Ledger) -> None:
     now = datetime.now(UTC)
     context = RequestContext(
