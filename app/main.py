@@ -33,6 +33,7 @@ from app.api.routers import (
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
 from app.dashboard import audit as audit_pages
+from app.dashboard import experiments as experiment_pages
 from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
@@ -73,7 +74,9 @@ ROUTERS = (
 )
 """In the order of the OpenAPI document."""
 
-DASHBOARD_ROUTERS = (assets, login, accounts_pages, run_pages, administration, planner, audit_pages, api_docs)
+DASHBOARD_ROUTERS = (
+    *(assets, login, accounts_pages, run_pages, administration, experiment_pages, planner, audit_pages, api_docs),
+)
 """Pages for browsers."""
 
 

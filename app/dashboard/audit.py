@@ -158,6 +158,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
         health=read_health(page.context) if whole else None,
         verifications=verifications,
         verified_now=verified_now,
+        signs=whole and page.state.signer is not None,
         may_verify=whole and page.has_permission(Permission.LEDGER_VERIFY),
         **_search(page, AuditFields, found.next),
         faults=faults,

@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import encode_cursor
 from app.api.schemas.refusals import refusal_facts, refusal_text
-from app.charts.model import PERCENT, count, format_exact
+from app.charts.model import PERCENT, count, format_exact, without_zeros
+from app.dashboard.tables import labelled
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.service.queries.account_status import AccountStatus, Severity
 
@@ -65,8 +66,8 @@ def limit(number: float) -> Markup:
 
 
 def unbroken(text: str) -> Markup:
-    """Keep numbers such as "1e-06" in a text from breaking at their hyphen."""
-    parts = enumerate(_EXPONENT.split(text))
+    """Write numbers such as "1e-06" in a text as 1e-6, and keep them from breaking at their hyphen."""
+    parts = enumerate(_EXPONENT.split(without_zeros(text)))
     return Markup("").join(
         Markup('<span class="unbroken">{}</span>').format(part) if place % 2 else escape(part) for place, part in parts
     )
@@ -189,5 +190,6 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     **{each.__name__: each for each in _FORMATS},
     "cursor": encode_cursor,
     "exact": format_exact,
+    "labelled": labelled,
 }
 """Jinja filters by name."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,6 +26,7 @@ from app.logging_config import request_id
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
+from app.service.governance.proposals import count_decidable
 from app.service.queries.actors import ActorLabel, label_of, read_actors
 from app.version import VERSION
 
@@ -49,6 +50,7 @@ NAV_ITEMS: Final = (
     ("Runs", "/runs", Permission.LEDGER_READ),
     ("Planner", "/planner", Permission.LEDGER_READ),
     ("Decisions", "/decisions", Permission.LEDGER_READ),
+    ("Experiments", "/experiments", Permission.LEDGER_READ),
     ("Audit", "/audit", Permission.AUDIT_READ),
     ("Approvals", "/approvals", Permission.LEDGER_READ),
     ("Policies", "/policies", Permission.LEDGER_READ),
@@ -115,6 +117,11 @@ class PageContext:
         """List the values of a query parameter that may be repeated, without empty ones."""
         given = (text.strip() for text in self._request.query_params.getlist(name))
         return list(dict.fromkeys(text for text in given if text))
+
+    @cached_property
+    def decidable(self) -> int:
+        """Number of open proposals that wait for this person."""
+        return count_decidable(self.context)
 
     def has_permission(self, needed: Permission) -> bool:
         """Check whether the principal's role has a permission."""

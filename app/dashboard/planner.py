@@ -125,7 +125,9 @@ def _shown(page: PageContext, found: Estimate | None, faults: dict[str, str]) ->
 def _values(given: dict[str, str]) -> dict[str, str]:
     """Get the texts of the fields: as given, else defaults."""
     defaults = {name: field.default for name, field in PlannerFields.model_fields.items()}
-    written = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in defaults.items()}
+    written = {
+        name: format_exact(value) if isinstance(value, float) else str(value) for name, value in defaults.items()
+    }
     return written | {name: text for name, text in given.items() if name in defaults and text.strip()}
 
 

@@ -22,7 +22,8 @@ class Window:
         if self.opens_at is not None and self.closes_at is not None and self.opens_at >= self.closes_at:
             raise InvalidInputError(
                 f"The window opens at {self.opens_at.isoformat()} and closes at {self.closes_at.isoformat()}: "
-                "`closes_at` must come after `opens_at`."
+                "`closes_at` must come after `opens_at`.",
+                field="closes_at",
             )
 
     def holds(self, now: datetime) -> bool:

@@ -33,6 +33,7 @@ TABLE: dict[str, tuple[list[str], str]] = {
     "exportRunHistory": (EVERYONE, HIDDEN),
     "exportAccountHistory": (EVERYONE, HIDDEN),
     "createBudget": (TREE, HIDDEN),
+    "createBlocks": (TREE, HIDDEN),
     "createRun": (RUNS, HIDDEN),
     "createExperiment": (RUNS, HIDDEN),
     "chargeExperiment": (TRAINING, HIDDEN),

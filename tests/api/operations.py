@@ -132,6 +132,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "updateBudget": {"owner": name},
         "updateRun": {"owner": name},
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
+        "createBlocks": {"period": "month", "start": "2026-01-01", "count": 2, "limit": limit},
         "createRun": {"name": name, "budget": "mimic/icu-team"},
         "createExperiment": {"name": name, "budget": "mimic/icu-team", "charging_mode": "each_run"},
         "authorizeSteps": {"event": SAMPLED},

@@ -90,6 +90,9 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
         ids["run_id"] = shared.ledger.run()
     if "account_id" in operation.path or "proposal_id" in operation.path:
         ids |= _account(shared, proposed="proposal_id" in operation.path)
+    if operation.id == "createBlocks":
+        parts = {"composition": "parallel", "attestation": "A record has one date."}
+        ids["account_id"] = str(shared.ledger.budget(f"b-{next(NUMBERS)}", **parts)["id"])
     if operation.id == "liftQuarantine":
         with shared.ledger.database.write(EVERYWHERE) as tx:
             owner = organisations.find_organisation(tx, "hospital")

@@ -9,6 +9,9 @@ from tests.conftest import Ledger
 _INVISIBLE = re.compile(r'<wbr>|<span class="unbroken">([^<]*)</span>')
 """Marks of where a line may break, and where not."""
 
+_LABELS = re.compile(r' role="(?:row|cell|rowheader|columnheader)"| data-label="[^"]*"')
+"""What app/dashboard/tables.py adds to each cell."""
+
 
 def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> httpx2.Response:
     """A page as it is answered."""
@@ -18,8 +21,8 @@ def visit(ledger: Ledger, path: str, cookie: dict[str, str], **headers: str) -> 
 
 
 def without_breaks(page: str) -> str:
-    """A page without marks of where a line may break."""
-    return _INVISIBLE.sub(r"\1", page)
+    """A page without marks of where a line may break, and without the labels of cells."""
+    return _LABELS.sub("", _INVISIBLE.sub(r"\1", page))
 
 
 def words(reply: httpx2.Response) -> str:

@@ -42,6 +42,7 @@ PAGES: Final = {
     "approvals": "/approvals?account=mimic/icu-team",
     "policies": "/policies?account=imaging/segmentation",
     "policies of the organisation": "/policies",
+    "experiments": "/experiments",
     "keys": "/keys",
     "webhooks": "/webhooks?account=mimic",
     "nowhere": "/nowhere",
@@ -52,6 +53,7 @@ PAGES: Final = {
 OPENED: Final = {
     "create a population": ("/", "text=Create a population"),
     "create a child budget": ("/accounts/{imaging}", "text=Create a child budget"),
+    "details of a population": ("/accounts/{mimic}", "text=Rename, edit details or archive"),
     "a chart's table": ("/accounts/{imaging}", "text=Show as a table"),
     "create a key": ("/keys", "button:text-is('Create a key')"),
     "change a key": ("/keys", "summary:has-text('Change')"),

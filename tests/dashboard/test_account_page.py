@@ -66,15 +66,15 @@ def test_a_limit_stands_there_as_it_was_set_and_is_not_rounded(ledger: Ledger) -
         body = words(visit(ledger, path, cookie))
         assert "of 7.0000004" in body
         assert "of 7 " not in body
-    assert "Epsilon from 7.0000004 to 10.0000004 , delta from 9.9999996e-06 to 1e-05" in words(
+    assert "Epsilon from 7.0000004 to 10.0000004 , delta from 9.9999996e-6 to 1e-5" in words(
         visit(ledger, "/approvals", cookie)
     )
-    assert "changed the limit of mimic from epsilon 8 at delta 1e-05 to epsilon 7.0000004" in words(
+    assert "changed the limit of mimic from epsilon 8 at delta 1e-5 to epsilon 7.0000004" in words(
         visit(ledger, "/audit", cookie)
     )
     chart = charts(visit(ledger, f"/accounts/{population}", cookie).text)[0]
     assert [mark["label"] for mark in chart["marks"]] == ["limit 8 to 7.0000004"]
-    assert chart["y"]["label"] == "Epsilon at δ 9.9999996e-06"
+    assert chart["y"]["label"] == "Epsilon at δ 9.9999996e-6"
 
 
 @pytest.mark.parametrize(("steps", "noise", "rate"), [(100, 1.1, 0.01), (1_000_000, 1.1, 0.01), (500, 2.0, 1.0)])

@@ -61,14 +61,22 @@ def _confirm(page: Page, button: str, reason: str | None = None) -> None:
 
 def test_two_people_raise_a_limit(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
     planner = enter("planner", "/approvals?account=mimic/icu-team")
+    words = planner.locator("[data-change]")
+    expect(words).to_have_text("This is the present limit.")
+    planner.get_by_label("Epsilon").fill("2")
+    expect(words).to_contain_text("lowers the limit, which needs the role budget admin, privacy officer or admin.")
     planner.get_by_label("Epsilon").fill("4.5")
+    change = (
+        "Epsilon rises from 3 to 4.5, delta stays 1e-6. This raises the limit, which needs another person's approval."
+    )
+    expect(words).to_have_text(change)
     planner.get_by_label("Reason, recorded").fill("The study goes on for a year.")
-    planner.get_by_role("button", name="Change the limit").click()
-    expect(planner.get_by_role("dialog")).to_contain_text("from epsilon 3 at delta 1e-06 to epsilon 4.5")
-    _confirm(planner, "Change the limit")
+    planner.get_by_role("button", name="Propose it").click()
+    expect(planner.get_by_role("dialog")).to_contain_text(f"mimic/icu-team: {change}")
+    _confirm(planner, "Propose it")
     expect(planner.locator("#message")).to_have_text("Proposed. Another person must approve it.")
     own = planner.get_by_role("article", name="mimic/icu-team")
-    expect(own).to_contain_text("Epsilon from 3 to 4.5, delta stays 1e-06")
+    expect(own).to_contain_text("Epsilon from 3 to 4.5, delta stays 1e-6")
     expect(own).to_contain_text("56.3 % of the 8 that mimic has; now it is 37.5 %")
     expect(own).to_contain_text("Another privacy officer or admin decides.")
     expect(own.get_by_role("button", name="Approve")).to_have_count(0)
@@ -99,7 +107,7 @@ def test_who_proposed_is_told_before_they_try_to_approve(
     assert proposed.status_code == 201, proposed.text
     page = enter("privacy_officer", "/approvals")
     own = page.get_by_role("article", name="imaging/denoising")
-    expect(own).to_contain_text("You cannot approve this. The proposer cannot approve their own proposal")
+    expect(own).to_contain_text("You proposed this yourself. Another privacy officer or admin decides.")
     expect(own.get_by_role("button", name="Approve")).to_have_count(0)
     own.get_by_role("button", name="Withdraw").click()
     _confirm(page, "Withdraw", "It was too early.")
@@ -110,7 +118,7 @@ def test_a_run_that_waits_is_rejected_with_a_reason(enter: Enter) -> None:
     page = enter("admin", "/approvals")
     waiting = page.get_by_role("article", name="foundation-model")
     expect(waiting).to_contain_text("foundation-model plans to spend epsilon 6.565; above 1 another person")
-    expect(waiting).to_contain_text("Plans to spend epsilon 6.565 at delta 1e-06. It has no limit of its own")
+    expect(waiting).to_contain_text("Plans to spend epsilon 6.565 at delta 1e-6. It has no limit of its own")
     expect(waiting).to_contain_text("65.7 % of the 10 that imaging has")
     waiting.get_by_role("button", name="Reject").click()
     _confirm(page, "Reject", "Plan less.")
@@ -124,8 +132,8 @@ def test_a_lower_limit_holds_at_once_and_an_old_page_overwrites_nothing(enter: E
     for each, epsilon in ((page, "3.5"), (old, "3.6")):
         each.get_by_label("Epsilon").fill(epsilon)
         each.get_by_label("Reason, recorded").fill("Less is enough.")
-        each.get_by_role("button", name="Change the limit").click()
-        _confirm(each, "Change the limit")
+        each.get_by_role("button", name="Lower the limit").click()
+        _confirm(each, "Lower the limit")
         if each is page:
             expect(each.locator("#message")).to_have_text("Limit changed.")
     expect(old.get_by_role("dialog").get_by_role("alert")).to_contain_text("Reload the page")

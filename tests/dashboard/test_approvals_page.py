@@ -1,9 +1,17 @@
 """What waits for another person, as the page tells it."""
 
-from app.service.auth.authentication import CLI_ACTOR
+import re
+from datetime import UTC, datetime
+from math import ceil, floor
+
+from sqlalchemy import event
+
+from app.service.auth.authentication import CLI_ACTOR, authenticate
+from app.service.auth.request_context import RequestContext
+from app.service.governance.proposals import count_decidable
 from app.service.verification import verify
 from app.service.verification.requests import apply_quarantines
-from tests.conftest import Ledger
+from tests.conftest import SAMPLED, Ledger
 from tests.dashboard.html_reader import visit, words
 from tests.login_helpers import signed_in
 from tests.service.reservation_rows import NOW
@@ -52,3 +60,83 @@ def test_a_quarantine_above_is_told_on_the_pages_of_all_accounts_under_it(ledger
     assert ledger.post(f"/v1/runs/{run}/steps", {}).json()["code"] == "account_quarantined"
     for page in (f"/runs/{run}", f"/accounts/{budget}"):
         assert f"Quarantined, no charges accepted: {ALL}" in words(visit(ledger, page, signed_in(ledger)))
+
+
+def _badge(ledger: Ledger, role: str, page: str = "/planner") -> str:
+    found = re.search(r'<span class="badge">(\d+)<', visit(ledger, page, signed_in(ledger, role)).text)
+    return found[1] if found else ""
+
+
+def test_the_navigation_counts_what_this_person_may_decide(ledger: Ledger) -> None:
+    ledger.population()
+    budgets = [ledger.budget(name)["id"] for name in ("a", "b")]
+    assert _badge(ledger, "privacy_officer") == ""
+    for account, proposer in zip(budgets, ("planner", "privacy_officer"), strict=True):
+        body = {"limit": {"epsilon": 50.0, "delta": 1e-5}, "reason": "Another year."}
+        assert ledger.post(f"/v1/accounts/{account}/limit", body, proposer, If_Match="*").status_code == 201
+    assert _badge(ledger, "privacy_officer") == "1", "not their own"
+    assert _badge(ledger, "admin") == "2"
+    assert _badge(ledger, "planner") == _badge(ledger, "viewer") == "", "they decide nothing"
+    assert "2 proposals wait for your decision." in words(visit(ledger, "/", signed_in(ledger, "admin")))
+    assert "1 proposal waits for your decision." in words(visit(ledger, "/", signed_in(ledger, "privacy_officer")))
+    part = visit(ledger, "/", signed_in(ledger, "admin"), X_Part="page").text
+    assert '<span class="badge">2<' in part, "a page that is open learns it too"
+
+
+def test_a_proposal_of_a_key_that_one_issued_does_not_wait_for_them(ledger: Ledger) -> None:
+    ledger.population()
+    budget = ledger.budget()["id"]
+    key = ledger.post("/v1/api-keys", {"role": "planner", "name": "mine"}, "admin").json()["key"]
+    body = {"limit": {"epsilon": 50.0, "delta": 1e-5}, "reason": "Another year."}
+    sent = {"Authorization": f"Bearer {key}", "If-Match": "*"}
+    assert ledger.http.post(f"/v1/accounts/{budget}/limit", json=body, headers=sent).status_code == 201
+    assert _badge(ledger, "admin") == ""
+    assert _badge(ledger, "privacy_officer") == "1"
+
+
+def test_without_proposals_the_badge_takes_one_statement(ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    context = RequestContext(
+        ledger.database, authenticate(ledger.database, f"Bearer {ledger.keys['hospital', 'admin']}", now), now
+    )
+    statements: list[str] = []
+
+    def note(*given: object) -> None:
+        statements.append(str(given[2]))
+
+    event.listen(ledger.database.engine, "before_cursor_execute", note)
+    assert count_decidable(context) == 0
+    event.remove(ledger.database.engine, "before_cursor_execute", note)
+    assert len([each for each in statements if each.startswith("SELECT")]) == 1, statements
+
+
+def test_a_higher_limit_is_shown_with_what_it_would_leave(ledger: Ledger) -> None:
+    ledger.population(limit={"epsilon": 3.0, "delta": 1e-5})
+    budget = ledger.budget(limit={"epsilon": 2.0, "delta": 1e-5})["id"]
+    assert ledger.post(f"/v1/runs/{ledger.run()}/steps", {"count": 200}).status_code == 200
+    spent = ledger.get(f"/v1/budgets/{budget}").json()["epsilon"]
+    body = {"limit": {"epsilon": 5.0, "delta": 1e-5}, "reason": "Another year."}
+    assert ledger.post(f"/v1/accounts/{budget}/limit", body, "planner", If_Match="*").status_code == 201
+    card = words(visit(ledger, "/approvals", signed_in(ledger, "admin")))
+    assert "2 → becomes 5 at δ 1e-5" in card
+    left = f"{floor((2 - spent) * 1000) / 1000:.3f} → becomes {floor((5 - spent) * 1000) / 1000:.3f}"
+    assert left in card
+    above = ledger.get("/v1/populations").json()["items"][0]["epsilon"]
+    assert f"mimic leaves {floor((3 - above) * 1000) / 1000:.3f}, so no more than that can be spent" in card
+
+
+def test_a_run_that_waits_is_shown_with_what_its_plan_would_leave(ledger: Ledger) -> None:
+    rule = {"policy": {"approval_above_epsilon": 0.1}, "reason": "A second look."}
+    assert ledger.http.put("/v1/policy", json=rule, headers=ledger.headers("admin") | {"If-Match": "*"}).is_success
+    ledger.population()
+    budget = ledger.budget()["id"]
+    plan = [{"event": SAMPLED, "count": 50}]
+    run = {"name": "cnn", "budget": "mimic/icu-team", "event": SAMPLED, "plan": plan}
+    made = ledger.post("/v1/runs", run, "trainer").json()
+    assert made["status"] == "pending"
+    card = words(visit(ledger, "/approvals", signed_in(ledger, "admin")))
+    proposal = ledger.get("/v1/proposals").json()["items"][0]["id"]
+    assert ledger.post(f"/v1/proposals/{proposal}/approve", {}, "admin").status_code == 200
+    assert ledger.post(f"/v1/runs/{made['id']}/steps", {"count": 50}).status_code == 200
+    spent = ledger.get(f"/v1/budgets/{budget}").json()["epsilon"]
+    assert f"0.000 → becomes {ceil(spent * 1000) / 1000:.3f}" in card, "what was foretold is what was spent"

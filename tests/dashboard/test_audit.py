@@ -44,7 +44,7 @@ def test_somebody_reads_who_proposed_which_limit_and_why(page: Page, server: Liv
     row = page.locator("#acts tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text(
-        "proposed epsilon 3.5 at delta 1e-06 for stroke-registry/outcome-models, instead of epsilon 2.5 at delta 1e-06"
+        "proposed epsilon 3.5 at delta 1e-6 for stroke-registry/outcome-models, instead of epsilon 2.5 at delta 1e-6"
     )
     expect(row).to_contain_text("“The ethics board agreed on 12 November.”")
     expect(row.locator("pre").first).to_be_hidden()
@@ -193,6 +193,6 @@ def test_a_changed_policy_names_its_place_and_a_lowered_limit_what_it_revoked() 
     before = '{"limit": {"epsilon": 3.0, "delta": 1e-05}}'
     entry = AuditEntry("org_1", 0, "key_1", "budget.limit_changed", "bud_1", before, lowered, None, None, Clock.now())
     assert describe_event(entry, {"bud_1": "a/b"}) == (
-        "changed the limit of a/b from epsilon 3 at delta 1e-05 to epsilon 1.5 at delta 1e-05, "
+        "changed the limit of a/b from epsilon 3 at delta 1e-5 to epsilon 1.5 at delta 1e-5, "
         "which revoked 1\N{NARROW NO-BREAK SPACE}234 planned steps"
     )

@@ -1,10 +1,13 @@
 """Somebody opens a population and a budget without a line of curl."""
 
+import re
+
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.conftest import SAMPLED, LiveServer
 from tests.dashboard.conftest import SignIn
+from tests.dashboard.sample_hospital import Hospital
 
 
 def _confirm(page: Page) -> None:
@@ -23,7 +26,7 @@ def test_a_population_and_a_budget_are_opened_by_hand_and_spent_from(
     page.get_by_label("Limit: epsilon").fill("6")
     page.get_by_label("Limit: delta").fill("1e-6")
     page.get_by_role("button", name="Create the population").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Creates sleep-study with epsilon 6 at delta 0.000001")
+    expect(page.get_by_role("dialog")).to_contain_text("Creates sleep-study with epsilon 6 at delta 1e-6")
     _confirm(page)
     page.wait_for_url(f"{changing.url}/accounts/pop_*")
     expect(page.locator("#message")).to_have_text("Population sleep-study created.")
@@ -83,3 +86,124 @@ def test_who_opens_nothing_is_offered_nothing(page: Page, changing: LiveServer, 
     page.get_by_role("link", name="mimic").first.click()
     expect(page.get_by_role("heading", name="Child budgets")).to_be_visible()
     expect(page.locator("#open-budget")).to_have_count(0)
+
+
+def _fill_population(page: Page, name: str, delta: str = "1e-6") -> Locator:
+    page.get_by_text("Create a population", exact=True).click()
+    form = page.locator("#open-population")
+    form.get_by_label("Name").fill(name)
+    form.get_by_label("Who is protected").fill("visitor")
+    form.get_by_label("Size").fill("5000")
+    form.get_by_label("Limit: epsilon").fill("4")
+    form.get_by_label("Limit: delta").fill(delta)
+    return form
+
+
+def test_monthly_data_is_opened_as_disjoint_blocks(
+    context: BrowserContext, changing: LiveServer, sign_in: SignIn
+) -> None:
+    page = context.new_page()  # whose console tells of a refusal
+    sign_in(page, changing, "privacy_officer")
+    form = _fill_population(page, "web-logs")
+    expect(form.get_by_label("Attestation")).to_be_hidden()
+    form.get_by_label("Composition of children").select_option("parallel: disjoint parts")
+    form.get_by_label("Attestation").fill("Each visit has one date, fixed before anything was computed.")
+    form.get_by_label("Parts per unit").fill("3")
+    expect(form.get_by_label("A replacement")).to_be_hidden()
+    form.get_by_label("Neighboring relation").select_option("Replace one")
+    form.get_by_label("A replacement").select_option("stays in the part of its unit")
+    form.get_by_role("button", name="Create the population").click()
+    _confirm(page)
+    page.wait_for_url(f"{changing.url}/accounts/pop_*")
+    expect(page.locator("#facts")).to_contain_text("one visitor is in at most 3 of them: Each visit has one date")
+
+    page.get_by_text("Create data blocks by calendar").click()
+    blocks = page.locator("#open-blocks")
+    blocks.get_by_label("First day").fill("2026-01-01")
+    blocks.get_by_label("Number of blocks").fill("3")
+    blocks.get_by_label("Limit of each: epsilon").fill("1")
+    blocks.get_by_label("Limit of each: delta").fill("1e-7")
+    blocks.get_by_role("button", name="Create the data blocks").click()
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "Creates 3 budgets under web-logs, one for the data of each month"
+    )
+    expect(page.get_by_role("dialog")).to_contain_text("with epsilon 1 at delta 1e-7")
+    _confirm(page)
+    expect(page.locator("#message")).to_have_text("Data blocks created.")
+    expect(page.locator("#children")).to_contain_text("2026-03")
+
+    page.get_by_text("Create a child budget", exact=True).click()
+    form = page.locator("#open-budget")
+    form.get_by_label("Name").fill("april")
+    form.get_by_label("Limit: epsilon").fill("1")
+    form.get_by_label("Limit: delta").fill("1e-7")
+    form.get_by_label("Part", exact=True).select_option("the data of a period")
+    form.get_by_label("Data from").fill("2026-03-15")
+    form.get_by_label("Data before").fill("2026-05-01")
+    form.get_by_role("button", name="Create the budget").click()
+    _confirm(page)
+    _expect_error(form.get_by_label("Data from"), "The block overlaps web-logs/2026-03")
+    form.get_by_label("Data from").fill("2026-04-01")
+    form.get_by_role("button", name="Create the budget").click()
+    _confirm(page)
+    page.wait_for_url(f"{changing.url}/accounts/bud_*")
+    expect(page.locator("#facts")).to_contain_text("Covers the data from 2026-04-01 00:00 UTC to 2026-05-01 00:00 UTC")
+
+
+def _expect_error(field: Locator, words: str) -> None:
+    """An error that is read with its field, which has the focus."""
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(field).to_have_accessible_description(re.compile(re.escape(words)))
+    expect(field).to_be_focused()
+
+
+def test_errors_about_a_limit_or_a_name_stand_at_their_field(
+    context: BrowserContext, changing: LiveServer, sign_in: SignIn
+) -> None:
+    page = context.new_page()  # whose console tells of the refusals
+    sign_in(page, changing, "privacy_officer")
+    form = _fill_population(page, "Mimic", delta="0.01")
+    button = form.get_by_role("button", name="Create the population")
+    for field, words, right in (
+        ("Limit: delta", "is not below 1/5000", "1e-6"),
+        ("Name", "differs from 'mimic', which exists", "mammograms"),
+    ):
+        button.click()
+        _confirm(page)
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        _expect_error(form.get_by_label(field), words)
+        form.get_by_label(field).fill(right)
+    form.get_by_label("Plan", exact=True).select_option("events as JSON")
+    form.get_by_label("List of events").fill('[{"event": {"type": "gaussian", "noise_multiplier": -1}}]')
+    button.click()
+    _confirm(page)
+    _expect_error(form.get_by_label("List of events"), "must be at least 0.001")
+    form.get_by_label("Plan", exact=True).select_option("DP-SGD steps")
+    form.get_by_label("Noise multiplier").fill("1.1")
+    form.get_by_label("Sampling probability").fill("0")
+    form.get_by_label("Steps", exact=True).fill("2000")
+    button.click()
+    _confirm(page)
+    _expect_error(form.get_by_label("Sampling probability"), "greater than 0")
+    form.get_by_label("Sampling probability").fill("0.01")
+    button.click()
+    _confirm(page)
+    page.wait_for_url(f"{changing.url}/accounts/pop_*")
+    expect(page.locator("#plan")).to_contain_text("Poisson sampling with probability 0.01")
+
+
+def test_a_run_is_registered_by_hand(page: Page, changing: LiveServer, sign_in: SignIn, hospital: Hospital) -> None:
+    sign_in(page, changing, "privacy_officer")
+    page.goto(f"{changing.url}/accounts/{hospital.ids['mimic/readmission/sweep']}")
+    page.get_by_text("Register a run", exact=True).click()
+    form = page.locator("#register-run")
+    form.get_by_label("Name").fill("by-hand")
+    form.get_by_label("Noise multiplier").first.fill("1.3")
+    form.get_by_label("Sampling probability").first.fill("0.01")
+    form.get_by_label("Own limit: epsilon").fill("0.5")
+    form.get_by_label("Own limit: delta").fill("1e-7")
+    form.get_by_role("button", name="Register the run").click()
+    page.get_by_role("dialog").get_by_role("button", name="Register").click()
+    page.wait_for_url(f"{changing.url}/runs/run_*")
+    expect(page.locator("#facts")).to_contain_text("at δ 1e-7, by the limit of the run itself")
+    expect(page.locator("#facts")).to_contain_text("noise multiplier 1.3, Poisson sampling with probability 0.01")

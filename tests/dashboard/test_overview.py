@@ -84,7 +84,9 @@ def test_a_part_of_the_page_is_what_stands_in_it(server: LiveServer) -> None:
     with browser_client(server, "viewer") as client:
         whole, part = client.get("/").text, client.get("/", headers={"X-Part": "page"}).text
     assert "<html" not in part
-    assert re.sub(r"\s+", " ", part).strip() in re.sub(r"\s+", " ", whole)
+    changing, link, rest = part.partition('<a href="/approvals" id="nav-approvals"')
+    for each in (changing, link + rest):
+        assert re.sub(r"\s+", " ", each).strip() in re.sub(r"\s+", " ", whole)
 
 
 def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in: SignIn) -> None:

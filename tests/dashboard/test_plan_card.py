@@ -34,7 +34,7 @@ def test_the_card_shows_what_is_used_reserved_and_left_of_a_plan(ledger: Ledger)
     assert f"Used 11 of {steps} planned steps" in card
     assert "Reserved 5 by reservations" in card
     assert f"Left {steps - 16} in any order" in card
-    assert "9.75e-06 97.5 % of the limit's" in card.replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert "9.75e-6 97.5 % of the limit's" in card.replace("\N{NARROW NO-BREAK SPACE}", " ")
     assert "sampling with probability 0.01 40 40 11" in card
     assert f"Gaussian, noise multiplier 90 without end {steps - 40} 0" in card
 

@@ -19,6 +19,7 @@ WEIGHTS: Final = {
     "createRun": 10.0,
     "createBudget": 6.0,
     "commitReservation": 6.0,
+    "createBlocks": 1.0,
     "changeAccountLimit": 6.0,
     "createPopulation": 3.0,
     "createVerification": 0.05,

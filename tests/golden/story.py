@@ -247,6 +247,7 @@ def _look(story: Recorder, ids: dict[str, str]) -> None:
     for page in (
         *("/", f"/accounts/{ids['mimic']}", f"/accounts/{ids['team']}", f"/accounts/{ids['sites']}"),
         *(f"/runs/{ids['run']}", f"/runs/{ids['done']}", "/planner", "/decisions", "/audit", "/approvals", "/policies"),
+        "/experiments",
         *(
             "/policies?account=mimic/team",
             "/keys",

@@ -13,6 +13,13 @@ CASES = (
         ("tests/api/test_limits.py", "tests/api/test_approvals.py"),
     ),
     Mutation(
+        "the badge counts what a key of the same person proposed",
+        "app/service/governance/proposals.py",
+        "others = {each for each in proposers if _allows(_require_other_person, tx, context, each)}",
+        "others = proposers",
+        ("tests/dashboard/test_approvals_page.py",),
+    ),
+    Mutation(
         "one person loosens a policy",
         "app/service/governance/policies.py",
         "if before.loosened(policy):",

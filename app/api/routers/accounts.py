@@ -11,8 +11,8 @@ from app.api.idempotency import IdempotencyDep, as_response
 from app.api.pagination import AnyAccount, PageRequestDep, page_response
 from app.api.problems import LIST_ERRORS, OPENING, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
-from app.api.schemas.account_creation import CreateBudget, CreatePopulation
-from app.api.schemas.accounts import Budget, BudgetPage, Population, PopulationPage
+from app.api.schemas.account_creation import CreateBlocks, CreateBudget, CreatePopulation
+from app.api.schemas.accounts import Budget, BudgetPage, CreatedBlocks, Population, PopulationPage
 from app.api.schemas.histories import AccountHistory
 from app.api.schemas.metadata import ArchivedAccount, ChangeArchive, UpdateMetadata
 from app.api.schemas.proposals import Proposal
@@ -99,6 +99,27 @@ def create_budget(body: CreateBudget, context: ContextDep, idempotency: Idempote
     partition of an account composed in parallel.
     """
     return idempotency.respond(create.create_budget(context, body.parent, body.terms()), Budget.of, body)
+
+
+@routes.create(
+    "/accounts/{account_id}/blocks",
+    "Create data blocks",
+    CreatedBlocks,
+    *OPENING,
+    "name_taken",
+    "not_found",
+    tag="budgets",
+)
+def create_blocks(account_id: str, body: CreateBlocks, context: ContextDep, idempotency: IdempotencyDep) -> Response:
+    """Create a budget for each calendar week, month or quarter of a range, all or none.
+
+    The account must be composed in parallel: one record is in one block, by its date, and the largest loss counts.
+    """
+    return idempotency.respond(create.create_blocks(context, account_id, body.series()), _blocks, body)
+
+
+def _blocks(created: list[AccountView]) -> CreatedBlocks:
+    return CreatedBlocks(items=[Budget.of(each) for each in created])
 
 
 @routes.read("/budgets", "List budgets", BudgetPage, *READ_ERRORS, tag="budgets")

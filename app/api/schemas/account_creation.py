@@ -1,12 +1,14 @@
 """Request schemas that create populations and budgets."""
 
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import (
     AttestationText,
+    Body,
     Composition,
     Input,
     LimitInput,
@@ -15,13 +17,16 @@ from app.api.schemas.common import (
     Relation,
     Timestamp,
     example,
+    valid_name,
 )
 from app.api.schemas.events import PlannedEvents, planned_events_of
 from app.api.schemas.metadata import MetadataInput
 from app.ledger.account_records import Block, Population
+from app.ledger.calendar import CalendarPeriod
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import check_delta
 from app.ledger.windows import ALWAYS, Window
+from app.service.accounts.create import BlockSeries
 from app.service.accounts.spec import AccountSpec, ParallelSpec
 
 BLOCK_EXAMPLE: dict[str, Any] = {
@@ -165,3 +170,38 @@ class CreateBudget(CreateComposedAccount):
         planned = planned_events_of(self.planned)
         parallel, metadata = self.parallel(), self.metadata()
         return AccountSpec(self.name, self.limit.domain(), planned, parallel, window, block, metadata)
+
+
+def _written_day(value: object) -> object:
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) and len(value) == len("2026-01-01") else value
+    except ValueError:
+        raise ValueError('write a day, as "2026-01-01"') from None
+
+
+class CreateBlocks(Body):
+    """Consecutive data blocks by calendar."""
+
+    model_config = example(
+        {"period": "month", "start": "2026-01-01", "count": 12, "limit": {"epsilon": 1.0, "delta": 1e-5}}
+    )
+
+    period: Annotated[CalendarPeriod, Field(strict=False)] = Field(
+        description="Length of each block, in UTC; weeks are those of ISO 8601."
+    )
+    start: Annotated[date, BeforeValidator(_written_day)] = Field(description="A day of the first period.")
+    count: int = Field(ge=1, le=MAX_PARTITIONS, description="Number of blocks.")
+    limit: LimitInput = Field(description="The limit of each block.")
+    prefix: Annotated[str, Field(max_length=50)] = Field(
+        default="", description="Begins the names, which end with the period: 2026-W01, 2026-01 or 2026-Q1."
+    )
+
+    @field_validator("prefix")
+    @classmethod
+    def _makes_names(cls, prefix: str) -> str:
+        valid_name(f"{prefix}2026-W01")
+        return prefix
+
+    def series(self) -> BlockSeries:
+        """Convert to the use case's series."""
+        return BlockSeries(self.period, self.start, self.count, self.limit.domain(), self.prefix)

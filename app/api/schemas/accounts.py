@@ -270,6 +270,14 @@ class Budget(ComposedAccount):
     block: DataBlock | None = None
 
 
+class CreatedBlocks(Output):
+    """Budgets of consecutive data blocks, the earliest first."""
+
+    model_config = example({"items": [BUDGET_EXAMPLE]})
+
+    items: list[Budget]
+
+
 class PopulationPage(Page[Population]):
     """Populations, newest first."""
 

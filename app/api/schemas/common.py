@@ -136,7 +136,8 @@ class Problem(Output):
     )
 
 
-def _name(value: str) -> str:
+def valid_name(value: str) -> str:
+    """Return a name; ValueError: it does not fit into a path, or looks like an id."""
     try:
         check_name(value)
     except InvalidInputError as error:
@@ -146,7 +147,7 @@ def _name(value: str) -> str:
     return value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(_name)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH), AfterValidator(valid_name)]
 
 
 def readable(value: str) -> str:

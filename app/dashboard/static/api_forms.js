@@ -20,7 +20,9 @@ function make(name, properties = {}, ...children) {
   return made;
 }
 
-const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => values[name] ?? place);
+// Small numbers are written as 1e-5, as everywhere on the pages.
+const written = (value) => (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential() : value);
+const filled = (text, values) => text.replace(/\{([\w.-]+)\}/g, (place, name) => written(values[name]) ?? place);
 
 function itemsOf(field) {
   let items;
@@ -36,12 +38,33 @@ function numberOf(field, text) {
   return number;
 }
 
+const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+// Labels as a merge patch: those that were taken out of the field become null.
+function labelsOf(field) {
+  const read = (text) => linesOf(text).map((line) => {
+    const [, key, value] = line.match(/^([^:]+?)\s*:\s*(.*)$/) || [null, line, ""];
+    return [key, value];
+  });
+  const removed = read(field.defaultValue).map(([key]) => [key, null]);
+  return Object.fromEntries([...removed, ...read(field.value)]);
+}
+
+function linkOf(field, line) {
+  const [, title, url] = line.match(/^(.+)\s+(\S+)$/) || [];
+  if (!url) throw new WrongField(field.name, `write a title and an address: “${line}”`);
+  return { title: title.trim(), url };
+}
+
 function valueOf(field) {
   const type = field.dataset.type;
   if (field.type === "checkbox") return field.checked;
-  if (field.value === "") return field.hasAttribute("data-keep") ? "" : undefined;
+  if (type === "labels") return labelsOf(field);
+  if (type === "links") return linesOf(field.value).map((line) => linkOf(field, line));
+  if (field.value === "") return field.hasAttribute("data-null") ? null : field.hasAttribute("data-keep") ? "" : undefined;
   if (type === "number") return numberOf(field, field.value);
   if (type === "boolean") return field.value === "true";
+  if (type === "day") return `${field.value}T00:00:00Z`;
   if (type === "moment") return new Date(`${field.value}Z`).toISOString();
   if (type !== "json") return field.value;
   try { return JSON.parse(field.value); } catch { throw new WrongField(field.name, "this is not JSON"); }
@@ -50,7 +73,7 @@ function valueOf(field) {
 function collect(form) {
   const found = new Map();
   for (const field of form.elements) {
-    if (!field.name || field.disabled || field.localName === "button" || (field.type === "radio" && !field.checked)) continue;
+    if (!field.name || field.matches(":disabled") || field.localName === "button" || (field.type === "radio" && !field.checked)) continue;
     if (field.dataset.type === "list") {
       const items = [...(found.get(field.name) || []), ...itemsOf(field)];
       if (items.length || field.hasAttribute("data-keep")) found.set(field.name, items);
@@ -65,8 +88,8 @@ function collect(form) {
 function nested(found) {
   const body = {};
   for (const [name, value] of found) {
-    const parts = name.split("."), last = parts.pop();
-    parts.reduce((inner, part) => (inner[part] ??= {}), body)[last] = value;
+    const parts = name.split("."), last = parts.pop(), inside = [...parts.slice(1), last];
+    parts.reduce((inner, part, place) => (inner[part] ??= /^\d+$/.test(inside[place]) ? [] : {}), body)[last] = value;
   }
   return body;
 }
@@ -107,14 +130,34 @@ async function send({ method, path, found }, how) {
   return { status: reply.status, answer };
 }
 
+// The field of an error: of this name, the first one inside it, or one that it is inside of.
 const fieldOf = (form, name) => {
-  const parts = name.split(".");
+  const fields = [...form.elements].filter((each) => each.name && each.type !== "hidden" && !each.matches(":disabled"));
+  const parts = name.replace(/^body\./, "").replace(/\[(\d+)\]/g, ".$1").split(".");
   for (; parts.length; parts.pop()) {
-    const found = [...form.elements].find((each) => each.name === parts.join(".") && each.type !== "hidden");
+    const wanted = parts.join(".");
+    const found = fields.find((each) => each.name === wanted) || fields.find((each) => each.name.startsWith(`${wanted}.`));
     if (found) return found;
   }
   return null;
 };
+
+// Fields of errors that name none, by the policy's rule or by the code: the first one that the form has.
+const EVENTS = ["planned", "event", "trials"];
+const FIELDS = {
+  max_epsilon: ["limit.epsilon"], max_delta: ["limit.delta"], require_delta_below_inverse_size: ["limit.delta"],
+  neighboring_relations: ["neighboring_relation"], require_limit: ["limit.epsilon"], require_plan: ["planned"],
+  mechanisms: EVENTS, min_noise_multiplier: EVENTS, unsupported_event: EVENTS, invalid_event: EVENTS,
+  computation_limit_exceeded: EVENTS, name_taken: ["name"], limit_too_small: ["limit.epsilon"],
+  delta_too_large: ["limit.delta"], not_found: ["budget", "scope", "account"],
+};
+
+// The errors of an answer with their fields, where they have some.
+function faultsOf(form, { errors, field, rule, code, detail }) {
+  if (errors) return errors;
+  const place = (field ? [field] : FIELDS[rule] || FIELDS[code] || []).find((each) => fieldOf(form, each));
+  return place ? [{ field: place, message: detail }] : [];
+}
 
 function clear(form) {
   for (const each of form.querySelectorAll("[data-made]")) each.remove();
@@ -132,7 +175,7 @@ function complain(form, words, faults = []) {
   const others = [];
   let first = null;
   for (const { field, message } of faults) {
-    const wrong = fieldOf(form, field.replace(/^body\./, ""));
+    const wrong = fieldOf(form, field);
     if (!wrong) { others.push(`${field.replace(/^body\./, "")}: ${message}`); continue; }
     const id = `fault-${++counted}`, note = make("p", { id, className: "fault", textContent: message });
     note.dataset.made = "";
@@ -256,8 +299,8 @@ async function go(form, how, request, button, shown, dialog) {
     if (status === 401) { location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`); return; }
     if (status < 300) { dialog?.close(); await finish(form, how, button, status, answer); return; }
     const words = answer.detail || `The service answered ${status}${status >= 500 ? `. ${how.shows ? UNKNOWN_SECRET : UNKNOWN}` : "."}`;
-    const faults = answer.errors || [];
-    const mendable = dialog && faults.some(({ field }) => fieldOf(form, field.replace(/^body\./, "")));
+    const faults = faultsOf(form, answer);
+    const mendable = dialog && faults.some(({ field }) => fieldOf(form, field));
     busy(button, false);
     if (mendable) dialog.close();
     complain(mendable ? form : shown, status === 412 ? `${words} Reload the page to see the current state.` : words, faults);
@@ -270,6 +313,17 @@ async function go(form, how, request, button, shown, dialog) {
     underway.delete(same);
   }
 }
+
+// `<fieldset data-when="id=value">` takes part only while the field with that id has that value.
+function applyWhen() {
+  for (const part of document.querySelectorAll("fieldset[data-when]")) {
+    const [id, value] = part.dataset.when.split("=");
+    part.hidden = part.disabled = document.getElementById(id).value !== value;
+  }
+}
+document.addEventListener("change", applyWhen);
+document.addEventListener("reset", () => setTimeout(applyWhen));
+applyWhen();
 
 document.addEventListener("submit", (event) => {
   const form = event.target, how = { ...form.dataset, ...event.submitter?.dataset };

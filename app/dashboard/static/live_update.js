@@ -4,7 +4,7 @@ const main = document.getElementById("page");
 const live = document.getElementById("live");
 let tag = main.dataset.tag || "", pause = EVERY, timer = 0, asking = null;
 
-const regions = (root) => [...root.querySelectorAll("[data-live]")];
+const regions = () => [...document.querySelectorAll("[data-live]")];
 
 function keep(fresh, old) {
   for (const each of old.querySelectorAll("details[id]")) {
@@ -24,7 +24,7 @@ function put(text, sent) {
   fresh.innerHTML = text;
   localTime.rewrite(fresh.content); // else every time would differ from what is shown
   let whole = true;
-  for (const old of regions(main)) {
+  for (const old of regions()) {
     const now = fresh.content.getElementById(old.id);
     if (!now || now.isEqualNode(old)) continue;
     if (!sent && isInUse(old)) {
@@ -80,7 +80,7 @@ document.addEventListener("page:came", ({ detail }) => {
   plan();
 });
 
-if (regions(main).length) {
+if (main.querySelector("[data-live]")) {
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible") ask();
     else { clearTimeout(timer); asking?.abort(); }

@@ -35,7 +35,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from app.ledger import ids
 from app.ledger.pages import Page, PageRequest
-from app.persistence.tables import accounts, decisions, deliveries, reservations
+from app.persistence.tables import accounts, decisions, deliveries, proposals, reservations
 from app.persistence.tables.base import NumberedId, UtcDateTime
 
 T = TypeVar("T")
@@ -48,6 +48,7 @@ ADVANCED: Final = decisions.c.outcome.in_([literal_column("'admitted'"), literal
 NOT_ADMITTED: Final = decisions.c.outcome != literal_column("'admitted'")
 PENDING: Final = deliveries.c.status == literal_column("'pending'")
 ACTIVE: Final = reservations.c.status == literal_column("'active'")
+OPEN: Final = proposals.c.status == literal_column("'open'")
 
 
 def join_on(table: FromClause, other: FromClause, **columns: str) -> ColumnElement[bool]:

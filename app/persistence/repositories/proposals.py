@@ -8,7 +8,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus, Unapproved
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.expressions import RecordTable, join_on, matches, owned_by, values_of
+from app.persistence.repositories.expressions import OPEN, RecordTable, join_on, matches, owned_by, values_of
 from app.persistence.repositories.locks import descendant_ids, within
 from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
 
@@ -41,6 +41,22 @@ def list_closed(tx: Connection, organisation_id: str, scope: str | None, request
     closed = proposals.c.status != str(ProposalStatus.OPEN)
     about = within(proposals.c.account_id, organisation_id, scope)
     return _PROPOSALS.page(tx, organisation_id, request, about, closed)
+
+
+def open_subjects(
+    tx: Connection, organisation_id: str, scope: str | None, *, not_by: str, limit: int
+) -> list[tuple[str | None, str]]:
+    """List account, if any, and proposer of open proposals about an account or its descendants, None: all.
+
+    Those of the actor `not_by` are left out, and the organisation's where there is a scope.
+    """
+    found = select(proposals.c.account_id, proposals.c.proposed_by).where(
+        owned_by(proposals, organisation_id),
+        OPEN,
+        proposals.c.proposed_by != not_by,
+        within(proposals.c.account_id, organisation_id, scope),
+    )
+    return [(account_id, proposed_by) for account_id, proposed_by in tx.execute(found.limit(limit))]
 
 
 _BUDGET: Final = accounts.alias("budget")

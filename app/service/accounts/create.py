@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -12,6 +13,7 @@ from app.ledger.account_filters import AccountFilter
 from app.ledger.account_records import AccountRecord, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
+from app.ledger.calendar import CalendarPeriod, calendar_blocks
 from app.ledger.errors import InvalidInputError, NameTakenError
 from app.ledger.filters import Limit
 from app.ledger.metadata import metadata_of
@@ -145,6 +147,35 @@ def create_budget(tx: Connection, context: RequestContext, parent: str, terms: A
         Also those of `check_account_limit`, `with_plan` and `require_dates`.
     """
     return open_budget(tx, context, find_parent(tx, context, parent), terms)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSeries:
+    """Consecutive data blocks of one calendar period, each a budget with the same limit.
+
+    `prefix` begins their names, which end with the label of the period.
+    """
+
+    period: CalendarPeriod
+    start: date
+    count: int
+    limit: Limit
+    prefix: str = ""
+
+
+@use_case(Permission.ACCOUNT_MANAGE)
+def create_blocks(tx: Connection, context: RequestContext, parent: str, series: BlockSeries) -> list[AccountView]:
+    """Create a budget for each block of a series, all or none.
+
+    Raises:
+        As `create_budget`, for the first block that cannot be created.
+    """
+    above = find_parent(tx, context, parent)
+    created = []
+    for block in calendar_blocks(series.period, series.start, series.count):
+        terms = AccountSpec(f"{series.prefix}{block.label}", series.limit, (), block=block)
+        created.append(open_budget(tx, context, above, terms))
+    return created
 
 
 def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec) -> AccountView:

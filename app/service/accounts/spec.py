@@ -188,7 +188,8 @@ def build_attestation(
     if said.attestation is None or not said.attestation.strip():
         raise InvalidInputError(
             "`composition` is parallel, so an `attestation` is needed: say why the parts are disjoint and chosen "
-            'independently of the data, such as "each patient is treated at one site; sites were fixed beforehand".'
+            'independently of the data, such as "each patient is treated at one site; sites were fixed beforehand".',
+            field="attestation",
         )
     if relation is NeighboringRelation.REPLACE_ONE:
         if said.replacement_assumption is None:
@@ -196,11 +197,13 @@ def build_attestation(
                 "Under replace_one a replaced unit may leave one part and enter another. Say in "
                 "`replacement_assumption` either stay_in_their_parts (a unit's place fixes its part, whatever is "
                 "there) or removal_is_bounded (the mechanisms of a part bound what it loses when a unit leaves or "
-                "enters)."
+                "enters).",
+                field="replacement_assumption",
             )
     elif said.replacement_assumption is not None:
         raise InvalidInputError(
-            f"`replacement_assumption` applies to the relation replace_one only; this one is {relation}."
+            f"`replacement_assumption` applies to the relation replace_one only; this one is {relation}.",
+            field="replacement_assumption",
         )
     return Attestation(said.attestation, said.replacement_assumption, by or context.principal.actor, context.now)
 
@@ -216,7 +219,8 @@ def check_part(tx: Connection, context: RequestContext, parent: Account, block: 
         if block is not None:
             raise InvalidInputError(
                 f"A block is a part of an account that is composed in parallel, and {parent.path} is not: the "
-                "spending of its children adds up. Create the block under a parallel population or budget."
+                "spending of its children adds up. Create the block under a parallel population or budget.",
+                field="block",
             )
         return
     siblings = [record.account for record in accounts.children(tx, context.organisation_id, [parent.id])]
@@ -230,7 +234,8 @@ def check_part(tx: Connection, context: RequestContext, parent: Account, block: 
         if other is not None and other.data_from < block.data_to and block.data_from < other.data_to:
             raise InvalidInputError(
                 f"The block overlaps {sibling.path}, which has the data from {other.data_from.isoformat()} to "
-                f"{other.data_to.isoformat()}. Blocks of one account are disjoint."
+                f"{other.data_to.isoformat()}. Blocks of one account are disjoint.",
+                field="block",
             )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.ledger.errors import InsufficientScopeError, ProposalClosedError, require_found
 from app.ledger.pages import Page, PageRequest
-from app.ledger.permissions import Permission
+from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
 from app.persistence.repositories import api_keys, proposals
 from app.service.accounts.create import approve_population
@@ -22,6 +22,9 @@ from app.service.governance.policies import approve_policy
 from app.service.governance.quarantines import approve_lift, verify_before_lift
 from app.service.governance.run_approvals import approve_run, reject_run
 from app.service.idempotency import run_effect
+
+MOST_COUNTED: Final = 100
+"""Number of open proposals that are looked at to count those that a person may decide."""
 
 _APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Proposal], None]]] = {
     ProposalKind.LIMIT: approve_limit,
@@ -127,6 +130,36 @@ def approval_blocker(tx: Connection, context: RequestContext, proposal: Proposal
     return None
 
 
+def count_decidable(context: RequestContext) -> int:
+    """Count the open proposals that the caller may approve, MOST_COUNTED at most."""
+    if Permission.PROPOSAL_APPROVE not in PERMISSIONS[context.principal.role]:
+        return 0
+    with context.read() as tx:
+        found = proposals.open_subjects(
+            tx,
+            context.organisation_id,
+            context.principal.scope,
+            not_by=context.principal.actor,
+            limit=MOST_COUNTED,
+        )
+        proposers = {proposer for _, proposer in found}
+        others = {each for each in proposers if _allows(_require_other_person, tx, context, each)}
+        return sum(
+            proposer in others and (account is None or _allows(require_every_budget, tx, context, account))
+            for account, proposer in found
+        )
+
+
+def _allows(
+    require: Callable[[Connection, RequestContext, str], None], tx: Connection, context: RequestContext, about: str
+) -> bool:
+    try:
+        require(tx, context, about)
+    except InsufficientScopeError:
+        return False
+    return True
+
+
 def _require_decidable(tx: Connection, context: RequestContext, proposal: Proposal) -> None:
     """Refuse an approver outside the scope, or one that may be the proposer.
 
@@ -135,7 +168,12 @@ def _require_decidable(tx: Connection, context: RequestContext, proposal: Propos
     """
     if proposal.account_id is not None:
         require_every_budget(tx, context, proposal.account_id)
-    approver, proposer = context.principal.actor, proposal.proposed_by
+    _require_other_person(tx, context, proposal.proposed_by)
+
+
+def _require_other_person(tx: Connection, context: RequestContext, proposer: str) -> None:
+    """Refuse an approver that may be the proposer."""
+    approver = context.principal.actor
     ours, theirs = _issuers(tx, approver), _issuers(tx, proposer)
     # The command line has no issuer, but cannot approve its own proposal either.
     alike = approver == proposer or rotation_lineage(tx, context.organisation_id, ours) & theirs

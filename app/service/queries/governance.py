@@ -14,13 +14,14 @@ from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import ORGANISATION, Policy, PolicySource, policy_of
 from app.ledger.policy_checks import sources_of
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.persistence.repositories import accounts, proposals
+from app.persistence.repositories import accounts, proposals, runs
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals
 from app.service.governance.limit_changes import limit_etag, single_approver_allowed
 from app.service.governance.policies import PolicyRecord, find_policy, read_policy
 from app.service.governance.proposals import approval_blocker
+from app.service.queries.proposal_effects import AccountEffect, limit_effects, run_effects
 
 MOST_OPEN: Final = 100
 """Number of open proposals shown."""
@@ -35,6 +36,7 @@ class Spending:
         epsilon: None: unbounded.
         population: path and limit of the root.
         by_plan: whether epsilon is the cost of a run's plan, which does not limit the run.
+        effects: spending of the accounts before and after, of open proposals only.
     """
 
     kind: AccountKind
@@ -43,11 +45,21 @@ class Spending:
     delta: float
     population: tuple[str, Limit]
     by_plan: bool = False
+    effects: tuple[AccountEffect, ...] = ()
 
     @property
     def share(self) -> float | None:
         """Share of the population's epsilon that would be allowed; None: unbounded."""
         return None if self.epsilon is None else self.epsilon / self.population[1].epsilon
+
+    @property
+    def binding(self) -> AccountEffect | None:
+        """The account above that will leave less than the account whose limit changes; None: there is none."""
+        if self.before is None or not self.effects:
+            return None
+        own, *above = self.effects
+        least = min(above, key=lambda each: each.left_after, default=own)
+        return least if least.left_after < own.left_after else None
 
     @property
     def share_before(self) -> float | None:
@@ -191,7 +203,7 @@ def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> Pr
         accounts_above = accounts.path_of(tx, context.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
         path = account.path
-        spending = _spending(accounts_above, proposal)
+        spending = _spending(tx, context, accounts_above, proposal)
     return ProposalDetail(
         proposal=proposal,
         path=path,
@@ -204,13 +216,21 @@ def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> Pr
     )
 
 
-def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | None:
+def _spending(
+    tx: Connection, context: RequestContext, path: Sequence[AccountRecord], proposal: Proposal
+) -> Spending | None:
     """Get the spending that a limit or run proposal would allow."""
     facts, account = proposal.proposed, path[-1].account
     if proposal.kind not in {ProposalKind.LIMIT, ProposalKind.RUN}:
         return None
     asked = facts.get("limit", facts)
-    replaces = proposal.kind is ProposalKind.LIMIT and proposal.status is ProposalStatus.OPEN
+    waits = proposal.status is ProposalStatus.OPEN
+    replaces = waits and proposal.kind is ProposalKind.LIMIT
+    effects: tuple[AccountEffect, ...] = ()
+    if replaces:
+        effects = limit_effects(context, path, Limit(asked["epsilon"], asked["delta"]))
+    elif waits:
+        effects = run_effects(tx, context, path, runs.get(tx, context.organisation_id, account.id))
     return Spending(
         kind=account.kind,
         before=account.limit if replaces else None,
@@ -218,6 +238,7 @@ def _spending(path: Sequence[AccountRecord], proposal: Proposal) -> Spending | N
         delta=asked["delta"],
         population=_population(path),
         by_plan=proposal.kind is ProposalKind.RUN and facts["planned"] and not facts["limited"],
+        effects=effects,
     )
 
 

@@ -1,0 +1,114 @@
+"""Spending of the accounts that a proposal is about, now and if it is approved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from app.accounting.errors import UnsupportedEventError
+from app.ledger.account_records import AccountRecord
+from app.ledger.accounts import Account, AccountKind, with_usage
+from app.ledger.composition import exposed
+from app.ledger.filters import Limit
+from app.ledger.limit_changes import with_limit
+from app.ledger.runs import Run
+from app.ledger.step_events import PricedStep, StepEvent, is_endless, total_cost
+from app.ledger.tuning import rescale_weights
+from app.service.auth.request_context import RequestContext
+from app.service.costing import cost_steps
+from app.service.queries.runs import partitions_of
+
+
+@dataclass(frozen=True, slots=True)
+class AccountEffect:
+    """Spending of an account by its filter, now and if a proposal is approved.
+
+    Args:
+        limit_after: differs from `limit` where the proposal changes it.
+        spent: including reservations; may be infinite.
+        spent_after: with all that a run plans; read at the new delta where the limit changes.
+    """
+
+    id: str
+    path: str
+    limit: Limit
+    limit_after: Limit
+    spent: float
+    spent_after: float
+
+    @property
+    def left(self) -> float:
+        """Epsilon that its own limit leaves now, at least 0."""
+        return max(0.0, self.limit.epsilon - self.spent)
+
+    @property
+    def left_after(self) -> float:
+        """Epsilon that its own limit would leave, at least 0."""
+        return max(0.0, self.limit_after.epsilon - self.spent_after)
+
+
+def limit_effects(context: RequestContext, path: Sequence[AccountRecord], limit: Limit) -> tuple[AccountEffect, ...]:
+    """List the account whose limit would change, first, and the readable accounts above it."""
+    *above, own = (record.account for record in path)
+    assert own.limit is not None, "only a limit can be changed"
+    # What the new limit allows of a plan is computed when it is approved; what was spent of the plan is known now.
+    weights = own.weights and rescale_weights(own.weights, own.limit, limit)
+    changed = with_limit(own, limit, weights)
+    effect = AccountEffect(own.id, own.path, own.limit, limit, _spent(own), _spent(changed))
+    return effect, *(_unchanged(each) for each in reversed(_readable(context, above)))
+
+
+def run_effects(
+    tx: Connection, context: RequestContext, path: Sequence[AccountRecord], run: Run
+) -> tuple[AccountEffect, ...]:
+    """List the readable accounts that a pending run would charge, with all its planned steps if they are known."""
+    accounts = [record.account for record in path]
+    planned = _planned_steps(accounts[-1], run)
+    found = accounts
+    steps: Sequence[PricedStep] = ()
+    if planned:
+        try:
+            steps = context.run_with_costs(
+                lambda: cost_steps(tx, context.organisation_id, accounts[0], planned, context.costs)
+            )
+            found = list(exposed(accounts, partitions_of(tx, context, accounts)))
+        except UnsupportedEventError:
+            steps = ()
+    return tuple(_charged(each, steps) for each in reversed(_readable(context, found)) if each.limit is not None)
+
+
+def _planned_steps(account: Account, run: Run) -> Sequence[StepEvent]:
+    """Get the steps that a run means to take; empty: not known, or without end."""
+    if account.planned and not is_endless(account.planned):
+        return account.planned
+    if run.event is None or run.expected_steps is None:
+        return ()
+    return (StepEvent(run.event, run.expected_steps),)
+
+
+def _charged(account: Account, steps: Sequence[PricedStep]) -> AccountEffect:
+    if not steps:
+        return _unchanged(account)
+    ready = account.prepared_for(steps)
+    growth = ready.grown_by(total_cost(with_usage([ready], steps)))
+    return replace(_unchanged(account), spent_after=ready.epsilon(ready.spent + ready.held + growth))
+
+
+def _unchanged(account: Account) -> AccountEffect:
+    assert account.limit is not None, "the caller leaves out accounts without a limit"
+    spent = _spent(account)
+    return AccountEffect(account.id, account.path, account.limit, account.limit, spent, spent)
+
+
+def _spent(account: Account) -> float:
+    return account.epsilon(account.spent + account.held)
+
+
+def _readable(context: RequestContext, path: Sequence[Account]) -> list[Account]:
+    """Select the accounts of a path, ancestors first, that the caller may read; populations are always readable."""
+    scope = context.principal.scope
+    under = {scope}
+    for each in path:
+        if each.parent_id in under:
+            under.add(each.id)
+    return [each for each in path if scope is None or each.id in under or each.kind is AccountKind.POPULATION]

@@ -1,0 +1,64 @@
+"""Accounts are renamed, described and archived on their pages."""
+
+import re
+
+from playwright.sync_api import BrowserContext, expect
+
+from tests.conftest import LiveServer
+from tests.dashboard.conftest import SignIn
+from tests.dashboard.sample_hospital import Hospital
+
+
+def test_a_budget_is_renamed_described_and_archived(
+    context: BrowserContext, changing: LiveServer, sign_in: SignIn, hospital: Hospital
+) -> None:
+    page = context.new_page()  # whose console tells of a refusal
+    sign_in(page, changing, "privacy_officer")
+    budget = hospital.ids["mimic/readmission/sweep"]
+    page.goto(f"{changing.url}/accounts/{budget}")
+    summary = page.get_by_text("Rename, edit details or archive")
+    summary.click()
+    page.get_by_label("Display name").fill("Sweep of widths")
+    page.get_by_label("Owner").fill("icu-team@hospital.example")
+    page.get_by_label("Labels").fill("team: icu\nstudy: 2026-3")
+    page.get_by_label("Links").fill("MLflow runs ftp://mlflow.example")
+    page.get_by_role("button", name="Save the details").click()
+    expect(page.get_by_label("Links")).to_have_accessible_description(re.compile("write an http or https address"))
+    expect(page.get_by_label("Links")).to_be_focused()
+    page.get_by_label("Links").fill("MLflow runs https://mlflow.example/runs/1")
+    page.get_by_role("button", name="Save the details").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Sweep of widths")
+    about = page.locator("#about")
+    expect(about).to_contain_text("team: icu")
+    expect(about.get_by_role("link", name="MLflow runs")).to_have_attribute("href", "https://mlflow.example/runs/1")
+
+    summary.click()
+    page.get_by_label("Labels").fill("study: 2026-3")
+    page.get_by_label("Display name").fill("")
+    page.get_by_role("button", name="Save the details").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("sweep")
+    expect(about).not_to_contain_text("team: icu")
+    expect(about).to_contain_text("study: 2026-3")
+
+    summary.click()
+    page.get_by_role("button", name="Archive").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("The study is over.")
+    dialog.get_by_role("button", name="Archive").click()
+    expect(about).to_contain_text("hidden from lists, and read-only")
+    summary.click()
+    page.get_by_role("button", name="Unarchive").click()
+    dialog.get_by_label("Reason").fill("It goes on.")
+    dialog.get_by_role("button", name="Unarchive").click()
+    expect(about).not_to_contain_text("read-only")
+
+
+def test_who_may_not_change_an_account_is_offered_no_form(
+    context: BrowserContext, changing: LiveServer, sign_in: SignIn, hospital: Hospital
+) -> None:
+    page = context.new_page()
+    sign_in(page, changing, "trainer")
+    page.goto(f"{changing.url}/accounts/{hospital.ids['mimic']}")
+    expect(page.locator("#edit-details")).to_have_count(0)
+    page.goto(f"{changing.url}/runs/{hospital.refused}")
+    expect(page.locator("#edit-details")).to_have_count(1)
