@@ -60,6 +60,9 @@ class AlertType(StrEnum):
     OVERDRAWN = "run.overdrawn"
     RESERVATION_STALE = "reservation.stale"
     RESERVATION_FORFEITED = "reservation.forfeited"
+    RUN_PENDING = "run.pending"
+    PROPOSAL_OPENED = "proposal.opened"
+    PROPOSAL_DECIDED = "proposal.decided"
     TEST = "webhook.test"
 
 
@@ -69,7 +72,7 @@ class Alert:
 
     Args:
         id: lets receivers detect repetitions.
-        account_id: the subject; None for a test.
+        account_id: the subject; None: the organisation itself, or a test.
         dedup_key: equal for alerts of an account that are the same.
         payload: JSON members.
     """

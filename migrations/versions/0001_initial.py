@@ -711,7 +711,19 @@ def _create_alerts() -> None:
         sa.UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="account_unless_test"),
+        sa.CheckConstraint(
+            "account_id IS NOT NULL OR type IN ('webhook.test', 'proposal.opened', 'proposal.decided')",
+            name="account_unless_of_organisation",
+        ),
+        sa.CheckConstraint("type <> 'webhook.test' OR account_id IS NULL", name="test_without_account"),
+    )
+    # An alert about the organisation has no account, and NULLs differ from each other in the unique key above.
+    _create_partial_index(
+        "uq_alerts_of_organisation",
+        "alerts",
+        ["organisation_id", "type", "dedup_key"],
+        where="account_id IS NULL",
+        unique=True,
     )
 
 

@@ -96,6 +96,7 @@ ENDED = ("status", "forfeited")
 ITEM = ("reservation_id", "active one")
 HOOK = ("url", "https://alerts.example/a")
 TOLD = ("type", "account.threshold_reached")
+TESTED = ("type", "webhook.test")
 SENT = ("status", "pending")
 READ = ("utilisation", 0.5)
 CHARGED = ("position", 0)
@@ -125,7 +126,9 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("webhooks", HOOK, {"id": "w", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("alerts", TOLD, {"dedup_key": "x"}, "alerts.id"),
     ("alerts", TOLD, {"id": "e"}, "alerts.dedup_key"),
-    ("alerts", TOLD, {"id": "e", "account_id": None}, "ck_alerts_account_unless_test"),
+    ("alerts", TOLD, {"id": "e", "account_id": None}, "ck_alerts_account_unless_of_organisation"),
+    ("alerts", TESTED, {"id": "e"}, "alerts.dedup_key"),
+    ("alerts", TESTED, {"id": "e", "account_id": "icu-team"}, "ck_alerts_test_without_account"),
     ("alerts", TOLD, {"id": "e", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("alerts", TOLD, {"id": "e", "organisation_id": "clinic"}, "FOREIGN KEY"),
     ("deliveries", SENT, {"webhook_id": "whk_nowhere"}, "deliveries.id"),

@@ -68,6 +68,9 @@ SubscribedAlertType = TypeAliasType(
         "run.overdrawn",
         "reservation.stale",
         "reservation.forfeited",
+        "run.pending",
+        "proposal.opened",
+        "proposal.decided",
     ],
 )
 """Every type of alert except tests, which are always delivered."""
@@ -137,7 +140,9 @@ class Alert(Output):
 
     id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
-    account: str | None = Field(validation_alias="account_id", description="The account of the alert; null: a test.")
+    account: str | None = Field(
+        validation_alias="account_id", description="The account of the alert; null: the organisation itself, or a test."
+    )
     data: dict[str, Any] = Field(validation_alias="payload")
     created_at: datetime
 

@@ -127,7 +127,11 @@ alerts = owned_table(
     Column("created_at", UtcDateTime, nullable=False),
     UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
     organisation_foreign_key(),
-    account_unless_test="(type = 'webhook.test') = (account_id IS NULL)",
+    partial_index("uq_alerts_of_organisation", "type", "dedup_key", where="account_id IS NULL", unique=True),
+    account_unless_of_organisation=(
+        "account_id IS NOT NULL OR type IN ('webhook.test', 'proposal.opened', 'proposal.decided')"
+    ),
+    test_without_account="type <> 'webhook.test' OR account_id IS NULL",
 )
 
 deliveries = owned_table(
