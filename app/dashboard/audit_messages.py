@@ -65,7 +65,9 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
     AuditAction.WEBHOOK_CREATED: "created a webhook to {host}",
+    AuditAction.WEBHOOK_DELETED: "deleted the webhook {name} to {host_before}",
     AuditAction.WEBHOOK_DISABLED: "disabled the webhook {name}",
+    AuditAction.WEBHOOK_ENABLED: "enabled the webhook {name}",
     AuditAction.WEBHOOK_SECRET_ROTATED: "rotated the secret of the webhook {name}",
 }
 """Sentence templates by action."""
@@ -86,6 +88,7 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str]) -> str:
         heir=short(str(after.get("replaced_by"))),
         attempt=str(after.get("attempt")),
         host=str(after.get("host")),
+        host_before=str(before.get("host")),
         signing_key=str(after.get("key_id")),
         signing_key_before=str(before.get("key_id")),
         runs=len(after.get("runs") or ()),

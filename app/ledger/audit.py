@@ -73,7 +73,9 @@ class AuditAction(StrEnum):
     SESSION_ENDED = "session.ended"
     SIGNING_KEY_CHANGED = "signing_key.changed"
     WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_DELETED = "webhook.deleted"
     WEBHOOK_DISABLED = "webhook.disabled"
+    WEBHOOK_ENABLED = "webhook.enabled"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - an action
 
 

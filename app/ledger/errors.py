@@ -141,7 +141,7 @@ class SequenceGapError(LedgerError, code="sequence_gap"):
 
 
 class WebhookStateConflictError(LedgerError, code="webhook_state_conflict"):
-    """The webhook is disabled, or there are too many."""
+    """The webhook is disabled, or too many are active."""
 
 
 class IdempotencyKeyReusedError(LedgerError, code="idempotency_key_reused"):

@@ -1,11 +1,16 @@
 """Webhooks, alerts and their settings over HTTP: what is taken, what is shown to whom, and what the chain keeps."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import delete, select, update
 
+from app.persistence.database import ALL_TENANTS
+from app.persistence.tables import deliveries, webhooks
 from app.service.alerts.webhooks import MOST_WEBHOOKS
+from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
 
@@ -51,7 +56,7 @@ def test_a_webhook_is_read_as_it_was_made_without_its_secret(seeded: SeededLedge
         {"url": URL, "types": ["everything"]},
         {"url": URL, "types": ["webhook.test"]},
         {"url": URL, "types": "run.overdrawn"},
-        {"url": URL, "types": ["run.overdrawn"] * 8},
+        {"url": URL, "types": ["run.overdrawn"] * 11},
         {"url": URL, "account": ""},
         {"url": URL, "secret": "whsec_bWluZQ=="},
     ],
@@ -108,6 +113,70 @@ def test_a_disabled_webhook_stays_so_and_takes_nothing(seeded: SeededLedger) -> 
     assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
     [delivery] = seeded.ledger.get("/v1/deliveries", "admin").json()["items"]
     assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
+
+
+def test_a_webhook_is_enabled_again_and_gets_what_comes_then(seeded: SeededLedger) -> None:
+    path = f"/v1/webhooks/{seeded.webhook}"
+    before = seeded.ledger.get(path, "admin").json()
+    seeded.ledger.post(f"{path}/disable", None)
+    first, again = (seeded.ledger.post(f"{path}/enable", None) for _ in range(2))
+    assert (first.status_code, first.json()) == (200, before)
+    assert first.content == again.content
+    # What was given up stays so, until somebody asks for it.
+    assert seeded.ledger.get("/v1/deliveries", "admin").json()["items"][0]["status"] == "given_up"
+    assert seeded.ledger.post(f"/v1/deliveries/{seeded.delivery}/retry", None).json()["status"] == "pending"
+    assert seeded.ledger.post(f"{path}/test", None).status_code == 201
+    actions = [action for action, _ in audit_events(seeded.ledger)]
+    assert actions == ["webhook.created", "webhook.disabled", "webhook.enabled"]
+    assert verify(seeded.ledger.database).problems == ()
+
+
+def test_an_enabled_webhook_begins_without_failures(seeded: SeededLedger) -> None:
+    with seeded.ledger.database.write(ALL_TENANTS) as tx:
+        tx.execute(update(webhooks).values(consecutive_failures=30, failing_since=datetime.now(UTC)))
+    for verb in ("disable", "enable"):
+        assert seeded.ledger.post(f"/v1/webhooks/{seeded.webhook}/{verb}", None).status_code == 200
+    with seeded.ledger.database.read(ALL_TENANTS) as tx:
+        row = tx.execute(select(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
+    assert tuple(row) == (0, None)
+
+
+def test_a_webhook_over_the_maximum_is_not_enabled(seeded: SeededLedger) -> None:
+    path = f"/v1/webhooks/{seeded.webhook}"
+    seeded.ledger.post(f"{path}/disable", None)
+    for _ in range(MOST_WEBHOOKS):
+        made(seeded.ledger)
+    reply = seeded.ledger.post(f"{path}/enable", None)
+    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_deleted_webhook_is_gone_with_its_deliveries_and_its_alerts_stay(
+    seeded: SeededLedger, *, disabled: bool
+) -> None:
+    ledger, path = seeded.ledger, f"/v1/webhooks/{seeded.webhook}"
+    other = made(ledger)["id"]
+    kept = ledger.post(f"/v1/webhooks/{other}/test", None).json()["id"]
+    alerts = ledger.get("/v1/alerts").json()
+    if disabled:
+        ledger.post(f"{path}/disable", None)
+    first, again = (ledger.http.delete(path, headers=ledger.headers("privacy_officer")) for _ in range(2))
+    assert (first.status_code, first.content) == (204, b"")
+    assert (again.status_code, again.json()["code"]) == (404, "not_found")
+    assert ledger.get(path, "admin").status_code == 404
+    assert [each["id"] for each in ledger.get("/v1/webhooks", "admin").json()["items"]] == [other]
+    assert [each["id"] for each in ledger.get("/v1/deliveries", "admin").json()["items"]] == [kept]
+    assert ledger.get("/v1/alerts").json() == alerts
+    [entry] = ledger.get("/v1/audit-events?action=webhook.deleted", "admin").json()["items"]
+    assert (entry["subject"], entry["after"], entry["before"]["host"]) == (seeded.webhook, None, "alerts.example")
+    assert verify(ledger.database).problems == ()
+
+
+def test_a_webhook_deleted_by_hand_is_found(seeded: SeededLedger) -> None:
+    with seeded.ledger.database.write(ALL_TENANTS) as tx:
+        tx.execute(delete(deliveries))
+        tx.execute(delete(webhooks))
+    assert any(f"{seeded.webhook} of webhooks is missing" in each for each in verify(seeded.ledger.database).problems)
 
 
 @pytest.mark.parametrize("seconds", [-1, 7 * 86400 + 1, 1.5, "1", True, None])

@@ -279,7 +279,7 @@ def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
     expect(field).to_have_accessible_description("must be less than 0.5")
 
 
-def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -> None:
+def test_a_webhook_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted(enter: Enter) -> None:
     page = enter("privacy_officer", "/webhooks")
     page.get_by_label("Address").fill("https://receiver.example/alerts")
     page.get_by_label("run over its limit").check()
@@ -303,7 +303,18 @@ def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -
     hook.get_by_role("button", name="Disable").click()
     _confirm(page, "Disable")
     expect(hook).to_contain_text("disabled since")
-    expect(hook.get_by_role("button")).to_have_count(0)
+    expect(hook.get_by_role("button", name="Send a test event")).to_have_count(0)
+    hook.get_by_role("button", name="Enable").click()
+    _confirm(page, "Enable")
+    expect(hook).not_to_contain_text("disabled since")
+    expect(hook.get_by_role("button", name="Send a test event")).to_be_visible()
+    hook.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete this webhook?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(hook).to_be_visible()
+    hook.get_by_role("button", name="Delete").click()
+    _confirm(page, "Delete")
+    expect(hook).to_have_count(0)
 
 
 def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:

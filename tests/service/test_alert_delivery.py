@@ -25,6 +25,7 @@ from app.service.alerts.delivery_worker import (
     record_attempt,
     retry_delay,
 )
+from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.service.deliveries import at_work, delivering, now, sent_once, shown, tried
 from tests.service.receiver import Receiver, status, subscribed
@@ -196,6 +197,19 @@ def test_a_delivery_to_a_webhook_that_was_disabled_meanwhile_is_not_sent(ledger:
     with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(kept).values(status="pending"))
     assert sent_once(ledger) == []
+
+
+@pytest.mark.parametrize("code", [204, 410, 500])
+def test_an_answer_for_a_webhook_that_was_deleted_meanwhile_is_dropped(
+    ledger: Ledger, receiver: Receiver, code: int
+) -> None:
+    hook = subscribed(ledger, receiver.url)
+    tried(ledger, hook)
+    [due] = claim_due(ledger.database, now())
+    assert ledger.http.delete(f"/v1/webhooks/{hook['id']}", headers=ledger.headers()).status_code == 204
+    record_attempt(ledger.database, due, DeliveryResult(code, None if code == 204 else "late"), now())
+    assert shown(ledger) == sent_once(ledger) == []
+    assert verify(ledger.database).problems == ()
 
 
 def test_no_secret_is_shown_again_or_logged(

@@ -1,12 +1,13 @@
 """Webhooks and their deliveries."""
 
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Query, Request, Response
 
 from app.api.idempotency import IdempotencyDep
 from app.api.pagination import PageRequestDep, page_response
-from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS
+from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.alerts import (
     CreatedWebhook,
@@ -54,8 +55,21 @@ def get_webhook(webhook_id: str, request: Request, context: ContextDep) -> Respo
 
 @routes.change("/webhooks/{webhook_id}/disable", "Disable a webhook", *_CHANGING)
 def disable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
-    """Disable a webhook for good, and cancel its pending deliveries. Create a new one to receive alerts again."""
+    """Disable a webhook, and give up its pending deliveries."""
     return Webhook.of(webhooks.disable_webhook(context, webhook_id))
+
+
+@routes.change("/webhooks/{webhook_id}/enable", "Enable a webhook", *_CONFLICTING)
+def enable_webhook(webhook_id: str, context: ContextDep) -> Webhook:
+    """Enable a disabled webhook, which gets new alerts. Deliveries that were given up can be retried one by one."""
+    return Webhook.of(webhooks.enable_webhook(context, webhook_id))
+
+
+@routes.delete("/webhooks/{webhook_id}", summary="Delete a webhook", status_code=204, responses=responses(*_CHANGING))
+def delete_webhook(webhook_id: str, context: ContextDep) -> Response:
+    """Delete a webhook and its deliveries. Its alerts stay in the list of alerts, and the audit log keeps its facts."""
+    webhooks.delete_webhook(context, webhook_id)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 @routes.create("/webhooks/{webhook_id}/rotate", "Rotate the secret of a webhook", CreatedWebhook, *_CONFLICTING)

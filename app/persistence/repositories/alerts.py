@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Update, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Update, delete, exists, func, insert, select, update
 
 from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Webhook
 from app.ledger.ids import TIME_DIGITS
@@ -112,6 +112,21 @@ def disable_webhook(tx: Connection, organisation_id: str, webhook_id: str, why: 
     tx.execute(this.values(disabled_at=now, disabled_reason=why))
 
 
+def enable_webhook(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Enable a disabled webhook, without the failures that it had."""
+    fresh = {"disabled_at": None, "disabled_reason": None, "consecutive_failures": 0, "failing_since": None}
+    tx.execute(_WEBHOOKS.update(organisation_id, webhook_id).values(fresh))
+
+
+def delete_webhook(tx: Connection, organisation_id: str, webhook_id: str) -> None:
+    """Delete a webhook and its deliveries; the alerts stay."""
+    this = owned_by(webhooks, organisation_id, id=webhook_id)
+    # Who adds an alert holds the row until its deliveries are written: locked first, none is added behind this.
+    tx.execute(select(webhooks.c.id).where(this).with_for_update())
+    tx.execute(delete(deliveries).where(owned_by(deliveries, organisation_id, webhook_id=webhook_id)))
+    tx.execute(delete(webhooks).where(this))
+
+
 def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
     """Reset a webhook's failures after an acknowledged delivery."""
     failing = _WEBHOOKS.update(organisation_id, webhook_id).where(webhooks.c.consecutive_failures > 0)
@@ -119,13 +134,13 @@ def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
 
 
 def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
-    """Count a failed attempt; return the consecutive failures and when they began."""
+    """Count a failed attempt; return the consecutive failures and when they began; 0 and now if it was deleted."""
     failed = _WEBHOOKS.update(organisation_id, webhook_id).values(
         consecutive_failures=webhooks.c.consecutive_failures + 1,
         failing_since=func.coalesce(webhooks.c.failing_since, now),
     )
-    row = tx.execute(failed.returning(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
-    return row.consecutive_failures, row.failing_since
+    row = tx.execute(failed.returning(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one_or_none()
+    return (0, now) if row is None else (row.consecutive_failures, row.failing_since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,7 @@ def create_webhook(tx: Connection, context: RequestContext, wanted: Subscription
         WebhookStateConflictError: the organisation has the maximum number of webhooks.
     """
     check_url(wanted.url, allow_private=allow_private)
-    if len(alerts.active_webhooks(tx, context.organisation_id)) >= MOST_WEBHOOKS:
-        raise WebhookStateConflictError(
-            f"An organisation has at most {MOST_WEBHOOKS} webhooks; disable one that is not needed any more."
-        )
+    _require_room(tx, context)
     made = Webhook(
         id=new_id("whk", context.now, alerts.newest_webhook_id(tx, context.organisation_id, "whk")),
         url=wanted.url,
@@ -106,6 +103,42 @@ def list_webhook_statuses(context: RequestContext, page: PageRequest) -> Page[We
 
         found = alerts.list_webhooks(tx, context.organisation_id, page)
         return found.map(lambda listed: [status(each) for each in listed])
+
+
+def enable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
+    """Enable a disabled webhook; an active one is returned unchanged.
+
+    It begins without failures, and gets the alerts from now on. Deliveries that were given up stay so until they are
+    retried.
+
+    Raises:
+        WebhookStateConflictError: the organisation has the maximum number of webhooks.
+    """
+    context.require_permission(Permission.WEBHOOK_MANAGE, whole_organisation=True)
+
+    def write(tx: Connection) -> Webhook:
+        before = _found(tx, context, webhook_id)
+        if before.disabled_at is None:
+            return before
+        _require_room(tx, context)
+        alerts.enable_webhook(tx, context.organisation_id, webhook_id)
+        was = {"disabled_reason": before.disabled_reason}
+        context.record(tx, AuditAction.WEBHOOK_ENABLED, webhook_id, before=was, after=facts(before))
+        return _found(tx, context, webhook_id)
+
+    return run_effect(context, write)
+
+
+def delete_webhook(context: RequestContext, webhook_id: str) -> None:
+    """Delete a webhook, active or disabled, with its deliveries."""
+    context.require_permission(Permission.WEBHOOK_MANAGE, whole_organisation=True)
+
+    def write(tx: Connection) -> None:
+        before = _found(tx, context, webhook_id)
+        alerts.delete_webhook(tx, context.organisation_id, webhook_id)
+        context.record(tx, AuditAction.WEBHOOK_DELETED, webhook_id, before=facts(before))
+
+    run_effect(context, write)
 
 
 def disable_webhook(context: RequestContext, webhook_id: str) -> Webhook:
@@ -200,6 +233,13 @@ def facts(webhook: Webhook) -> dict[str, object]:
     }
 
 
+def _require_room(tx: Connection, context: RequestContext) -> None:
+    if len(alerts.active_webhooks(tx, context.organisation_id)) >= MOST_WEBHOOKS:
+        raise WebhookStateConflictError(
+            f"An organisation has at most {MOST_WEBHOOKS} active webhooks; disable or delete one that is not needed."
+        )
+
+
 def _delivery(tx: Connection, context: RequestContext, delivery_id: str) -> Delivery:
     return require_found(alerts.find_delivery(tx, context.organisation_id, delivery_id), "delivery", delivery_id)
 
@@ -211,5 +251,5 @@ def _found(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
 def _enabled(tx: Connection, context: RequestContext, webhook_id: str) -> Webhook:
     found = _found(tx, context, webhook_id)
     if found.disabled_reason is not None:
-        raise WebhookStateConflictError(f"The webhook is disabled. {found.disabled_reason} Make a new one.")
+        raise WebhookStateConflictError(f"The webhook is disabled. {found.disabled_reason} Enable it first.")
     return found

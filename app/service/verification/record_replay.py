@@ -127,6 +127,14 @@ def _webhook_disabled(records: Records, entry: AuditEntry, _: Mapping[str, Any])
     _row(records, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
 
 
+def _webhook_enabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    _row(records, "webhooks", entry.subject, disabled_at=None, disabled_reason=None)
+
+
+def _webhook_deleted(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    records.get("webhooks", {}).pop(entry.subject, None)
+
+
 def _session(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     given = {"role": after["role"], "scope_id": after["scope"], "oidc_key_thumbprint": after["thumbprint"]}
     times = {"created_at": entry.created_at, "expires_at": _moment(after["expires_at"])}
@@ -162,6 +170,8 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     AuditAction.WEBHOOK_CREATED: _webhook,
     AuditAction.WEBHOOK_SECRET_ROTATED: _webhook_secret,
     AuditAction.WEBHOOK_DISABLED: _webhook_disabled,
+    AuditAction.WEBHOOK_ENABLED: _webhook_enabled,
+    AuditAction.WEBHOOK_DELETED: _webhook_deleted,
     AuditAction.SESSION_CREATED: _session,
     AuditAction.SESSION_ENDED: _session_ended,
     AuditAction.RUNS_ANCHORED: _anchors,
