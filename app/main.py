@@ -21,12 +21,12 @@ from app.api.routers import (
     planning,
     policies,
     proposals,
+    receivers,
     run_lifecycle,
     runs,
     statements,
     steps,
     verifications,
-    webhooks,
 )
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
@@ -59,7 +59,7 @@ ROUTERS = (
     proposals,
     policies,
     alerts,
-    webhooks,
+    receivers,
     checkpoints,
     statements,
     verifications,

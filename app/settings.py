@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         signing_key_file: PEM file with the Ed25519 key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: interval of signed checkpoints if there is a key; 0: on request only.
         placements: further databases with their own organisations, as a JSON object of names and URLs.
-        webhooks_allow_private: allow webhooks to private addresses and over http.
+        webhooks_allow_private: allow receivers at private addresses and over http.
         log_format: of the lines on standard error.
         log_level: the minimum level.
         log_requests: log one line for each request.

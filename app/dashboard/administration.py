@@ -1,4 +1,4 @@
-"""Pages of approvals, policies, keys and webhooks, with the forms that change them."""
+"""Pages of approvals, policies, keys and receivers, with the forms that change them."""
 
 from typing import Annotated, Final
 
@@ -12,8 +12,8 @@ from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.policies import LEAVES
+from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
-from app.service.alerts.webhooks import list_webhook_statuses
 from app.service.governance.api_keys import list_keys
 from app.service.queries.governance import (
     CurrentLimit,
@@ -26,9 +26,9 @@ from app.service.queries.overview import account_paths_of, read_change_token
 
 DECIDED: Final = 20
 KEYS: Final = 50
-WEBHOOKS: Final = 20
+RECEIVERS: Final = 20
 ALERTS: Final = 15
-"""Decided proposals, keys, webhooks and alerts of a page."""
+"""Decided proposals, keys, receivers and alerts of a page."""
 
 RULES: Final = {
     "max_epsilon": "Largest epsilon of a run",
@@ -134,10 +134,10 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
     )
 
 
-@routes.get("/webhooks")
-def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
-    """Show webhooks, the latest alerts, and the alert settings of one account."""
-    found = list_webhook_statuses(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
+@routes.get("/alerts")
+def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
+    """Show receivers, the latest alerts, and the alert settings of one account."""
+    found = list_receiver_statuses(page.context, PageRequest(RECEIVERS, decode_cursor(after)))
     alerts = list_alerts(page.context, PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
     page.check_etag(page.minute, read_change_token(page.context), found, alerts)
@@ -145,11 +145,11 @@ def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> R
     limit, fault = _current_limit(page, account, "the alert settings of the accounts above it")
     chosen = limit and limit.record.account
     return page.render(
-        "webhooks.html",
+        "alerts.html",
         found=found,
         alerts=alerts,
         places=account_paths_of(
-            page.context, [*(each.webhook.account_id for each in found.items), *(each.account_id for each in alerts)]
+            page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
         words=ALERT_TYPES,
         account=account,

@@ -64,11 +64,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.SESSION_CREATED: "signed in",
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
-    AuditAction.WEBHOOK_CREATED: "created a webhook to {host}",
-    AuditAction.WEBHOOK_DELETED: "deleted the webhook {name} to {host_before}",
-    AuditAction.WEBHOOK_DISABLED: "disabled the webhook {name}",
-    AuditAction.WEBHOOK_ENABLED: "enabled the webhook {name}",
-    AuditAction.WEBHOOK_SECRET_ROTATED: "rotated the secret of the webhook {name}",
+    AuditAction.RECEIVER_CREATED: "created a receiver to {host}",
+    AuditAction.RECEIVER_DELETED: "deleted the receiver {name} to {host_before}",
+    AuditAction.RECEIVER_DISABLED: "disabled the receiver {name}",
+    AuditAction.RECEIVER_ENABLED: "enabled the receiver {name}",
+    AuditAction.RECEIVER_SECRET_ROTATED: "rotated the secret of the receiver {name}",
 }
 """Sentence templates by action."""
 

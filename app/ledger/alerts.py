@@ -1,4 +1,4 @@
-"""Alerts, the settings and forecasts that cause them, and their deliveries to webhooks (ADR 0018).
+"""Alerts, the settings and forecasts that cause them, and their deliveries to receivers (ADR 0018).
 
 A forecast does not extrapolate epsilon: the first step takes a large part of it, the thousandth almost none. A steady
 workload uses an evenly growing share of the filter's threshold at the order that admits longest.
@@ -63,7 +63,7 @@ class AlertType(StrEnum):
     RUN_PENDING = "run.pending"
     PROPOSAL_OPENED = "proposal.opened"
     PROPOSAL_DECIDED = "proposal.decided"
-    TEST = "webhook.test"
+    TEST = "receiver.test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class AlertFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class Receiver:
     """A receiver of alerts.
 
     Args:
@@ -141,7 +141,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An alert's delivery to a webhook.
+    """An alert's delivery to a receiver.
 
     Args:
         attempts: number of attempts, including one in progress.
@@ -152,7 +152,7 @@ class Delivery:
     """
 
     id: str
-    webhook_id: str
+    receiver_id: str
     alert_id: str
     alert_type: str
     status: DeliveryStatus

@@ -16,7 +16,7 @@ ACTOR_LENGTH: Final = 300
 """Of the author of a request, as audit events name it."""
 REQUEST_ID_LENGTH: Final = 64
 MAX_URL_LENGTH: Final = 2000
-"""Of a webhook's URL."""
+"""Of a receiver's URL."""
 
 
 def check_name(name: str) -> str:

@@ -18,7 +18,7 @@ from app.persistence.clock import Clock
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.repositories import organisations
-from app.service.alerts.delivery_worker import WebhookSender, deliver
+from app.service.alerts.delivery_worker import HttpSender, deliver
 from app.service.auth.authentication import DEFAULT_PLACEMENT, Principal
 from app.service.auth.request_context import RequestContext
 from app.service.background import TaskRegistry, attempt
@@ -246,7 +246,7 @@ class Placements:
             background: registry of the tasks, which is stopped at the end.
             allow_private: whether alerts are sent to private addresses.
         """
-        sender = WebhookSender(allow_private=allow_private)
+        sender = HttpSender(allow_private=allow_private)
         for placement in self:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
             background.start(f"maintenance:{placement.name}", run_maintenance(placement.database))

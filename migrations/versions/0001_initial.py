@@ -35,7 +35,7 @@ TABLES = (
     "decisions",
     "decision_ranges",
     "decision_events",
-    "webhooks",
+    "receivers",
     "alerts",
     "deliveries",
     "account_usage_snapshots",
@@ -73,7 +73,7 @@ def upgrade() -> None:
     _create_decisions()
     _create_decision_ranges()
     _create_decision_events()
-    _create_webhooks()
+    _create_receivers()
     _create_alerts()
     _create_deliveries()
     _create_account_usage_snapshots()
@@ -665,9 +665,9 @@ def _create_decision_events() -> None:
     )
 
 
-def _create_webhooks() -> None:
+def _create_receivers() -> None:
     op.create_table(
-        "webhooks",
+        "receivers",
         _number("organisation_id"),
         _id("id"),
         sa.Column("url", sa.String(2000), nullable=False),
@@ -712,10 +712,10 @@ def _create_alerts() -> None:
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
         sa.CheckConstraint(
-            "account_id IS NOT NULL OR type IN ('webhook.test', 'proposal.opened', 'proposal.decided')",
+            "account_id IS NOT NULL OR type IN ('receiver.test', 'proposal.opened', 'proposal.decided')",
             name="account_unless_of_organisation",
         ),
-        sa.CheckConstraint("type <> 'webhook.test' OR account_id IS NULL", name="test_without_account"),
+        sa.CheckConstraint("type <> 'receiver.test' OR account_id IS NULL", name="test_without_account"),
     )
     # An alert about the organisation has no account, and NULLs differ from each other in the unique key above.
     _create_partial_index(
@@ -732,7 +732,7 @@ def _create_deliveries() -> None:
         "deliveries",
         _number("organisation_id"),
         _id("id"),
-        _id("webhook_id"),
+        _id("receiver_id"),
         _id("alert_id"),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
@@ -743,8 +743,8 @@ def _create_deliveries() -> None:
         _timestamp("delivered_at"),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
-        sa.UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
-        _foreign_key("webhooks", webhook_id="id"),
+        sa.UniqueConstraint("organisation_id", "receiver_id", "alert_id"),
+        _foreign_key("receivers", receiver_id="id"),
         _foreign_key("alerts", alert_id="id"),
         sa.CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
         sa.CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_at_if_delivered"),

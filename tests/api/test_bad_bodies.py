@@ -221,7 +221,7 @@ WITHOUT_EVENTS = {
     *("computeLaplaceCost", "completeRun", "abortRun", "createAttempt", "commitReservation"),
     *("createApiKey", "rotateApiKey", "revokeApiKey", "changeAccountLimit", "approveProposal", "rejectProposal"),
     *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine"),
-    *("createWebhook", "rotateWebhookSecret", "replaceAlertSettings"),
+    *("createReceiver", "rotateReceiverSecret", "replaceAlertSettings"),
 }
 each_with_events = pytest.mark.parametrize(
     "operation", [one for one in WITH_BODY if one.id not in WITHOUT_EVENTS], ids=lambda operation: operation.id

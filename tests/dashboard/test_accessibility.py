@@ -33,7 +33,7 @@ def states_of(hospital: Hospital, refusal: str) -> dict[str, str]:
         "approvals": "/approvals?account=mimic/icu-team",
         "policies": "/policies?account=imaging/segmentation",
         "keys": "/keys",
-        "webhooks": "/webhooks?account=mimic",
+        "alerts": "/alerts?account=mimic",
         "nowhere": "/nowhere",
     }
 
@@ -63,7 +63,7 @@ def test_everybody_can_use_every_page(
         ("/", page.get_by_text("Create a population", exact=True)),
         (f"/accounts/{hospital.ids['imaging']}", page.get_by_text("Create a child budget", exact=True)),
         ("/keys", page.get_by_role("button", name="Create a key")),
-        ("/webhooks", page.get_by_role("button", name="Disable")),
+        ("/alerts", page.get_by_role("button", name="Disable")),
     ):
         page.goto(f"{server.url}{path}")
         opener.click()

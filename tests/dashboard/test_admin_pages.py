@@ -1,4 +1,4 @@
-"""Approvals, policies, keys and webhooks: what the API can do, a person does here."""
+"""Approvals, policies, keys and receivers: what the API can do, a person does here."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ PAGES = (
     "/approvals?account=mimic/icu-team",
     "/policies?account=imaging/segmentation",
     "/keys",
-    "/webhooks?account=mimic",
+    "/alerts?account=mimic",
 )
 
 
@@ -279,14 +279,14 @@ def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
     expect(field).to_have_accessible_description("must be less than 0.5")
 
 
-def test_a_webhook_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted(enter: Enter) -> None:
-    page = enter("privacy_officer", "/webhooks")
+def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
     page.get_by_label("Address").fill("https://receiver.example/alerts")
     page.get_by_label("run over its limit").check()
-    page.get_by_role("button", name="Create a webhook").click()
-    _confirm(page, "Create the webhook")
-    dialog = page.get_by_role("dialog", name="The webhook's secret")
-    secret = dialog.get_by_label("The webhook's secret").input_value()
+    page.get_by_role("button", name="Create a receiver").click()
+    _confirm(page, "Create the receiver")
+    dialog = page.get_by_role("dialog", name="The receiver's secret")
+    secret = dialog.get_by_label("The receiver's secret").input_value()
     assert secret.startswith("whsec_")
     dialog.get_by_role("button", name="I have saved it").click()
     hook = page.get_by_role("article", name="https://receiver.example/alerts")
@@ -309,7 +309,7 @@ def test_a_webhook_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted
     expect(hook).not_to_contain_text("disabled since")
     expect(hook.get_by_role("button", name="Send a test event")).to_be_visible()
     hook.get_by_role("button", name="Delete").click()
-    dialog = page.get_by_role("dialog", name="Delete this webhook?")
+    dialog = page.get_by_role("dialog", name="Delete this receiver?")
     dialog.get_by_role("button", name="Cancel").click()
     expect(hook).to_be_visible()
     hook.get_by_role("button", name="Delete").click()
@@ -318,7 +318,7 @@ def test_a_webhook_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted
 
 
 def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
-    page = enter("privacy_officer", "/webhooks?account=mimic/readmission")
+    page = enter("privacy_officer", "/alerts?account=mimic/readmission")
     page.get_by_label("Shares of the limit").fill("0.25, 0.75")
     page.get_by_label("Forecast, in days").fill("14")
     page.get_by_role("button", name="Change").click()
@@ -333,12 +333,12 @@ def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServe
 @pytest.mark.parametrize(
     ("role", "shown", "hidden"),
     [
-        ("viewer", {"/approvals": 0, "/policies": 0}, ("/keys", "/webhooks")),
-        ("trainer", {"/approvals": 1, "/policies": 0}, ("/keys", "/webhooks")),  # it withdraws the run that waits
-        ("planner", {"/approvals?account=mimic": 2, "/policies": 0}, ("/keys", "/webhooks")),
-        ("budget_admin", {"/approvals?account=mimic": 1, "/policies": 0}, ("/webhooks",)),
+        ("viewer", {"/approvals": 0, "/policies": 0}, ("/keys", "/alerts")),
+        ("trainer", {"/approvals": 1, "/policies": 0}, ("/keys", "/alerts")),  # it withdraws the run that waits
+        ("planner", {"/approvals?account=mimic": 2, "/policies": 0}, ("/keys", "/alerts")),
+        ("budget_admin", {"/approvals?account=mimic": 1, "/policies": 0}, ("/alerts",)),
         ("privacy_officer", {"/approvals?account=mimic": 5, "/policies": 1}, ()),
-        ("auditor", {"/approvals?account=mimic": 0, "/policies": 0}, ("/keys", "/webhooks")),
+        ("auditor", {"/approvals?account=mimic": 0, "/policies": 0}, ("/keys", "/alerts")),
     ],
 )
 def test_a_page_shows_only_forms_that_the_role_may_use(
@@ -370,12 +370,12 @@ def test_a_team_lead_changes_the_keys_that_are_theirs_to_lend(server: LiveServer
 
 def test_another_organisation_sees_none_of_it(server: LiveServer, hospital: Hospital) -> None:
     with browser_client(server, "admin", "clinic") as client:
-        for path in ("/approvals", "/policies", "/keys", "/webhooks"):
+        for path in ("/approvals", "/policies", "/keys", "/alerts"):
             reply = client.get(path)
             assert reply.status_code == 200
             said = reply.text.replace('placeholder="mimic/icu-team"', "")
             assert not re.search("mimic/|imaging|stroke|alerts.example", said)
-        for path in ("/approvals", "/policies", "/webhooks"):
+        for path in ("/approvals", "/policies", "/alerts"):
             for account in ("mimic", hospital.ids["mimic"]):
                 reply = client.get(path, params={"account": account})
                 assert "There is no population or budget" in reply.text

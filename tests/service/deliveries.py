@@ -9,7 +9,7 @@ import pytest
 
 from app.persistence.database import Database
 from app.service.alerts import delivery_worker
-from app.service.alerts.delivery_worker import DeliveryResult, WebhookSender, claim_due, deliver, record_attempt
+from app.service.alerts.delivery_worker import DeliveryResult, HttpSender, claim_due, deliver, record_attempt
 from tests.conftest import Ledger
 
 
@@ -17,9 +17,9 @@ def now(seconds: float = 0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def tried(ledger: Ledger, webhook: dict[str, str]) -> str:
+def tried(ledger: Ledger, receiver: dict[str, str]) -> str:
     """A delivery of a test, due at once."""
-    reply = ledger.post(f"/v1/webhooks/{webhook['id']}/test", None)
+    reply = ledger.post(f"/v1/receivers/{receiver['id']}/test", None)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["id"])
 
@@ -35,7 +35,7 @@ def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[De
     """Claim what is due and send it, once."""
 
     async def main() -> list[DeliveryResult]:
-        sender, outcomes = WebhookSender(allow_private=allowed), []
+        sender, outcomes = HttpSender(allow_private=allowed), []
         moment = max(now(), ledger.database.clock.now()) + timedelta(seconds=at)  # a server's clock may be ahead
         for due in claim_due(ledger.database, moment):
             sent = await sender.send(due, now())
@@ -56,7 +56,7 @@ def at_work(databases: list[Database], done: Callable[[], object], seconds: floa
     """Deliverers that look often, and send to this machine; that of the application, which does not, sleeps."""
 
     async def main() -> None:
-        sender = WebhookSender(allow_private=True)
+        sender = HttpSender(allow_private=True)
         work = [asyncio.create_task(deliver(database, sender)) for database in databases]
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - another thread receives

@@ -46,13 +46,13 @@ def announced(ledger: Ledger, **filters: str) -> list[dict[str, Any]]:
 
 
 def receiver(ledger: Ledger, **wanted: object) -> str:
-    made = ledger.post("/v1/webhooks", {"url": NOWHERE} | wanted)
+    made = ledger.post("/v1/receivers", {"url": NOWHERE} | wanted)
     assert made.status_code == 201, made.text
     return str(made.json()["id"])
 
 
-def received(ledger: Ledger, webhook: str) -> list[str]:
-    items = ledger.get(f"/v1/deliveries?webhook={webhook}", "admin").json()["items"]
+def received(ledger: Ledger, receiver: str) -> list[str]:
+    items = ledger.get(f"/v1/deliveries?receiver={receiver}", "admin").json()["items"]
     return [each["alert_type"] for each in items][::-1]
 
 

@@ -1,4 +1,4 @@
-"""Schemas of alerts, forecasts, webhooks and deliveries."""
+"""Schemas of alerts, forecasts, receivers and deliveries."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -12,15 +12,15 @@ from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, Del
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
 from app.ledger.names import MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
-from app.service.alerts.webhooks import Subscription
+from app.service.alerts.receivers import Subscription
 
-_WEBHOOK_ID = "whk_19aa5b3c4d9d2e1f0a314253647"
+_RECEIVER_ID = "rcv_19aa5b3c4d9d2e1f0a314253647"
 _ALERT_ID = "evt_19aa5b3c4dae3f201b425364758"
 _DELIVERY_ID = "dlv_19aa5b3c4dbf40312c536475869"
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="  # noqa: S105 - an example of one
 
-WEBHOOK_EXAMPLE: dict[str, Any] = {
-    "id": _WEBHOOK_ID,
+RECEIVER_EXAMPLE: dict[str, Any] = {
+    "id": _RECEIVER_ID,
     "url": "https://alerts.hospital.example/privacy",
     "types": ["account.threshold_reached", "run.overdrawn"],
     "account": EXAMPLE_BUDGET_ID,
@@ -46,7 +46,7 @@ ALERT_EXAMPLE: dict[str, Any] = {
 }
 DELIVERY_EXAMPLE: dict[str, Any] = {
     "id": _DELIVERY_ID,
-    "webhook": _WEBHOOK_ID,
+    "receiver": _RECEIVER_ID,
     "alert": _ALERT_ID,
     "alert_type": "account.threshold_reached",
     "status": "pending",
@@ -76,8 +76,8 @@ SubscribedAlertType = TypeAliasType(
 """Every type of alert except tests, which are always delivered."""
 
 
-class CreateWebhook(Body):
-    """A new webhook."""
+class CreateReceiver(Body):
+    """A new receiver."""
 
     model_config = example({"url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"})
 
@@ -94,8 +94,8 @@ class CreateWebhook(Body):
         return Subscription(self.url, tuple(map(AlertType, dict.fromkeys(self.types))), self.account)
 
 
-class RotateWebhookSecret(Body):
-    """A rotation of a webhook's secret."""
+class RotateReceiverSecret(Body):
+    """A rotation of a receiver's secret."""
 
     model_config = example({"overlap_seconds": 86400})
 
@@ -104,10 +104,10 @@ class RotateWebhookSecret(Body):
     )
 
 
-class Webhook(Output):
-    """A webhook, without its secret."""
+class Receiver(Output):
+    """A receiver, without its secret."""
 
-    model_config = example(WEBHOOK_EXAMPLE)
+    model_config = example(RECEIVER_EXAMPLE)
 
     id: str
     url: str
@@ -121,16 +121,16 @@ class Webhook(Output):
     disabled_reason: str | None
 
 
-class CreatedWebhook(Webhook):
-    """A webhook with its secret, which is shown once."""
+class CreatedReceiver(Receiver):
+    """A receiver with its secret, which is shown once."""
 
-    model_config = example(WEBHOOK_EXAMPLE | {"secret": _SECRET})
+    model_config = example(RECEIVER_EXAMPLE | {"secret": _SECRET})
 
     secret: str = Field(description="For a Standard Webhooks library at the receiver.")
 
 
-class WebhookPage(Page[Webhook]):
-    """Webhooks, newest first."""
+class ReceiverPage(Page[Receiver]):
+    """Receivers, newest first."""
 
 
 class Alert(Output):
@@ -152,15 +152,15 @@ class AlertPage(Page[Alert]):
 
 
 class Delivery(Output):
-    """A delivery of an alert to a webhook."""
+    """A delivery of an alert to a receiver."""
 
     model_config = example(DELIVERY_EXAMPLE)
 
     id: str
-    webhook: str = Field(validation_alias="webhook_id")
+    receiver: str = Field(validation_alias="receiver_id")
     alert: str = Field(validation_alias="alert_id")
     alert_type: AlertType
-    status: DeliveryStatus = Field(description="`given_up`: the webhook was disabled before acknowledgement.")
+    status: DeliveryStatus = Field(description="`given_up`: the receiver was disabled before acknowledgement.")
     attempts: int
     next_attempt_at: datetime | None = Field(validation_alias="due_at", description="Null unless pending.")
     last_attempt_at: datetime | None

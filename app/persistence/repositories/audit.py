@@ -52,11 +52,11 @@ from app.persistence.tables import (
     idempotent_responses,
     organisations,
     proposals,
+    receivers,
     run_anchors,
     runs,
     sessions,
     verifications,
-    webhooks,
 )
 from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object, refuse
 
@@ -189,7 +189,7 @@ def all_checkpoints(
     return _STORED_CHECKPOINTS.objects(tx, organisation_id, _CHECKPOINTS.read, report)
 
 
-RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, webhooks)
+RECORDED: Final = (api_keys, attempts, experiments, organisations, proposals, run_anchors, sessions, receivers)
 """Tables whose rows follow from the audit log."""
 
 UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_responses, verifications)
@@ -203,7 +203,7 @@ _CONTENTS: Final[Contents] = {
     proposals.c.status: ProposalStatus,
     proposals.c.payload: json_object,
     sessions.c.role: Role,
-    webhooks.c.types: json.loads,
+    receivers.c.types: json.loads,
     alerts.c.payload: json_object,
     verifications.c.report: json_object,
 }

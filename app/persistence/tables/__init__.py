@@ -24,10 +24,10 @@ from app.persistence.tables.governance import (
     checkpoints,
     deliveries,
     proposals,
+    receivers,
     run_anchors,
     sessions,
     verifications,
-    webhooks,
 )
 from app.persistence.tables.runs import (
     attempts,
@@ -65,6 +65,7 @@ __all__ = [
     "partition_attestations",
     "populations",
     "proposals",
+    "receivers",
     "reservation_items",
     "reservations",
     "run_anchors",
@@ -72,5 +73,4 @@ __all__ = [
     "runs",
     "sessions",
     "verifications",
-    "webhooks",
 ]

@@ -1,4 +1,4 @@
-"""Tables of the audit chain, proposals, sessions, alerts and webhooks."""
+"""Tables of the audit chain, proposals, sessions, alerts and receivers."""
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
@@ -97,8 +97,8 @@ sessions = owned_table(
     expires_after_creation="expires_at > created_at",
 )
 
-webhooks = owned_table(
-    "webhooks",
+receivers = owned_table(
+    "receivers",
     *text_column("url", String(MAX_URL_LENGTH)),
     Column("types", Text, nullable=False),
     *reference("account_id", "accounts", nullable=True),
@@ -129,14 +129,14 @@ alerts = owned_table(
     organisation_foreign_key(),
     partial_index("uq_alerts_of_organisation", "type", "dedup_key", where="account_id IS NULL", unique=True),
     account_unless_of_organisation=(
-        "account_id IS NOT NULL OR type IN ('webhook.test', 'proposal.opened', 'proposal.decided')"
+        "account_id IS NOT NULL OR type IN ('receiver.test', 'proposal.opened', 'proposal.decided')"
     ),
-    test_without_account="type <> 'webhook.test' OR account_id IS NULL",
+    test_without_account="type <> 'receiver.test' OR account_id IS NULL",
 )
 
 deliveries = owned_table(
     "deliveries",
-    *reference("webhook_id", "webhooks"),
+    *reference("receiver_id", "receivers"),
     *reference("alert_id", "alerts"),
     *enum_column("status", 16, DeliveryStatus),
     *number_column("attempts", Integer),
@@ -146,7 +146,7 @@ deliveries = owned_table(
     Column("last_error", Text),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
-    UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
+    UniqueConstraint("organisation_id", "receiver_id", "alert_id"),
     partial_index("ix_deliveries_pending", "next_attempt_at", where="status = 'pending'"),
     delivered_at_if_delivered="status <> 'delivered' OR delivered_at IS NOT NULL",
 )

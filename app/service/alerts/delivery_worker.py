@@ -1,4 +1,4 @@
-"""Delivery of alerts from the outbox to webhooks, at least once and in no particular order.
+"""Delivery of alerts from the outbox to receivers, at least once and in no particular order.
 
 A claim expires, so that a crash loses nothing; receivers detect duplicates by the alert's id. Requests are signed by
 the Standard Webhooks specification.
@@ -30,8 +30,8 @@ from app.persistence.database import ALL_TENANTS, Database, error_summary
 from app.persistence.repositories import alerts, organisations
 from app.persistence.repositories.alerts import ClaimedDelivery
 from app.service import metrics
+from app.service.alerts.receivers import PREFIX, disable
 from app.service.alerts.ssrf_guard import Resolver, resolve
-from app.service.alerts.webhooks import PREFIX, disable
 from app.service.background import attempt
 from app.version import VERSION
 
@@ -57,7 +57,7 @@ JITTER: Final = 0.2
 
 MANY_FAILURES: Final = 20
 LONG_FAILING: Final = timedelta(hours=24)
-"""Failures and duration without success after which a webhook gets one delivery at a time."""
+"""Failures and duration without success after which a receiver gets one delivery at a time."""
 
 GRACE_SECONDS: Final = 2.0
 """Time for deliveries in progress at shutdown; the rest are sent again."""
@@ -85,7 +85,7 @@ class DeliveryResult:
         return self.status == HTTPStatus.GONE
 
 
-class WebhookSender:
+class HttpSender:
     """HTTP client without redirects, proxies of the environment, and kept connections."""
 
     def __init__(self, *, allow_private: bool, resolver: Resolver = resolve) -> None:
@@ -96,17 +96,20 @@ class WebhookSender:
         self._agent = f"epsilon-ledger/{VERSION}"
 
     async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
-        """Send an alert to a webhook once; only a 2xx response, whose body is not read, acknowledges it."""
+        """Send an alert to a receiver once; only a 2xx response, whose body is not read, acknowledges it."""
         import httpcore  # noqa: PLC0415 - see `guarded_backend`
 
         body = message(due.alert)
         headers = {
             "content-type": "application/json",
             "user-agent": self._agent,
-            **signed_headers(due.webhook.secrets(now), due.alert.id, int(now.timestamp()), body),
+            **signed_headers(due.receiver.secrets(now), due.alert.id, int(now.timestamp()), body),
         }
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), await self._posted(due.webhook.url, headers, body) as response:
+            async with (
+                asyncio.timeout(TIMEOUT_SECONDS),
+                await self._posted(due.receiver.url, headers, body) as response,
+            ):
                 status = response.status
         except (TimeoutError, httpcore.TimeoutException):
             return DeliveryResult(None, f"There was no answer within {TIMEOUT_SECONDS:g} seconds.")
@@ -126,7 +129,7 @@ class WebhookSender:
     ) -> "AbstractAsyncContextManager[httpcore.Response]":
         async with self._opening:
             if self._pool is None:
-                # Only now: certificates take 0.04 s to read, and many services have no webhook.
+                # Only now: certificates take 0.04 s to read, and many services have no receiver.
                 self._pool = await asyncio.to_thread(self._open_pool)
         return self._pool.stream("POST", url, headers=list(headers.items()), content=body)
 
@@ -176,13 +179,13 @@ def signed_headers(known: Sequence[str], message_id: str, timestamp: int, body: 
     }
 
 
-async def deliver(db: Database, sender: WebhookSender) -> None:
-    """Send due alerts until cancelled, one at a time to each webhook; failures are logged and retried."""
+async def deliver(db: Database, sender: HttpSender) -> None:
+    """Send due alerts until cancelled, one at a time to each receiver; failures are logged and retried."""
     at_work: dict[asyncio.Task[None], str] = {}
     try:
         while True:
             for due in await _claimed(db, frozenset(at_work.values()), MOST_AT_ONCE - len(at_work)):
-                at_work[asyncio.create_task(_deliver_one(db, sender, due))] = due.webhook.id
+                at_work[asyncio.create_task(_deliver_one(db, sender, due))] = due.receiver.id
             if at_work:
                 done, _ = await asyncio.wait(at_work, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -204,7 +207,7 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Claime
     return await attempt("deliveries", failure, lambda: claim_due(db, db.clock.now(), busy, most)) or []
 
 
-async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery) -> None:
+async def _deliver_one(db: Database, sender: HttpSender, due: ClaimedDelivery) -> None:
     try:
         sent = await sender.send(due, db.clock.now())
         metrics.count_delivery(acknowledged=sent.acknowledged)
@@ -220,7 +223,7 @@ async def _deliver_one(db: Database, sender: WebhookSender, due: ClaimedDelivery
 def claim_due(
     db: Database, now: datetime, busy: frozenset[str] = frozenset(), most: int = MOST_AT_ONCE
 ) -> list[ClaimedDelivery]:
-    """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each webhook that is not `busy`."""
+    """Claim at most `most` due deliveries for `CLAIM_SECONDS`, one for each receiver that is not `busy`."""
     with db.read(ALL_TENANTS) as tx:
         if not alerts.has_due(tx, now, busy):
             return []
@@ -235,15 +238,15 @@ def retry_delay(attempts: int) -> timedelta:
 
 
 def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:
-    """Record the result of an attempt; a 410 response disables the webhook.
+    """Record the result of an attempt; a 410 response disables the receiver.
 
-    After long failure all pending deliveries of the webhook wait for this one; the first success releases them. New
+    After long failure all pending deliveries of the receiver wait for this one; the first success releases them. New
     alerts are tried at once.
     """
 
     def record(tx: Connection) -> None:
         if sent.acknowledged:
-            alerts.note_success(tx, due.organisation_id, due.webhook.id)
+            alerts.note_success(tx, due.organisation_id, due.receiver.id)
             alerts.save_success(tx, due, sent.status or 0, now)
         else:
             _failed(tx, due, sent, now)
@@ -252,15 +255,15 @@ def record_attempt(db: Database, due: ClaimedDelivery, sent: DeliveryResult, now
 
 
 def _failed(tx: Connection, due: ClaimedDelivery, sent: DeliveryResult, now: datetime) -> None:
-    organisation_id, webhook_id = due.organisation_id, due.webhook.id
+    organisation_id, receiver_id = due.organisation_id, due.receiver.id
     if sent.gone:  # the audit event requires the organisation's lock first
         organisations.lock(tx, organisation_id)
-    failures, since = alerts.note_failure(tx, organisation_id, webhook_id, now)
+    failures, since = alerts.note_failure(tx, organisation_id, receiver_id, now)
     again_at = now + retry_delay(due.attempts)
     alerts.save_failure(tx, due, sent.status, sent.error or "", again_at)
     if sent.gone:
-        webhook = alerts.find_webhook(tx, organisation_id, webhook_id)
-        if webhook is not None and webhook.disabled_at is None:
-            disable(tx, organisation_id, webhook, SERVICE, GONE, now)
+        receiver = alerts.find_receiver(tx, organisation_id, receiver_id)
+        if receiver is not None and receiver.disabled_at is None:
+            disable(tx, organisation_id, receiver, SERVICE, GONE, now)
     elif failures >= MANY_FAILURES and now - since >= LONG_FAILING:
-        alerts.postpone(tx, organisation_id, webhook_id, again_at)
+        alerts.postpone(tx, organisation_id, receiver_id, again_at)

@@ -1,4 +1,4 @@
-"""Webhooks, alerts and their settings over HTTP: what is taken, what is shown to whom, and what the chain keeps."""
+"""Receivers, alerts and their settings over HTTP: what is taken, what is shown to whom, and what the chain keeps."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.tables import deliveries, webhooks
-from app.service.alerts.webhooks import MOST_WEBHOOKS
+from app.persistence.tables import deliveries, receivers
+from app.service.alerts.receivers import MOST_RECEIVERS
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
@@ -18,16 +18,16 @@ URL = "https://alerts.example/privacy?token=hidden"
 
 
 def made(ledger: Ledger, **answer: object) -> dict[str, Any]:
-    reply = ledger.post("/v1/webhooks", {"url": URL} | answer)
+    reply = ledger.post("/v1/receivers", {"url": URL} | answer)
     assert reply.status_code == 201, reply.text
-    webhook: dict[str, Any] = reply.json()
-    return webhook
+    receiver: dict[str, Any] = reply.json()
+    return receiver
 
 
 def audit_events(ledger: Ledger) -> list[tuple[str, dict[str, Any] | None]]:
     items = ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").json()["items"]
     return [
-        (item["action"], item["after"]) for item in items if item["action"].startswith(("webhook.", "alert_settings."))
+        (item["action"], item["after"]) for item in items if item["action"].startswith(("receiver.", "alert_settings."))
     ]
 
 
@@ -37,12 +37,12 @@ def put(ledger: Ledger, account: str, body: object, role: str = "admin") -> http
     return reply
 
 
-def test_a_webhook_is_read_as_it_was_made_without_its_secret(seeded: SeededLedger) -> None:
-    webhook = made(seeded.ledger, account="mimic/icu-team", types=["run.overdrawn", "run.overdrawn"])
-    assert webhook.pop("secret").startswith("whsec_")
-    assert (webhook["account"], webhook["types"], webhook["url"]) == (seeded.budget, ["run.overdrawn"], URL)
-    assert seeded.ledger.get(f"/v1/webhooks/{webhook['id']}", "admin").json() == webhook
-    assert seeded.ledger.get("/v1/webhooks", "admin").json()["items"][0] == webhook
+def test_a_receiver_is_read_as_it_was_made_without_its_secret(seeded: SeededLedger) -> None:
+    receiver = made(seeded.ledger, account="mimic/icu-team", types=["run.overdrawn", "run.overdrawn"])
+    assert receiver.pop("secret").startswith("whsec_")
+    assert (receiver["account"], receiver["types"], receiver["url"]) == (seeded.budget, ["run.overdrawn"], URL)
+    assert seeded.ledger.get(f"/v1/receivers/{receiver['id']}", "admin").json() == receiver
+    assert seeded.ledger.get("/v1/receivers", "admin").json()["items"][0] == receiver
 
 
 @pytest.mark.parametrize(
@@ -54,69 +54,69 @@ def test_a_webhook_is_read_as_it_was_made_without_its_secret(seeded: SeededLedge
         {"url": "https://127.0.0.1/"},
         {"url": "https://alerts.example/" + "a" * 2000},
         {"url": URL, "types": ["everything"]},
-        {"url": URL, "types": ["webhook.test"]},
+        {"url": URL, "types": ["receiver.test"]},
         {"url": URL, "types": "run.overdrawn"},
         {"url": URL, "types": ["run.overdrawn"] * 11},
         {"url": URL, "account": ""},
         {"url": URL, "secret": "whsec_bWluZQ=="},
     ],
 )
-def test_a_webhook_that_cannot_be_is_refused(shared: SeededLedger, body: dict[str, object]) -> None:
+def test_a_receiver_that_cannot_be_is_refused(shared: SeededLedger, body: dict[str, object]) -> None:
     before = shared.rows()
-    reply = shared.ledger.post("/v1/webhooks", body)
+    reply = shared.ledger.post("/v1/receivers", body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert shared.rows() == before
 
 
 def test_an_account_that_is_not_there_is_404(shared: SeededLedger) -> None:
     for account in ("bud_nowhere", "mimic/nobody"):
-        reply = shared.ledger.post("/v1/webhooks", {"url": URL, "account": account})
+        reply = shared.ledger.post("/v1/receivers", {"url": URL, "account": account})
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-def test_an_organisation_has_so_many_webhooks_and_no_more(seeded: SeededLedger) -> None:
-    for _ in range(MOST_WEBHOOKS - 1):
+def test_an_organisation_has_so_many_receivers_and_no_more(seeded: SeededLedger) -> None:
+    for _ in range(MOST_RECEIVERS - 1):
         made(seeded.ledger)
-    reply = seeded.ledger.post("/v1/webhooks", {"url": URL})
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
-    assert seeded.ledger.post(f"/v1/webhooks/{seeded.webhook}/disable", None).status_code == 200
+    reply = seeded.ledger.post("/v1/receivers", {"url": URL})
+    assert (reply.status_code, reply.json()["code"]) == (409, "receiver_state_conflict")
+    assert seeded.ledger.post(f"/v1/receivers/{seeded.receiver}/disable", None).status_code == 200
     made(seeded.ledger)
 
 
 @pytest.mark.parametrize("audit_event", ["", "/{}/rotate"])
 def test_an_idempotency_key_is_refused_for_a_secret_would_be_stored(shared: SeededLedger, audit_event: str) -> None:
     before = shared.rows()
-    path = "/v1/webhooks" + audit_event.format(shared.webhook)
+    path = "/v1/receivers" + audit_event.format(shared.receiver)
     reply = shared.ledger.post(path, {} if audit_event else {"url": URL}, Idempotency_Key="k")
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert "Idempotency-Key" in reply.json()["detail"]
     assert shared.rows() == before
 
 
-def test_a_webhook_is_tried_once_for_one_key(seeded: SeededLedger) -> None:
-    path = f"/v1/webhooks/{seeded.webhook}/test"
+def test_a_receiver_is_tried_once_for_one_key(seeded: SeededLedger) -> None:
+    path = f"/v1/receivers/{seeded.receiver}/test"
     first, again = (seeded.ledger.post(path, None, Idempotency_Key="k") for _ in range(2))
     assert (first.content, again.headers["Idempotent-Replayed"]) == (again.content, "true")
-    other = seeded.ledger.post(f"/v1/webhooks/{made(seeded.ledger)['id']}/test", None, Idempotency_Key="k")
+    other = seeded.ledger.post(f"/v1/receivers/{made(seeded.ledger)['id']}/test", None, Idempotency_Key="k")
     assert other.json()["code"] == "idempotency_key_reused"
 
 
-def test_a_disabled_webhook_stays_so_and_takes_nothing(seeded: SeededLedger) -> None:
-    path = f"/v1/webhooks/{seeded.webhook}"
+def test_a_disabled_receiver_stays_so_and_takes_nothing(seeded: SeededLedger) -> None:
+    path = f"/v1/receivers/{seeded.receiver}"
     first, again = (seeded.ledger.post(f"{path}/disable", None) for _ in range(2))
     assert (first.status_code, first.content) == (200, again.content)
     assert first.json()["disabled_reason"].startswith("It was disabled by key_")
     for audit_event in ("rotate", "test"):
         reply = seeded.ledger.post(f"{path}/{audit_event}", None)
-        assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
+        assert (reply.status_code, reply.json()["code"]) == (409, "receiver_state_conflict")
     reply = seeded.ledger.post(f"/v1/deliveries/{seeded.delivery}/retry", None)
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "receiver_state_conflict")
     [delivery] = seeded.ledger.get("/v1/deliveries", "admin").json()["items"]
     assert (delivery["status"], delivery["next_attempt_at"]) == ("given_up", None)
 
 
-def test_a_webhook_is_enabled_again_and_gets_what_comes_then(seeded: SeededLedger) -> None:
-    path = f"/v1/webhooks/{seeded.webhook}"
+def test_a_receiver_is_enabled_again_and_gets_what_comes_then(seeded: SeededLedger) -> None:
+    path = f"/v1/receivers/{seeded.receiver}"
     before = seeded.ledger.get(path, "admin").json()
     seeded.ledger.post(f"{path}/disable", None)
     first, again = (seeded.ledger.post(f"{path}/enable", None) for _ in range(2))
@@ -127,36 +127,36 @@ def test_a_webhook_is_enabled_again_and_gets_what_comes_then(seeded: SeededLedge
     assert seeded.ledger.post(f"/v1/deliveries/{seeded.delivery}/retry", None).json()["status"] == "pending"
     assert seeded.ledger.post(f"{path}/test", None).status_code == 201
     actions = [action for action, _ in audit_events(seeded.ledger)]
-    assert actions == ["webhook.created", "webhook.disabled", "webhook.enabled"]
+    assert actions == ["receiver.created", "receiver.disabled", "receiver.enabled"]
     assert verify(seeded.ledger.database).problems == ()
 
 
-def test_an_enabled_webhook_begins_without_failures(seeded: SeededLedger) -> None:
+def test_an_enabled_receiver_begins_without_failures(seeded: SeededLedger) -> None:
     with seeded.ledger.database.write(ALL_TENANTS) as tx:
-        tx.execute(update(webhooks).values(consecutive_failures=30, failing_since=datetime.now(UTC)))
+        tx.execute(update(receivers).values(consecutive_failures=30, failing_since=datetime.now(UTC)))
     for verb in ("disable", "enable"):
-        assert seeded.ledger.post(f"/v1/webhooks/{seeded.webhook}/{verb}", None).status_code == 200
+        assert seeded.ledger.post(f"/v1/receivers/{seeded.receiver}/{verb}", None).status_code == 200
     with seeded.ledger.database.read(ALL_TENANTS) as tx:
-        row = tx.execute(select(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
+        row = tx.execute(select(receivers.c.consecutive_failures, receivers.c.failing_since)).one()
     assert tuple(row) == (0, None)
 
 
-def test_a_webhook_over_the_maximum_is_not_enabled(seeded: SeededLedger) -> None:
-    path = f"/v1/webhooks/{seeded.webhook}"
+def test_a_receiver_over_the_maximum_is_not_enabled(seeded: SeededLedger) -> None:
+    path = f"/v1/receivers/{seeded.receiver}"
     seeded.ledger.post(f"{path}/disable", None)
-    for _ in range(MOST_WEBHOOKS):
+    for _ in range(MOST_RECEIVERS):
         made(seeded.ledger)
     reply = seeded.ledger.post(f"{path}/enable", None)
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "receiver_state_conflict")
 
 
 @pytest.mark.parametrize("disabled", [False, True])
-def test_a_deleted_webhook_is_gone_with_its_deliveries_and_its_alerts_stay(
+def test_a_deleted_receiver_is_gone_with_its_deliveries_and_its_alerts_stay(
     seeded: SeededLedger, *, disabled: bool
 ) -> None:
-    ledger, path = seeded.ledger, f"/v1/webhooks/{seeded.webhook}"
+    ledger, path = seeded.ledger, f"/v1/receivers/{seeded.receiver}"
     other = made(ledger)["id"]
-    kept = ledger.post(f"/v1/webhooks/{other}/test", None).json()["id"]
+    kept = ledger.post(f"/v1/receivers/{other}/test", None).json()["id"]
     alerts = ledger.get("/v1/alerts").json()
     if disabled:
         ledger.post(f"{path}/disable", None)
@@ -164,31 +164,31 @@ def test_a_deleted_webhook_is_gone_with_its_deliveries_and_its_alerts_stay(
     assert (first.status_code, first.content) == (204, b"")
     assert (again.status_code, again.json()["code"]) == (404, "not_found")
     assert ledger.get(path, "admin").status_code == 404
-    assert [each["id"] for each in ledger.get("/v1/webhooks", "admin").json()["items"]] == [other]
+    assert [each["id"] for each in ledger.get("/v1/receivers", "admin").json()["items"]] == [other]
     assert [each["id"] for each in ledger.get("/v1/deliveries", "admin").json()["items"]] == [kept]
     assert ledger.get("/v1/alerts").json() == alerts
-    [entry] = ledger.get("/v1/audit-events?action=webhook.deleted", "admin").json()["items"]
-    assert (entry["subject"], entry["after"], entry["before"]["host"]) == (seeded.webhook, None, "alerts.example")
+    [entry] = ledger.get("/v1/audit-events?action=receiver.deleted", "admin").json()["items"]
+    assert (entry["subject"], entry["after"], entry["before"]["host"]) == (seeded.receiver, None, "alerts.example")
     assert verify(ledger.database).problems == ()
 
 
-def test_a_webhook_deleted_by_hand_is_found(seeded: SeededLedger) -> None:
+def test_a_receiver_deleted_by_hand_is_found(seeded: SeededLedger) -> None:
     with seeded.ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(delete(deliveries))
-        tx.execute(delete(webhooks))
-    assert any(f"{seeded.webhook} of webhooks is missing" in each for each in verify(seeded.ledger.database).problems)
+        tx.execute(delete(receivers))
+    assert any(f"{seeded.receiver} of receivers is missing" in each for each in verify(seeded.ledger.database).problems)
 
 
 @pytest.mark.parametrize("seconds", [-1, 7 * 86400 + 1, 1.5, "1", True, None])
 def test_an_overlap_is_of_seconds_up_to_a_week(shared: SeededLedger, seconds: object) -> None:
-    reply = shared.ledger.post(f"/v1/webhooks/{shared.webhook}/rotate", {"overlap_seconds": seconds})
+    reply = shared.ledger.post(f"/v1/receivers/{shared.receiver}/rotate", {"overlap_seconds": seconds})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
 
 
 def test_the_chain_keeps_who_changed_what_and_no_secret(seeded: SeededLedger) -> None:
-    webhook = made(seeded.ledger)
-    seeded.ledger.post(f"/v1/webhooks/{webhook['id']}/rotate", {"overlap_seconds": 60})
-    seeded.ledger.post(f"/v1/webhooks/{webhook['id']}/disable", None)
+    receiver = made(seeded.ledger)
+    seeded.ledger.post(f"/v1/receivers/{receiver['id']}/rotate", {"overlap_seconds": 60})
+    seeded.ledger.post(f"/v1/receivers/{receiver['id']}/disable", None)
     put(seeded.ledger, seeded.budget, {"thresholds": [0.25], "forecast_days": 0})
     digests = {"url_sha256", "secret_sha256"}
     kept = [
@@ -198,17 +198,17 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(seeded: SeededLedger) ->
     assert [action for action, _ in sorted(kept, key=str)] == [
         *(
             "alert_settings.replaced",
-            "webhook.created",
-            "webhook.created",
-            "webhook.disabled",
-            "webhook.secret_rotated",
+            "receiver.created",
+            "receiver.created",
+            "receiver.disabled",
+            "receiver.secret_rotated",
         ),
     ]
-    assert ("webhook.secret_rotated", {"overlap_seconds": 60}) in kept
-    assert ("webhook.created", {"host": "alerts.example", "types": [], "account": None}) in kept
+    assert ("receiver.secret_rotated", {"overlap_seconds": 60}) in kept
+    assert ("receiver.created", {"host": "alerts.example", "types": [], "account": None}) in kept
     assert ("alert_settings.replaced", {"thresholds": [0.25], "forecast_days": 0}) in kept
     text = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").text
-    assert webhook["secret"] not in text
+    assert receiver["secret"] not in text
     assert "token=hidden" not in text
 
 
@@ -259,9 +259,9 @@ def test_settings_hold_for_the_next_charge_and_tell_what_is_reached_already(seed
 
 
 def test_lists_are_filtered_and_walked_from_the_newest(seeded: SeededLedger) -> None:
-    webhooks = [seeded.webhook, made(seeded.ledger)["id"]]
-    for webhook in webhooks * 3:
-        assert seeded.ledger.post(f"/v1/webhooks/{webhook}/test", None).status_code == 201
+    receivers = [seeded.receiver, made(seeded.ledger)["id"]]
+    for receiver in receivers * 3:
+        assert seeded.ledger.post(f"/v1/receivers/{receiver}/test", None).status_code == 201
     found = seeded.ledger.get("/v1/deliveries?limit=200", "admin").json()["items"]
     assert [item["id"] for item in found] == sorted((item["id"] for item in found), reverse=True)
     assert len(found) == 7
@@ -271,11 +271,11 @@ def test_lists_are_filtered_and_walked_from_the_newest(seeded: SeededLedger) -> 
         page = seeded.ledger.get(f"/v1/deliveries?limit=2&after={page['next']}", "admin").json()
         walked += page["items"]
     assert walked == found
-    mine = seeded.ledger.get(f"/v1/deliveries?webhook={webhooks[1]}&status=pending", "admin").json()["items"]
-    assert mine == [item for item in found if item["webhook"] == webhooks[1]]
+    mine = seeded.ledger.get(f"/v1/deliveries?receiver={receivers[1]}&status=pending", "admin").json()["items"]
+    assert mine == [item for item in found if item["receiver"] == receivers[1]]
     one = seeded.ledger.get(f"/v1/deliveries?alert={found[0]['alert']}", "admin").json()["items"]
     assert one == found[:1]
-    tests = seeded.ledger.get("/v1/alerts?type=webhook.test").json()["items"]
+    tests = seeded.ledger.get("/v1/alerts?type=receiver.test").json()["items"]
     assert {item["id"] for item in tests} == {item["alert"] for item in found}
 
 
@@ -297,7 +297,7 @@ def test_a_key_of_a_sub_tree_sees_what_lies_in_it(seeded: SeededLedger) -> None:
     seen = get("/v1/alerts").json()["items"]
     assert {item["data"]["account_path"] for item in seen} == {"mimic/icu-team"}
     assert len(seen) < len(everything)
-    for path in ("/v1/webhooks", f"/v1/webhooks/{seeded.webhook}", "/v1/deliveries"):
+    for path in ("/v1/receivers", f"/v1/receivers/{seeded.receiver}", "/v1/deliveries"):
         assert get(path).status_code == 403, path
     for what in ("alert-settings", "forecast"):
         assert get(f"/v1/accounts/{seeded.budget}/{what}").status_code == 200
