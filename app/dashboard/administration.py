@@ -7,7 +7,7 @@ from fastapi import Query, Response
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.alerts import AlertType
+from app.ledger.alerts import AlertType, ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
@@ -73,6 +73,13 @@ ALERT_TYPES: Final = {
 
 Account = Annotated[str, Query(max_length=2000)]
 Cursor = Annotated[str, Query(max_length=200)]
+
+RECEIVER_KINDS: Final = {
+    ReceiverKind.WEBHOOK: "Webhook",
+    ReceiverKind.SLACK: "Slack",
+    ReceiverKind.TEAMS: "Microsoft Teams",
+    ReceiverKind.EMAIL: "E-mail",
+}
 
 routes = router()
 
@@ -152,6 +159,8 @@ def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Res
             page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
         words=ALERT_TYPES,
+        kinds=RECEIVER_KINDS,
+        sends_mail=page.state.receiver_rules.sends_mail,
         account=account,
         chosen=chosen and (chosen, get_alert_settings(page.context, chosen.id)),
         fault=fault,

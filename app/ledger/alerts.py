@@ -93,28 +93,59 @@ class AlertFilter:
     within: str | None
 
 
+SHOWN_CHARACTERS: Final = 4
+"""Last characters of a secret URL, by which people tell it from others."""
+
+
+class ReceiverKind(StrEnum):
+    """How a receiver gets alerts."""
+
+    WEBHOOK = "webhook"
+    SLACK = "slack"
+    TEAMS = "teams"
+    EMAIL = "email"
+
+
 @dataclass(frozen=True, slots=True)
 class Receiver:
     """A receiver of alerts.
 
     Args:
+        kind: decides what is sent, and where.
+        url: where to; None for mail. That of Slack or Teams is a secret.
+        addresses: of mail.
         types: of alerts; empty: all.
         account_id: limits alerts to this account and its descendants, if set.
-        secret: signs alerts; shown only at creation.
+        secret: signs alerts to a webhook; shown only at creation.
         previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
         disabled_reason: why nothing is sent, if disabled.
     """
 
     id: str
-    url: str
+    kind: ReceiverKind
+    url: str | None
+    addresses: tuple[str, ...]
     types: tuple[str, ...]
     account_id: str | None
-    secret: str
+    secret: str | None
     created_at: datetime
     previous_secret: str | None = None
     previous_secret_expires_at: datetime | None = None
     disabled_at: datetime | None = None
     disabled_reason: str | None = None
+
+    @property
+    def shown_url(self) -> str | None:
+        """The URL, masked if whoever knows it can post."""
+        if self.url is None or self.kind is ReceiverKind.WEBHOOK:
+            return self.url
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"
+
+    @property
+    def destination(self) -> str:
+        """Where alerts go, as people may see it."""
+        return self.shown_url or ", ".join(self.addresses)
 
     def wants(self, kind: str, above: Collection[str]) -> bool:
         """Check whether it receives alerts of a kind about an account with these ancestors."""
@@ -122,6 +153,8 @@ class Receiver:
 
     def secrets(self, now: datetime) -> tuple[str, ...]:
         """List the current signing secrets, newest first."""
+        if self.secret is None:
+            return ()
         if (
             self.previous_secret is None
             or self.previous_secret_expires_at is None

@@ -17,6 +17,13 @@ ACTOR_LENGTH: Final = 300
 REQUEST_ID_LENGTH: Final = 64
 MAX_URL_LENGTH: Final = 2000
 """Of a receiver's URL."""
+MAX_EMAIL_LENGTH: Final = 254
+"""Of a mail address (RFC 5321)."""
+EMAIL_PATTERN: Final = (
+    r"^[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+    r"@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$"
+)
+"""Mail addresses without quoted parts: those of HTML's `<input type="email">`, with a dot only between characters."""
 
 
 def check_name(name: str) -> str:

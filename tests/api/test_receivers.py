@@ -13,6 +13,7 @@ from app.service.alerts.receivers import MOST_RECEIVERS
 from app.service.verification import verify
 from tests.api.conftest import SeededLedger
 from tests.conftest import Ledger
+from tests.service.endpoint import allow_private
 
 URL = "https://alerts.example/privacy?token=hidden"
 
@@ -66,6 +67,64 @@ def test_a_receiver_that_cannot_be_is_refused(shared: SeededLedger, body: dict[s
     reply = shared.ledger.post("/v1/receivers", body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
     assert shared.rows() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"kind": "pager", "url": URL}, "kind"),
+        ({"kind": "slack"}, "a receiver of the kind `slack` has a `url` and no `addresses`"),
+        ({"kind": "teams", "url": URL, "addresses": ["a@b.example"]}, "has a `url` and no `addresses`"),
+        ({"kind": "email", "url": URL}, "a receiver of the kind `email` has `addresses` and no `url`"),
+        ({"kind": "email", "addresses": []}, "has `addresses` and no `url`"),
+        ({"kind": "email", "addresses": ["a@b.example"] * 21}, "addresses"),
+        ({"kind": "slack", "url": "http://hooks.slack.example/"}, "begins with https://"),
+        ({"kind": "teams", "url": "https://10.0.0.1/"}, "no public address"),
+        ({"kind": "email", "addresses": ["a@b.example"]}, "EPSILON_LEDGER_SMTP_HOST"),
+    ],
+)
+def test_what_is_wrong_with_a_receiver_is_said(shared: SeededLedger, body: dict[str, object], words: str) -> None:
+    reply = shared.ledger.post("/v1/receivers", body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert words in reply.text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "dana", "@b.example", "a@", "a b@c.example", ".a@b.example", "a..b@c.example", "a@b..example"),
+        *("a@-b.example", "a@b.example\r\nBcc: c@d.example", "a@b.example,c@d.example", "<a@b.example>"),
+        *("ä@b.example", '"a"@b.example', "a@b.example\n", "a" * 250 + "@b.example"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(shared: SeededLedger, address: str) -> None:
+    reply = shared.ledger.post("/v1/receivers", {"kind": "email", "addresses": [address]})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    assert "addresses" in reply.text
+
+
+@pytest.mark.parametrize("kind", ["slack", "teams", "email"])
+def test_a_receiver_without_a_secret_is_kept_and_proven_as_a_webhook_is(seeded: SeededLedger, kind: str) -> None:
+    ledger = seeded.ledger
+    allow_private(ledger)
+    where: dict[str, object] = {"addresses": ["a@b.example", "c@d.example"], "url": None}
+    body = {"kind": kind, "url": URL} | (where if kind == "email" else {})
+    receiver = made(ledger, **body)
+    assert receiver.pop("secret") is None
+    path = f"/v1/receivers/{receiver['id']}"
+    assert ledger.get(path, "admin").json() == receiver
+    assert receiver["url"] == (None if kind == "email" else "https://alerts.example/…dden")
+    reply = ledger.post(f"{path}/rotate", None)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_request")
+    for verb in ("disable", "enable"):
+        assert ledger.post(f"{path}/{verb}", None).status_code == 200
+    assert "token=hidden" not in ledger.get("/v1/audit-events", "admin").text
+    assert "a@b.example" not in ledger.get("/v1/audit-events", "admin").text
+    assert verify(ledger.database).problems == ()
+    with ledger.database.write(ALL_TENANTS) as tx:
+        changed = {"addresses": '["x@b.example"]'} if kind == "email" else {"url": "https://elsewhere.example"}
+        tx.execute(update(receivers).where(receivers.c.id == receiver["id"]).values(changed))
+    assert any("is not as the audit log has it" in each for each in verify(ledger.database).problems)
 
 
 def test_an_account_that_is_not_there_is_404(shared: SeededLedger) -> None:
@@ -190,7 +249,7 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(seeded: SeededLedger) ->
     seeded.ledger.post(f"/v1/receivers/{receiver['id']}/rotate", {"overlap_seconds": 60})
     seeded.ledger.post(f"/v1/receivers/{receiver['id']}/disable", None)
     put(seeded.ledger, seeded.budget, {"thresholds": [0.25], "forecast_days": 0})
-    digests = {"url_sha256", "secret_sha256"}
+    digests = {"url_sha256", "addresses_sha256", "secret_sha256"}
     kept = [
         (action, after and {name: value for name, value in after.items() if name not in digests})
         for action, after in audit_events(seeded.ledger)
@@ -205,7 +264,7 @@ def test_the_chain_keeps_who_changed_what_and_no_secret(seeded: SeededLedger) ->
         ),
     ]
     assert ("receiver.secret_rotated", {"overlap_seconds": 60}) in kept
-    assert ("receiver.created", {"host": "alerts.example", "types": [], "account": None}) in kept
+    assert ("receiver.created", {"kind": "webhook", "host": "alerts.example", "types": [], "account": None}) in kept
     assert ("alert_settings.replaced", {"thresholds": [0.25], "forecast_days": 0}) in kept
     text = seeded.ledger.get("/v1/audit-events?order=oldest&limit=200", "admin").text
     assert receiver["secret"] not in text

@@ -281,7 +281,7 @@ def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
 
 def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted(enter: Enter) -> None:
     page = enter("privacy_officer", "/alerts")
-    page.get_by_label("Address").fill("https://receiver.example/alerts")
+    page.get_by_label("Address", exact=True).fill("https://receiver.example/alerts")
     page.get_by_label("run over its limit").check()
     page.get_by_role("button", name="Create a receiver").click()
     _confirm(page, "Create the receiver")
@@ -315,6 +315,28 @@ def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_delete
     hook.get_by_role("button", name="Delete").click()
     _confirm(page, "Delete")
     expect(hook).to_have_count(0)
+
+
+def test_the_form_asks_for_what_a_kind_of_receiver_needs(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
+    address, mails = page.get_by_label("Address", exact=True), page.get_by_label("Mail addresses")
+    expect(address).to_be_visible()
+    expect(mails).to_be_hidden()
+    page.get_by_label("Kind").select_option("Slack")
+    address.fill("https://hooks.slack.example/services/T0/B0/secretsecret")
+    page.get_by_role("button", name="Create a receiver").click()
+    _confirm(page, "Create the receiver")
+    slack = page.get_by_role("article", name="https://hooks.slack.example/…cret")
+    expect(slack).to_contain_text("Slack")
+    expect(slack.get_by_role("button", name="Rotate the secret")).to_have_count(0)
+    assert "secretsecret" not in page.content()
+    page.get_by_label("Kind").select_option("E-mail")
+    expect(address).to_be_hidden()
+    expect(page.get_by_text("This service has no SMTP server")).to_be_visible()
+    mails.fill("office@hospital.example, board@hospital.example")
+    page.get_by_role("button", name="Create a receiver").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create the receiver").click()
+    expect(page.get_by_text("ask its operator to set EPSILON_LEDGER_SMTP_HOST")).to_be_visible()
 
 
 def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:

@@ -95,6 +95,7 @@ RESERVED = ("status", "active")
 ENDED = ("status", "forfeited")
 ITEM = ("reservation_id", "active one")
 HOOK = ("url", "https://alerts.example/a")
+NEVER_ROTATED: dict[str, object] = {"previous_secret": None, "previous_secret_expires_at": None}
 TOLD = ("type", "account.threshold_reached")
 TESTED = ("type", "receiver.test")
 SENT = ("status", "pending")
@@ -113,6 +114,10 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("receivers", HOOK, {}, "receivers.id"),
     ("receivers", HOOK, {"id": "w", "url": ""}, "ck_receivers_url_not_empty"),
     ("receivers", HOOK, {"id": "w", "secret": ""}, "ck_receivers_secret_not_empty"),
+    ("receivers", HOOK, {"id": "w", "kind": "pager"}, "ck_receivers_kind_known"),
+    ("receivers", HOOK, {"id": "w", "url": None}, "ck_receivers_url_unless_email"),
+    ("receivers", HOOK, {"id": "w", "addresses": '["a@b.example"]'}, "ck_receivers_addresses_if_email"),
+    ("receivers", HOOK, {"id": "w", "secret": None} | NEVER_ROTATED, "ck_receivers_secret_if_webhook"),
     ("receivers", HOOK, {"id": "w", "previous_secret_expires_at": None}, "ck_receivers_previous_secret_complete"),
     ("receivers", HOOK, {"id": "w", "disabled_reason": "why"}, "ck_receivers_disabled_complete"),
     ("receivers", HOOK, {"id": "w", "consecutive_failures": 1}, "ck_receivers_consecutive_failures_consistent"),

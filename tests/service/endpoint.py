@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fastapi import FastAPI
 
+from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -93,10 +94,10 @@ def allow_private(ledger: Ledger) -> None:
     """Let receivers be made that lead to this machine."""
     app = ledger.http.app
     assert isinstance(app, FastAPI)
-    app.state.webhooks_allow_private = True
+    app.state.receiver_rules = ReceiverRules(allow_private=True, sends_mail=True)
 
 
-def subscribed(ledger: Ledger, url: str, **response: object) -> dict[str, str]:
+def subscribed(ledger: Ledger, url: str | None, **response: object) -> dict[str, str]:
     """A receiver, with its secret."""
     allow_private(ledger)
     reply = ledger.post("/v1/receivers", {"url": url} | response)

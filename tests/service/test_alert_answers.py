@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.service.alerts import delivery_worker
-from app.service.alerts.delivery_worker import DeliveryResult, claim_due, record_attempt
+from app.service.alerts import http_sender
+from app.service.alerts.delivery_worker import claim_due, record_attempt
+from app.service.alerts.http_sender import DeliveryResult
 from tests.conftest import Ledger
 from tests.service.deliveries import delivering, now, sent_once, shown, tried
 from tests.service.endpoint import Endpoint, receiving, status, subscribed
@@ -85,13 +86,13 @@ def _flood(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("answer", [_hang, _drip], ids=["it hangs", "it drips"])
-def test_a_endpoint_that_is_too_slow_is_left(
+def test_an_endpoint_that_is_too_slow_is_left(
     ledger: Ledger,
     endpoint: Endpoint,
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,  # noqa: ANN401 - how it answers
 ) -> None:
-    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 0.5)
     tried(ledger, subscribed(ledger, endpoint.url))
     endpoint.answer = answer
     begun = time.monotonic()
@@ -102,7 +103,7 @@ def test_a_endpoint_that_is_too_slow_is_left(
 
 @pytest.mark.parametrize("answer", [_slam, _babble], ids=["it hangs up", "it speaks no HTTP"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_endpoint_that_speaks_nonsense_is_tried_again(ledger: Ledger, endpoint: Endpoint, answer: Any) -> None:  # noqa: ANN401 - how it answers
+def test_an_endpoint_that_speaks_nonsense_is_tried_again(ledger: Ledger, endpoint: Endpoint, answer: Any) -> None:  # noqa: ANN401 - how it answers
     tried(ledger, subscribed(ledger, endpoint.url))
     endpoint.answer = answer
     [sent] = sent_once(ledger)
@@ -120,7 +121,7 @@ def test_an_answer_without_end_is_not_read(ledger: Ledger, endpoint: Endpoint) -
     assert time.monotonic() - begun < 5
 
 
-def test_a_endpoint_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
+def test_an_endpoint_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
     with receiving() as gone:
         url = gone.url
     tried(ledger, subscribed(ledger, url))
@@ -146,10 +147,10 @@ def test_a_proxy_of_the_environment_is_not_asked(
     assert proxy.messages == []
 
 
-def test_a_endpoint_that_hangs_holds_up_no_other(
+def test_an_endpoint_that_hangs_holds_up_no_other(
     ledger: Ledger, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 2.0)
     with receiving() as other:
         endpoint.answer = _hang
         hanging, quick = subscribed(ledger, endpoint.url), subscribed(ledger, other.url)

@@ -9,8 +9,8 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from app.persistence.database import ALL_TENANTS
+from app.persistence.repositories import alerts as repository
 from app.persistence.tables import alerts
-from app.service import change_control
 from tests.conftest import SAMPLED, Ledger
 
 NOWHERE = "https://alerts.example/privacy"
@@ -166,7 +166,7 @@ def test_a_proposal_that_is_not_written_announces_nothing(
     def fail(*_: object) -> None:
         raise RuntimeError("after the proposal was inserted")
 
-    monkeypatch.setattr(change_control.alerts, "add", fail)
+    monkeypatch.setattr(repository, "add", fail)
     assert raised(ledger, team).status_code == 500
     monkeypatch.undo()
     assert ledger.get("/v1/proposals").json()["items"] == announced(ledger) == []

@@ -20,6 +20,7 @@ from app.api.schemas.alerts import (
 )
 from app.ledger.alerts import DeliveryStatus
 from app.service.alerts import receivers
+from app.service.alerts.receivers import ReceiverRules
 
 routes = router("receivers")
 
@@ -31,15 +32,15 @@ _CONFLICTING = (*_CHANGING, "receiver_state_conflict")
 def create_receiver(
     body: CreateReceiver, request: Request, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
-    """Create a receiver, which posts alerts by the Standard Webhooks specification.
+    """Create a receiver: a webhook by the Standard Webhooks specification, a Slack or Teams channel, or mail addresses.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """
-    private = request.app.state.webhooks_allow_private
+    rules: ReceiverRules = request.app.state.receiver_rules
     return idempotency.respond_with_secret(
-        receivers.create_receiver(context, body.subscription(), allow_private=private),
+        receivers.create_receiver(context, body.subscription(), rules),
         CreatedReceiver.of,
-        "disable the receiver whose secret is lost and create another one",
+        "delete the receiver whose secret is lost and create another one",
     )
 
 
@@ -51,7 +52,7 @@ def list_receivers(request: Request, context: ContextDep, page: PageRequestDep) 
 
 @routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "insufficient_scope")
 def get_receiver(receiver_id: str, request: Request, context: ContextDep) -> Response:
-    """Get a receiver's URL, alert types and status."""
+    """Get a receiver's kind, destination, alert types and status."""
     return etag_response(request, Receiver.of(receivers.get_receiver(context, receiver_id)))
 
 
@@ -80,7 +81,9 @@ def delete_receiver(receiver_id: str, context: ContextDep) -> Response:
 def rotate_receiver_secret(
     receiver_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateReceiverSecret | None = None
 ) -> Response:
-    """Rotate the secret. During the overlap requests have two signatures, so that the receiver can switch at any time.
+    """Rotate the secret of a webhook.
+
+    During the overlap requests have two signatures, so that the receiver can switch at any time.
 
     Only this response contains the secret; the request therefore takes no Idempotency-Key.
     """

@@ -1,16 +1,16 @@
 """Schemas of alerts, forecasts, receivers and deliveries."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.common import EXAMPLE_BUDGET_ID, Body, Output, Page, Reference, example
 from app.ledger.account_records import AccountRecord
-from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
+from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
-from app.ledger.names import MAX_URL_LENGTH
+from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import LimitForecast
 from app.service.alerts.receivers import Subscription
 
@@ -21,6 +21,8 @@ _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="  # noqa: S105 - a
 
 RECEIVER_EXAMPLE: dict[str, Any] = {
     "id": _RECEIVER_ID,
+    "kind": "webhook",
+    "addresses": [],
     "url": "https://alerts.hospital.example/privacy",
     "types": ["account.threshold_reached", "run.overdrawn"],
     "account": EXAMPLE_BUDGET_ID,
@@ -76,12 +78,37 @@ SubscribedAlertType = TypeAliasType(
 """Every type of alert except tests, which are always delivered."""
 
 
+MOST_ADDRESSES: Final = 20
+
+MailAddress = Annotated[str, Field(pattern=EMAIL_PATTERN, max_length=MAX_EMAIL_LENGTH)]
+
+
 class CreateReceiver(Body):
     """A new receiver."""
 
-    model_config = example({"url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"})
+    model_config = example(
+        {"kind": "webhook", "url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"},
+        {
+            "kind": "email",
+            "addresses": ["privacy-office@hospital.example"],
+            "types": ["proposal.opened", "run.pending"],
+        },
+    )
 
-    url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="URL of the receiver: https only.")
+    kind: Literal["webhook", "slack", "teams", "email"] = Field(
+        default="webhook",
+        description="`webhook`: signed JSON to a service of yours. `slack`, `teams`: a message to the channel of an "
+        "incoming webhook. `email`: a mail.",
+    )
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_URL_LENGTH,
+        description="Where to, https only. Of Slack or Teams: the incoming webhook. Required unless `email`.",
+    )
+    addresses: list[MailAddress] = Field(
+        default=[], max_length=MOST_ADDRESSES, description="Mail addresses; required for `email`."
+    )
     types: list[SubscribedAlertType] = Field(
         default=[], max_length=len(AlertType), description="Types of alerts; empty: all."
     )
@@ -89,9 +116,19 @@ class CreateReceiver(Body):
         default=None, description="Only alerts about this account (id or path) or accounts under it."
     )
 
+    @model_validator(mode="after")
+    def _has_one_destination(self) -> Self:
+        if self.kind == "email" and (self.url is not None or not self.addresses):
+            raise ValueError("a receiver of the kind `email` has `addresses` and no `url`")
+        if self.kind != "email" and (self.url is None or self.addresses):
+            raise ValueError(f"a receiver of the kind `{self.kind}` has a `url` and no `addresses`")
+        return self
+
     def subscription(self) -> Subscription:
         """Convert to the domain."""
-        return Subscription(self.url, tuple(map(AlertType, dict.fromkeys(self.types))), self.account)
+        addresses, types = dict.fromkeys(self.addresses), dict.fromkeys(self.types)
+        kind = ReceiverKind(self.kind)
+        return Subscription(kind, self.url, tuple(addresses), tuple(map(AlertType, types)), self.account)
 
 
 class RotateReceiverSecret(Body):
@@ -110,7 +147,11 @@ class Receiver(Output):
     model_config = example(RECEIVER_EXAMPLE)
 
     id: str
-    url: str
+    kind: ReceiverKind
+    url: str | None = Field(
+        validation_alias="shown_url", description="That of Slack or Teams is masked; null for `email`."
+    )
+    addresses: list[str] = Field(description="Mail addresses; empty unless `email`.")
     types: list[str] = Field(description="Types of alerts; empty: all.")
     account: str | None = Field(
         validation_alias="account_id", description="Only alerts about this account or accounts under it; null: all."
@@ -126,7 +167,7 @@ class CreatedReceiver(Receiver):
 
     model_config = example(RECEIVER_EXAMPLE | {"secret": _SECRET})
 
-    secret: str = Field(description="For a Standard Webhooks library at the receiver.")
+    secret: str | None = Field(description="For a Standard Webhooks library at the receiver; null unless `webhook`.")
 
 
 class ReceiverPage(Page[Receiver]):
@@ -164,8 +205,8 @@ class Delivery(Output):
     attempts: int
     next_attempt_at: datetime | None = Field(validation_alias="due_at", description="Null unless pending.")
     last_attempt_at: datetime | None
-    last_status: int | None = Field(description="HTTP status of the last response, or null.")
-    last_error: str | None
+    last_status: int | None = Field(description="Status of the last response, by HTTP or SMTP, or null.")
+    last_error: str | None = Field(description="Why the last attempt failed, or which mail addresses it left out.")
     delivered_at: datetime | None = Field(description="Last acknowledgement; it may be pending again.")
     created_at: datetime
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Update, delete, exists, func, insert, select, update
 
-from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver
+from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories.expressions import (
@@ -25,8 +25,13 @@ from app.persistence.repositories.expressions import (
 from app.persistence.repositories.locks import ancestor_ids, within
 from app.persistence.tables import alerts, deliveries, receivers
 
+
+def _tuple(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
 _ALERTS = RecordTable(alerts, Alert, type=AlertType, payload=json.loads)
-_RECEIVERS = RecordTable(receivers, Receiver, types=lambda text: tuple(json.loads(text)))
+_RECEIVERS = RecordTable(receivers, Receiver, kind=ReceiverKind, types=_tuple, addresses=_tuple)
 _WITH_RECEIVER = join_on(receivers, deliveries, id="receiver_id")
 _WITH_ALERT = join_on(alerts, deliveries, id="alert_id")
 _DELIVERIES = select(
@@ -189,10 +194,10 @@ def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str],
     return due
 
 
-def save_success(tx: Connection, sent: ClaimedDelivery, status: int, now: datetime) -> None:
-    """Write that a delivery was acknowledged."""
+def save_success(tx: Connection, sent: ClaimedDelivery, status: int, note: str | None, now: datetime) -> None:
+    """Write that a delivery was acknowledged, and what it left out."""
     delivered = {"status": str(DeliveryStatus.DELIVERED), "delivered_at": now}
-    tx.execute(_attempt(sent).values(**delivered, last_status=status, last_error=None))
+    tx.execute(_attempt(sent).values(**delivered, last_status=status, last_error=note))
 
 
 def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why: str, again_at: datetime) -> None:

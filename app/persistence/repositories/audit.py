@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, insert, or_, select, true, union_all
 
+from app.ledger.alerts import ReceiverKind
 from app.ledger.audit import (
     Actor,
     AuditEntry,
@@ -203,7 +204,9 @@ _CONTENTS: Final[Contents] = {
     proposals.c.status: ProposalStatus,
     proposals.c.payload: json_object,
     sessions.c.role: Role,
+    receivers.c.kind: ReceiverKind,
     receivers.c.types: json.loads,
+    receivers.c.addresses: json.loads,
     alerts.c.payload: json_object,
     verifications.c.report: json_object,
 }

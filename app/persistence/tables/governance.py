@@ -2,7 +2,7 @@
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
-from app.ledger.alerts import DeliveryStatus
+from app.ledger.alerts import DeliveryStatus, ReceiverKind
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_URL_LENGTH, REQUEST_ID_LENGTH
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables.base import (
@@ -99,10 +99,12 @@ sessions = owned_table(
 
 receivers = owned_table(
     "receivers",
-    *text_column("url", String(MAX_URL_LENGTH)),
+    *enum_column("kind", 16, ReceiverKind),
+    *text_column("url", String(MAX_URL_LENGTH), nullable=True),
+    Column("addresses", Text, nullable=False),
     Column("types", Text, nullable=False),
     *reference("account_id", "accounts", nullable=True),
-    *text_column("secret", String(KEY_LENGTH)),
+    *text_column("secret", String(KEY_LENGTH), nullable=True),
     Column("previous_secret", String(KEY_LENGTH)),
     Column("previous_secret_expires_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
@@ -111,6 +113,9 @@ receivers = owned_table(
     Column("consecutive_failures", Integer, nullable=False),
     Column("failing_since", UtcDateTime),
     organisation_foreign_key(),
+    url_unless_email="(kind = 'email') = (url IS NULL)",
+    addresses_if_email="(kind = 'email') = (addresses <> '[]')",
+    secret_if_webhook="(kind = 'webhook') = (secret IS NOT NULL)",  # noqa: S106 - a condition
     previous_secret_complete="(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)",  # noqa: S106 - a condition
     disabled_complete="(disabled_at IS NULL) = (disabled_reason IS NULL)",
     consecutive_failures_consistent=(

@@ -4,8 +4,7 @@ All use cases need ALERT_MANAGE in the whole organisation. NotFoundError: the re
 exist; ReceiverStateConflictError: the receiver is disabled.
 """
 
-import base64
-import secrets
+import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,9 +12,9 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Receiver
+from app.ledger.alerts import AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
 from app.ledger.audit import Actor, AuditAction, AuditEvent, digest
-from app.ledger.errors import ReceiverStateConflictError, require_found
+from app.ledger.errors import InvalidInputError, ReceiverStateConflictError, require_found
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts
@@ -23,6 +22,7 @@ from app.persistence.repositories.audit import record_event
 from app.service.accounts.lookup import find_account
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.ssrf_guard import check_url
+from app.service.alerts.webhook_signatures import new_secret
 from app.service.auth.request_context import RequestContext
 from app.service.idempotency import run_effect, use_case
 from app.service.ids import new_id
@@ -30,22 +30,30 @@ from app.service.ids import new_id
 MOST_RECEIVERS = 20
 """Maximum number of active receivers of an organisation."""
 
-PREFIX: Final = "whsec_"
-"""Begins every secret, by the Standard Webhooks specification."""
-
-SECRET_BYTES: Final = 32
-
 LAST: Final = 5
 """Deliveries listed with the status of a receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Receiver of alerts of some types or all, about an account (id or path) and those under it or all."""
+    """Receiver of alerts of some types or all, about an account (id or path) and those under it or all.
 
-    url: str
+    Mail has addresses, every other kind a URL.
+    """
+
+    kind: ReceiverKind
+    url: str | None
+    addresses: tuple[str, ...]
     types: tuple[AlertType, ...]
     account: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRules:
+    """Which receivers the service can reach: at private addresses and over http, or by mail."""
+
+    allow_private: bool
+    sends_mail: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +66,29 @@ class ReceiverStatus:
 
 
 @use_case(Permission.ALERT_MANAGE, whole_organisation=True)
-def create_receiver(tx: Connection, context: RequestContext, wanted: Subscription, *, allow_private: bool) -> Receiver:
-    """Create a receiver; `allow_private` accepts http, and addresses that are not public.
+def create_receiver(tx: Connection, context: RequestContext, wanted: Subscription, rules: ReceiverRules) -> Receiver:
+    """Create a receiver.
 
     Raises:
-        InvalidInputError: the URL is invalid.
+        InvalidInputError: the URL is invalid, or mail cannot be sent.
         ReceiverStateConflictError: the organisation has the maximum number of receivers.
     """
-    check_url(wanted.url, allow_private=allow_private)
+    if wanted.url is not None:
+        check_url(wanted.url, allow_private=rules.allow_private)
+    elif not rules.sends_mail:
+        raise InvalidInputError(
+            "This service sends no mail, because it has no SMTP server. Choose another `kind`, or ask its operator to "
+            "set EPSILON_LEDGER_SMTP_HOST and EPSILON_LEDGER_SMTP_FROM."
+        )
     _require_room(tx, context)
     made = Receiver(
         id=new_id("rcv", context.now, alerts.newest_receiver_id(tx, context.organisation_id, "rcv")),
+        kind=wanted.kind,
         url=wanted.url,
+        addresses=wanted.addresses,
         types=tuple(map(str, wanted.types)),
         account_id=wanted.account and find_account(tx, context, wanted.account).account.id,
-        secret=new_secret(),
+        secret=new_secret() if wanted.kind is ReceiverKind.WEBHOOK else None,
         created_at=context.now,
     )
     alerts.add_receiver(tx, context.organisation_id, made)
@@ -160,10 +176,15 @@ def disable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
 def rotate_secret(tx: Connection, context: RequestContext, receiver_id: str, overlap_seconds: int) -> Receiver:
     """Rotate a receiver's secret; the previous one signs too for `overlap_seconds`."""
     before = _enabled(tx, context, receiver_id)
+    if before.kind is not ReceiverKind.WEBHOOK:
+        raise InvalidInputError(
+            f"A receiver of the kind {before.kind} has no secret: only messages to webhooks are signed. To replace "
+            "a URL that became known, create another receiver and delete this one."
+        )
     until = context.now + timedelta(seconds=overlap_seconds)
     rotated = replace(before, secret=new_secret(), previous_secret=before.secret, previous_secret_expires_at=until)
     alerts.save_secrets(tx, context.organisation_id, rotated)
-    said = {"overlap_seconds": overlap_seconds, "secret_sha256": digest(rotated.secret)}
+    said = {"overlap_seconds": overlap_seconds, "secret_sha256": _digest(rotated.secret)}
     context.record(tx, AuditAction.RECEIVER_SECRET_ROTATED, receiver_id, after=said)
     return rotated
 
@@ -217,20 +238,21 @@ def disable(tx: Connection, organisation_id: str, receiver: Receiver, actor: Act
     record_event(tx, organisation_id, actor, event, now)
 
 
-def new_secret() -> str:
-    """Generate a secret of 256 random bits in the format of the Standard Webhooks specification."""
-    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
-
-
 def facts(receiver: Receiver) -> dict[str, object]:
-    """Build the audited facts of a receiver; only the host of its URL, the rest may be secret."""
+    """Build the audited facts of a receiver; only the host of its URL, and no mail address, which is personal data."""
     return {
-        "host": urlsplit(receiver.url).hostname,
+        "kind": str(receiver.kind),
+        "host": receiver.url and urlsplit(receiver.url).hostname,
         "types": list(receiver.types),
         "account": receiver.account_id,
-        "url_sha256": digest(receiver.url),
-        "secret_sha256": digest(receiver.secret),
+        "url_sha256": _digest(receiver.url),
+        "addresses_sha256": digest(json.dumps(receiver.addresses)),
+        "secret_sha256": _digest(receiver.secret),
     }
+
+
+def _digest(secret: str | None) -> str | None:
+    return None if secret is None else digest(secret)
 
 
 def _require_room(tx: Connection, context: RequestContext) -> None:

@@ -71,27 +71,27 @@ def check_url(url: str, *, allow_private: bool) -> None:
     """
     parts = _split(url)
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
-        raise InvalidInputError("A receiver's URL begins with https://.")
+        raise InvalidInputError("A receiver's `url` begins with https://.")
     if not parts.hostname:
-        raise InvalidInputError("A receiver's URL names a host.")
+        raise InvalidInputError("A receiver's `url` names a host.")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise InvalidInputError("A receiver's URL holds no name, no password and no fragment.")
+        raise InvalidInputError("A receiver's `url` holds no name, no password and no fragment.")
     if not allow_private and _is_address(parts.hostname) and not is_public(parts.hostname):
-        raise InvalidInputError(f"A receiver is not sent to {parts.hostname}: it is no public address.")
+        raise InvalidInputError(f"Alerts are not sent to {parts.hostname}: it is no public address.")
 
 
 def _split(url: str) -> SplitResult:
     if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidInputError(
-            f"A receiver's URL has at most {MAX_URL_LENGTH} characters, all of them ASCII and none of them a space."
+            f"A receiver's `url` has at most {MAX_URL_LENGTH} characters, all of them ASCII and none of them a space."
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidInputError("A receiver's URL cannot be read.") from None
+        raise InvalidInputError("A receiver's `url` cannot be read.") from None
     if port == 0:
-        raise InvalidInputError("A receiver's URL names a port that can be connected to.")
+        raise InvalidInputError("A receiver's `url` names a port that can be connected to.")
     return parts
 
 

@@ -21,6 +21,7 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("api_keys", "secret_hash"): digest,
     ("sessions", "secret_hash"): digest,
     ("receivers", "url"): digest,
+    ("receivers", "addresses"): digest,
     ("receivers", "secret"): digest,
     ("receivers", "previous_secret"): digest,
     ("receivers", "types"): json.loads,
@@ -109,10 +110,11 @@ def _experiment(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -
 
 
 def _receiver(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    given = {"url": after["url_sha256"], "types": after["types"], "account_id": after["account"]}
+    given = {"kind": after["kind"], "url": after["url_sha256"], "addresses": after["addresses_sha256"]}
+    wanted = {"types": after["types"], "account_id": after["account"]}
     unset = dict.fromkeys(("previous_secret", "previous_secret_expires_at", "disabled_at", "disabled_reason"))
     secret, created_at = after["secret_sha256"], entry.created_at
-    _row(records, "receivers", entry.subject, **given, secret=secret, created_at=created_at, **unset)
+    _row(records, "receivers", entry.subject, **given, **wanted, secret=secret, created_at=created_at, **unset)
 
 
 def _receiver_secret(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
