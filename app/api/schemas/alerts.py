@@ -95,8 +95,8 @@ class CreateReceiver(Body):
         },
     )
 
-    kind: Literal["webhook", "slack", "teams", "email"] = Field(
-        default="webhook",
+    kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
+        default=ReceiverKind.WEBHOOK,
         description="`webhook`: signed JSON to a service of yours. `slack`, `teams`: a message to the channel of an "
         "incoming webhook. `email`: a mail.",
     )
@@ -118,17 +118,16 @@ class CreateReceiver(Body):
 
     @model_validator(mode="after")
     def _has_one_destination(self) -> Self:
-        if self.kind == "email" and (self.url is not None or not self.addresses):
+        if self.kind is ReceiverKind.EMAIL and (self.url is not None or not self.addresses):
             raise ValueError("a receiver of the kind `email` has `addresses` and no `url`")
-        if self.kind != "email" and (self.url is None or self.addresses):
+        if self.kind is not ReceiverKind.EMAIL and (self.url is None or self.addresses):
             raise ValueError(f"a receiver of the kind `{self.kind}` has a `url` and no `addresses`")
         return self
 
     def subscription(self) -> Subscription:
         """Convert to the domain."""
         addresses, types = dict.fromkeys(self.addresses), dict.fromkeys(self.types)
-        kind = ReceiverKind(self.kind)
-        return Subscription(kind, self.url, tuple(addresses), tuple(map(AlertType, types)), self.account)
+        return Subscription(self.kind, self.url, tuple(addresses), tuple(map(AlertType, types)), self.account)
 
 
 class RotateReceiverSecret(Body):
