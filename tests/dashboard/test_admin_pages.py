@@ -317,6 +317,13 @@ def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_delete
     expect(hook).to_have_count(0)
 
 
+def test_alerts_about_proposals_name_what_is_proposed(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
+    waits = page.get_by_role("row").filter(has_text="run waits for an approval (run)").first
+    expect(waits).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="proposal opened (limit)").first).to_be_visible()
+
+
 def test_the_form_asks_for_what_a_kind_of_receiver_needs(enter: Enter) -> None:
     page = enter("privacy_officer", "/alerts")
     address, mails = page.get_by_label("Address", exact=True), page.get_by_label("Mail addresses")
