@@ -26,10 +26,10 @@ from app.persistence.tables.governance import (
     checkpoints,
     deliveries,
     proposals,
+    receivers,
     run_anchors,
     sessions,
     verifications,
-    webhooks,
 )
 from app.persistence.tables.runs import (
     attempts,
@@ -69,6 +69,7 @@ __all__ = [
     "partition_attestations",
     "populations",
     "proposals",
+    "receivers",
     "reservation_items",
     "reservations",
     "run_anchors",
@@ -76,5 +77,4 @@ __all__ = [
     "runs",
     "sessions",
     "verifications",
-    "webhooks",
 ]
