@@ -8,7 +8,6 @@ opens the overview and the page of runs: first paint, and size of the scripts; a
 import argparse
 import gzip
 import os
-import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,10 @@ from statistics import median
 from typing import Final
 
 import httpx2
-from playwright.sync_api import sync_playwright
 
 from benchmarks.databases import databases
 from benchmarks.servers import EVENT, Server, ledger
+from tests.browser import browsing
 
 POPULATIONS, BUDGETS, RUNS = 100, 20, 5
 """Populations, budgets of each, runs of each budget."""
@@ -95,8 +94,8 @@ def compare(server: Server) -> dict[str, list[tuple[float, float]]]:
     client = signed_in(server)
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(TURNS):
-        tag = client.get("/", headers={"X-Part": "page"}).headers["etag"]
-        polls = {"X-Part": "page", "If-None-Match": tag}
+        polled = client.get("/", headers={"X-Part": "page"}).raise_for_status()
+        polls = {"X-Part": "page", "If-None-Match": polled.headers["etag"]}
         for what, path, headers, times in (
             ("/healthz", "/healthz", {}, POLLS),
             ("overview, whole", "/", {}, 1),
@@ -121,14 +120,13 @@ FIRST_PAINT: Final = """new Promise((done) => new PerformanceObserver((seen) => 
 """Waits inside the page, because its CSP forbids the repeated evaluation of Playwright's waiting."""
 
 
-def painted(server: Server, program: str) -> tuple[dict[str, list[float]], int, int]:
+def painted(server: Server) -> tuple[dict[str, list[float]], int, int]:
     """Measure first paints in ms, and the bytes of the overview's HTML and of its scripts, compressed."""
     client = signed_in(server)
     cookie = next(iter(client.cookies.jar))
     paints: dict[str, list[float]] = {}
     scripts: dict[str, int] = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with browsing() as browser:
         for _ in range(7):
             context = browser.new_context()
             context.add_cookies([{"name": cookie.name, "value": cookie.value or "", "url": str(client.base_url)}])
@@ -139,7 +137,7 @@ def painted(server: Server, program: str) -> tuple[dict[str, list[float]], int, 
                     scripts.update({reply.url: len(gzip.compress(reply.body()))}) if reply.url.endswith(".js") else None
                 ),
             )
-            for what, path in (("overview", ""), ("runs", "runs")):
+            for what, path in (("overview", "/"), ("runs", "/runs")):
                 page.goto(f"{client.base_url}{path}")
                 paints.setdefault(what, []).append(float(page.evaluate(FIRST_PAINT)))
             page.get_by_label("Search").fill("population-07")
@@ -147,7 +145,6 @@ def painted(server: Server, program: str) -> tuple[dict[str, list[float]], int, 
             page.wait_for_url("**q=population-07**")
             paints.setdefault("runs, after a search", []).append(float(page.evaluate(FIRST_PAINT)))
             context.close()
-        browser.close()
     own = sum(size for url, size in scripts.items() if not url.endswith("/chart.js"))
     return paints, len(client.get("/").content), own
 
@@ -157,15 +154,10 @@ def main(*, on_postgresql: bool = False) -> None:
     with databases("dashboard", on_postgresql=on_postgresql) as (url,), ledger(url) as server:
         fill(server)
         found = compare(server)
-        program = shutil.which("chromium")
-        seen = painted(server, program) if program else None
+        paints, size, scripts = painted(server)
     print(f"{'median':24} {'ms waited':>10} {'ms of processor':>16}")
     for what, measured in found.items():
         print(f"{what:24} {median(each[0] for each in measured):10.2f} {median(each[1] for each in measured):16.2f}")
-    if seen is None:
-        print("There is no Chromium here that could paint it.")
-        return
-    paints, size, scripts = seen
     for what, times in paints.items():
         print(f"first paint of {what}: median {median(times):.0f} ms, slowest {max(times):.0f} ms")
     print(f"HTML {size / 1000:.0f} kB; scripts but the chart library {scripts / 1000:.1f} kB by gzip")

@@ -82,7 +82,7 @@ class Refusal:
         delta_left: of the binding account for own deltas.
         plan: of the binding account, which covers all that was charged to it, but not this.
         max_count_that_fits: number of requested steps, from the first, that would be admitted.
-        alternatives: the ways on; None if they were not looked for.
+        alternatives: what would be admitted instead; None if they were not looked for.
         limit_change: the latest change of the binding account's limit; None if it never changed or was not looked up.
     """
 
@@ -104,7 +104,7 @@ class Refusal:
 
 
 AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Alternatives]
-"""Finds the ways on from a refusal of steps, of which a number of the first ones fit."""
+"""Finds the alternatives to a refused request for steps, of which a number of the first ones fit."""
 
 
 def admit(

@@ -1,4 +1,4 @@
-"""Find the ways on from a refusal, each tried by the full rule for all steps that the training still needs."""
+"""Find the alternatives to a refused request, each tried by the full rule for all steps that the training needs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ FEW: Final = 0.01
 
 
 class _UnavailableError(Exception):
-    """A way on is not offered."""
+    """An alternative is not offered."""
 
     def __init__(self, reason: UnavailableReason) -> None:
         super().__init__(str(reason))
@@ -34,7 +34,7 @@ class _UnavailableError(Exception):
 def find_alternatives(
     path: Sequence[Account], steps: Sequence[PricedStep], training: RemainingTraining
 ) -> Alternatives:
-    """Find the ways on from a refused charge.
+    """Find the alternatives to a refused request.
 
     Args:
         path: root to leaf, as at the refusal.

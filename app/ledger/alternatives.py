@@ -1,4 +1,4 @@
-"""The ways on from a refusal; `alternative_search` finds them."""
+"""The alternatives to a refused request; `alternative_search` finds them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from app.ledger.filters import Limit
 
 
 class AlternativeType(StrEnum):
-    """A way on from a refusal."""
+    """A kind of alternative to a refused request."""
 
     SAME_NOISE = "same_noise"
     MORE_NOISE = "more_noise"
@@ -15,7 +15,7 @@ class AlternativeType(StrEnum):
 
 
 class UnavailableReason(StrEnum):
-    """Why a way on is not offered."""
+    """Why an alternative is not offered."""
 
     EXHAUSTED = "exhausted"
     """The budget is practically exhausted."""
@@ -57,7 +57,7 @@ class RaisedLimit:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The ways on for the rest of a training.
+    """The alternatives for the rest of a training.
 
     Args:
         steps: number that the training still needs, with the refused ones.
@@ -80,6 +80,6 @@ class Alternatives:
 
 
 def unsearched(steps: int, same_noise: int) -> Alternatives:
-    """State that the ways on were not searched, but for the steps that fit as they are."""
+    """State that the alternatives were not searched, but for the steps that fit as they are."""
     found = (AlternativeType.MORE_NOISE, AlternativeType.HIGHER_LIMIT)
     return Alternatives(steps, same_noise, unavailable=tuple((each, UnavailableReason.NOT_SEARCHED) for each in found))

@@ -23,13 +23,13 @@ from app.persistence.repositories.dp_events import CostCache, CostTable
 from app.service.worker_pool import WORKER_POOL, Job
 
 MAX_SEARCHES = 3
-"""Searches for the ways on from a refusal on changing accounts, before the refusal omits them."""
+"""Searches for the alternatives to a refused request on changing accounts, before the refusal omits them."""
 
 LITTLE_WORK: Final = 25_000
 """Microseconds up to which a thread of this process computes; most events take a thirtieth of it."""
 
 USUAL_TRIALS: Final = 10
-"""Typical number of curves that a search for ways on computes."""
+"""Typical number of curves that a search for alternatives computes."""
 
 
 _WEIGHTS: Final[LruCache[Job[Any], tuple[FilterWeights | None]]] = LruCache(1024)
@@ -42,7 +42,7 @@ class PrecomputedCosts:
 
     Args:
         prices: curves by relation, grid version and event.
-        found: ways on from a refusal, by the accounts' state and the charge.
+        found: alternatives to a refused request, by the accounts' state and the charge.
         searches: number of searches for them.
     """
 
@@ -89,10 +89,10 @@ class PrecomputedCosts:
         fitting: int,
         training: RemainingTraining,
     ) -> Alternatives:
-        """Return the ways on from a refused charge, as `find_alternatives`.
+        """Return the alternatives to a refused request, as `find_alternatives`.
 
-        `fitting` of the steps fit as they are; there is no other way on if the accounts changed during each search, or
-        too many searches wait.
+        `fitting` of the steps fit as they are; there is no other alternative if the accounts changed during each
+        search, or too many searches wait.
 
         Raises:
             CostNotReadyError: handled by `RequestContext.run_with_costs`.

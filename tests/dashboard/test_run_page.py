@@ -233,7 +233,7 @@ def test_a_refused_run_shows_its_ways_on_and_requests_a_limit(
     [raised] = [each for each in offered["higher_limit"]["limits"] if each["account"] == budget["id"]]
     sign_in(page, changing, "trainer")
     page.goto(refusal["url"])
-    ways = page.get_by_role("region", name="Ways on")
+    ways = page.get_by_role("region", name="Alternatives")
     expect(ways).to_contain_text("all 4,000 steps that the training still needs would fit")
     form = ways.locator("form").filter(has_text="asking")
     expect(form.get_by_label("Epsilon of stroke-registry/asking")).to_have_value(f"{raised['epsilon']}")

@@ -55,7 +55,9 @@ def test_from_the_nearly_exhausted_budget_to_one_that_lasts(
     fourteen.first.get_by_role("link").first.click()
     expect(planner).to_have_url(re.compile(rf"/decisions/{hospital.refused}/\d+$"))
     expect(planner.locator("main")).to_contain_text("stroke-registry/outcome-models")
-    expect(planner.locator("main")).to_contain_text("With a noise multiplier of 1.23 the request would fit.")
+    expect(planner.locator("main")).to_contain_text(
+        "With a noise multiplier of 1.23, all 14 steps that the training still needs would fit."
+    )
 
     # Would another run fit, and which one would?
     planner.goto(f"{changing.url}/accounts/{hospital.ids['stroke-registry/outcome-models']}")

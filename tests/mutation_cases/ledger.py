@@ -238,7 +238,7 @@ CASES = (
         (COUNTING,),
     ),
     Mutation(
-        "a way on is tried for single steps only",
+        "an alternative is tried for single steps only",
         "app/ledger/alternative_search.py",
         "count=max(training.steps, asked.step.count)",
         "count=asked.step.count",
@@ -252,7 +252,7 @@ CASES = (
         ("tests/api/test_refusals.py",),
     ),
     Mutation(
-        "a way on is not tried as a reserved plan",
+        "an alternative is not tried as a reserved plan",
         "app/ledger/trial_admission.py",
         "return held is not None and not",
         "return held is None or not",

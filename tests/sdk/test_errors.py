@@ -111,9 +111,9 @@ def test_a_refusal_carries_all_that_was_said(run: Run, ledger: FakeLedger) -> No
     assert (caught.value.same_noise, caught.value.more_noise, caught.value.higher_limit) == caught.value.alternatives
     assert str(caught.value) == (
         "4 steps from 10 of run_1 refused: mimic/icu-team has spent epsilon 2.9 of 3 at delta 1e-05, and this "
-        "would make it 3.2. Ways on: 1 more step as they are; or a noise multiplier of 3.75 for all 4 steps that are "
-        "still needed; or a limit of epsilon 3.25 for mimic/icu-team, for all 4 steps that are still needed as they "
-        "are. See https://ledger.example.org/runs/run_1"
+        "would make it 3.2. Alternatives: 1 more step as they are; or a noise multiplier of 3.75 for all 4 steps that "
+        "are still needed; or a limit of epsilon 3.25 for mimic/icu-team, for all 4 steps that are still needed as "
+        "they are. See https://ledger.example.org/runs/run_1"
     )
 
 
@@ -128,9 +128,12 @@ USED_UP = {
 @pytest.mark.parametrize(
     ("changed", "end"),
     [
-        ({"alternatives": [{"type": "same_noise", "steps": 1}], "url": None}, "Ways on: 1 more step as they are."),
-        (USED_UP | {"url": None}, "900 steps that are still needed fit even at ten times the noise. Ways on: none."),
-        ({"alternatives": []}, "Ways on: none. See https://ledger.example.org/runs/run_1"),
+        ({"alternatives": [{"type": "same_noise", "steps": 1}], "url": None}, "Alternatives: 1 more step as they are."),
+        (
+            USED_UP | {"url": None},
+            "steps that are still needed fit even at ten times the noise. Alternatives: none.",
+        ),
+        ({"alternatives": []}, "Alternatives: none. See https://ledger.example.org/runs/run_1"),
     ],
 )
 def test_a_refusal_says_what_fits(run: Run, ledger: FakeLedger, changed: dict[str, object], end: str) -> None:
@@ -146,7 +149,7 @@ def test_a_refusal_names_the_plan_that_is_used_up(run: Run, ledger: FakeLedger) 
     with pytest.raises(BudgetExceededError) as caught:
         run.authorize(4)
     assert caught.value.plan == PlanUsage(**plan)
-    assert "at delta 1e-05, and 2 of the 900 steps of its plan are left. Ways" in str(caught.value)
+    assert "at delta 1e-05, and 2 of the 900 steps of its plan are left. Alternatives" in str(caught.value)
 
 
 def test_an_infinite_request_is_told_as_infinite(run: Run, ledger: FakeLedger) -> None:

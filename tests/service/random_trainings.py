@@ -83,7 +83,7 @@ class Training:
         return refusal
 
     def _follow(self, refusal: dict[str, Any], count: int) -> int | str:
-        """Take one of the offered ways on; returns the number of steps that it promises, or how the training ends."""
+        """Take one of the alternatives; returns the number of steps that it promises, or how the training ends."""
         expected = self.steps if self.tells_steps else self._expected()
         assert refusal["steps_needed"] == (count if expected is None else max(count, expected - self.taken))
         offered = {each["type"]: each for each in refusal["alternatives"]}

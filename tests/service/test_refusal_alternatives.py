@@ -1,4 +1,4 @@
-"""The ways on that a refusal offers can be followed to the end, or it states that there is none."""
+"""The alternatives that a refusal offers can be followed to the end, or it states that there is none."""
 
 import pytest
 

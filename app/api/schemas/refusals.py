@@ -1,4 +1,4 @@
-"""Refusals of steps, plans and sweeps: their numbers, their ways on, and both in words."""
+"""Refusals of steps, plans and sweeps: their numbers, their alternatives, and both in words."""
 
 import json
 from collections.abc import Mapping
@@ -129,7 +129,7 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
 
 
 def alternative_sentences(facts: Mapping[str, Any]) -> list[str]:
-    """Describe the ways on from a refusal, or state that there is none."""
+    """Describe the alternatives to a refused request, or state that there is none."""
     needed = facts["steps_needed"]
     steps = "the step" if needed == 1 else f"all {needed:,} steps that the training still needs"
     sentences = []
@@ -167,4 +167,4 @@ _REASONS: Final[Mapping[str, str]] = {
     UnavailableReason.TOO_EXPENSIVE: "the search would take more work than a request may take",
     UnavailableReason.NOT_SEARCHED: "other charges came in between, or too many searches are waiting",
 }
-"""Why a way on is not offered; that the budget is practically used up has a sentence of its own."""
+"""Why an alternative is not offered; that the budget is practically used up has a sentence of its own."""

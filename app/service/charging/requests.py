@@ -183,7 +183,7 @@ def refusal_details(refusal: Refusal) -> dict[str, Any]:
 
 
 def _alternatives_facts(found: Alternatives) -> dict[str, Any]:
-    """Describe the ways on; each states the number of steps for which it holds."""
+    """Describe the alternatives; each states the number of steps for which it holds."""
     offered: list[dict[str, Any]] = []
     if found.same_noise:
         offered.append({"type": AlternativeType.SAME_NOISE, "steps": found.same_noise})

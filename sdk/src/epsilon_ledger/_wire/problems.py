@@ -94,7 +94,7 @@ class RaisedLimit:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A way on from a refusal, which admits `steps` of those that the training still needs.
+    """An alternative to a refused request, which admits `steps` of those that the training still needs.
 
     `type` is "same_noise", "more_noise" (with its `noise_multiplier`) or "higher_limit" (with all `limits` to raise).
     """
@@ -107,7 +107,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class UnavailableAlternative:
-    """A way on that is not offered, and the reason."""
+    """An alternative that is not offered, and the reason."""
 
     type: str
     reason: str
@@ -173,8 +173,8 @@ class BudgetExceededError(ProblemError):
         self.plan = refusal.plan
         # How many of the requested steps would have been admitted.
         self.max_count_that_fits = refusal.max_count_that_fits
-        # Steps that the training still needs, and the ways on for all or some of them; exhausted: fewer than 1 % of
-        # them fit even at ten times the noise.
+        # Steps that the training still needs, and the alternatives for all or some of them; exhausted: fewer than 1 %
+        # of them fit even at ten times the noise.
         self.steps_needed = refusal.steps_needed
         self.exhausted = refusal.exhausted
         self.alternatives = refusal.alternatives
@@ -199,7 +199,7 @@ class BudgetExceededError(ProblemError):
         page = "" if self.url is None else f" See {self.url}"
         return (
             f"{what} refused: {self.binding_account_path} has spent epsilon {spent} of {limit} at delta "
-            f"{self.delta:g}, and {then}. {self._ways_on()}{self._changed()}{page}"
+            f"{self.delta:g}, and {then}. {self._alternatives_text()}{self._changed()}{page}"
         )
 
     @property
@@ -220,7 +220,7 @@ class BudgetExceededError(ProblemError):
     def _alternative(self, kind: str) -> Alternative | None:
         return next((each for each in self.alternatives if each.type == kind), None)
 
-    def _ways_on(self) -> str:
+    def _alternatives_text(self) -> str:
         needed = "the step" if self.steps_needed == 1 else f"all {self.steps_needed} steps that are still needed"
         found = []
         for each in self.alternatives:
@@ -237,7 +237,7 @@ class BudgetExceededError(ProblemError):
                 f"The budget is practically used up: fewer than 1 % of the {self.steps_needed} steps that are still "
                 "needed fit even at ten times the noise. "
             )
-        return f"{used_up}Ways on: {'; or '.join(found) or 'none'}."
+        return f"{used_up}Alternatives: {'; or '.join(found) or 'none'}."
 
     def _changed(self) -> str:
         change = self.limit_change
