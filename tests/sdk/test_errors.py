@@ -29,6 +29,7 @@ from epsilon_ledger import (
     ProblemError,
     ProposalClosedError,
     RaisedLimit,
+    ReceiverStateConflictError,
     RequestInDoubtError,
     RequestTooLargeError,
     Run,
@@ -39,7 +40,6 @@ from epsilon_ledger import (
     StepsAlreadyTakenError,
     UnexpectedResponseError,
     UnsupportedEventError,
-    WebhookStateConflictError,
 )
 from epsilon_ledger._wire import errors
 from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, Fault, problem
@@ -55,7 +55,7 @@ CASES = [
     (409, "account_archived", {}, AccountArchivedError),
     (409, "account_state_conflict", {}, AccountStateConflictError),
     (409, "signing_not_configured", {}, SigningNotConfiguredError),
-    (409, "webhook_state_conflict", {}, WebhookStateConflictError),
+    (409, "receiver_state_conflict", {}, ReceiverStateConflictError),
     (412, "precondition_failed", {"limit_revision": 2}, PreconditionFailedError),
     (422, "idempotency_key_reused", {}, IdempotencyKeyReusedError),
     (422, "invalid_request", {"errors": [{"field": "count"}]}, InvalidRequestError),

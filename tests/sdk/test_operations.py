@@ -24,8 +24,8 @@ from epsilon_ledger import (
     PreconditionFailedError,
     Proposal,
     ProposalClosedError,
+    ReceiverStateConflictError,
     Run,
-    WebhookStateConflictError,
     gaussian,
     poisson_sampled,
 )
@@ -287,11 +287,16 @@ def manage_keys(admin: LedgerClient) -> None:
 
 def alert(admin: LedgerClient, name: str) -> None:
     path = f"{name}/icu-team"
-    hook = admin.create_webhook("https://hooks.example.org/x", types=["account.threshold_reached"], account=path)
+    hook = admin.create_receiver(url="https://hooks.example.org/x", types=["account.threshold_reached"], account=path)
+    assert hook.secret is not None
     assert hook.secret not in repr(hook)
-    assert admin.rotate_webhook_secret(hook.id, overlap_seconds=60).secret != hook.secret
-    assert admin.get_webhook(hook.id).types == ("account.threshold_reached",)
-    assert next(admin.list_webhooks()).id == hook.id
+    chat = admin.create_receiver("slack", url="https://hooks.slack.com/services/T0/B0/s3cr3t")
+    assert (chat.kind, chat.addresses, chat.secret) == ("slack", (), None)
+    assert "s3cr3t" not in str(admin.get_receiver(chat.id).url)
+    admin.delete_receiver(chat.id)
+    assert admin.rotate_receiver_secret(hook.id, overlap_seconds=60).secret != hook.secret
+    assert admin.get_receiver(hook.id).types == ("account.threshold_reached",)
+    assert next(admin.list_receivers()).id == hook.id
     set_to = admin.replace_alert_settings(path, thresholds=[0.001, 0.5], forecast_days=3)
     assert set_to == admin.get_alert_settings(path)
     assert (set_to.thresholds, set_to.forecast_days) == ((0.001, 0.5), 3)
@@ -304,11 +309,13 @@ def alert(admin: LedgerClient, name: str) -> None:
     [reached] = [found for found in alerts if found.data["threshold"] == 0.001]
     assert reached.account == admin.get_budget(path).id
     sent = admin.send_test_event(hook.id)
-    found = list(admin.list_deliveries(webhook=hook.id, page_size=1))
+    found = list(admin.list_deliveries(receiver=hook.id, page_size=1))
     assert {delivery.alert for delivery in found} == {sent.alert, reached.id}
     assert admin.retry_delivery(sent.id).status == "pending"
-    assert admin.disable_webhook(hook.id).disabled_at is not None
-    with pytest.raises(WebhookStateConflictError):
+    assert admin.disable_receiver(hook.id).disabled_at is not None
+    assert admin.enable_receiver(hook.id).disabled_at is None
+    admin.disable_receiver(hook.id)
+    with pytest.raises(ReceiverStateConflictError):
         admin.send_test_event(hook.id)
 
 

@@ -5,20 +5,22 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from epsilon_ledger import ApiKey, LedgerClient, LedgerUnavailableError, Webhook
+from epsilon_ledger import ApiKey, LedgerClient, LedgerUnavailableError, Receiver
 from tests.sdk.conftest import Clock
 from tests.sdk.fake_ledger import FakeLedger, Fault, problem
 
-CALLS: dict[str, Callable[[LedgerClient], ApiKey | Webhook]] = {
+CALLS: dict[str, Callable[[LedgerClient], ApiKey | Receiver]] = {
     "v1/api-keys": lambda client: client.create_api_key("trainer"),
     "v1/api-keys/key_1/rotate": lambda client: client.rotate_api_key("key_1"),
-    "v1/webhooks": lambda client: client.create_webhook("https://hooks.example.org"),
-    "v1/webhooks/whk_1/rotate": lambda client: client.rotate_webhook_secret("whk_1"),
+    "v1/receivers": lambda client: client.create_receiver(url="https://hooks.example.org"),
+    "v1/receivers/rcv_1/rotate": lambda client: client.rotate_receiver_secret("rcv_1"),
 }
 MEMBERS = {
     **dict.fromkeys(("id", "role", "created_by", "url"), "x"),
     "created_at": "2026-11-21T08:00:00Z",
     "types": [],
+    "kind": "webhook",
+    "addresses": [],
     "key": "key_2.s3cr3t",
     "secret": "whsec_s3cr3t",
 }

@@ -11,11 +11,11 @@ from epsilon_ledger._run.trials import Trial, trials
 from epsilon_ledger._wire.alert_models import (
     Alert,
     AlertSettings,
-    CreatedWebhook,
+    CreatedReceiver,
     Delivery,
     Forecast,
     LimitReached,
-    Webhook,
+    Receiver,
 )
 from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy, Quarantine, Verification
 from epsilon_ledger._wire.errors import (
@@ -131,6 +131,7 @@ from epsilon_ledger._wire.problem_errors import (
     PolicyViolationError,
     PreconditionFailedError,
     ProposalClosedError,
+    ReceiverStateConflictError,
     RequestTooLargeError,
     ReservationClosedError,
     ReservationStateConflictError,
@@ -139,7 +140,6 @@ from epsilon_ledger._wire.problem_errors import (
     SequenceGapError,
     SigningNotConfiguredError,
     UnsupportedEventError,
-    WebhookStateConflictError,
 )
 from epsilon_ledger._wire.problems import (
     Alternative,
@@ -187,7 +187,7 @@ __all__ = [
     "ComposedEvent",
     "ConfigurationError",
     "CreatedApiKey",
-    "CreatedWebhook",
+    "CreatedReceiver",
     "DataBlock",
     "DecayEvent",
     "Decision",
@@ -252,6 +252,8 @@ __all__ = [
     "RaisedLimit",
     "RandomizedResponseEvent",
     "RdpComparison",
+    "Receiver",
+    "ReceiverStateConflictError",
     "RepeatAndSelectEvent",
     "RequestInDoubtError",
     "RequestTooLargeError",
@@ -283,8 +285,6 @@ __all__ = [
     "UnexpectedResponseError",
     "UnsupportedEventError",
     "Verification",
-    "Webhook",
-    "WebhookStateConflictError",
     "ZcdpEvent",
     "adaptive_clipping",
     "composed",

@@ -25,6 +25,7 @@ from epsilon_ledger._wire.endpoints import (
     experiments,
     governance,
     populations,
+    receivers,
     runs,
 )
 from epsilon_ledger._wire.requests import RequestFlow
@@ -151,14 +152,16 @@ class AsyncLedgerClient:
     get_alert_settings = async_client_method(alerts.get_alert_settings)
     replace_alert_settings = async_client_method(alerts.replace_alert_settings)
     get_forecast = async_client_method(alerts.get_forecast)
-    create_webhook = async_client_method(alerts.create_webhook)
-    list_webhooks = async_list_method(alerts.list_webhooks)
-    get_webhook = async_client_method(alerts.get_webhook)
-    disable_webhook = async_client_method(alerts.disable_webhook)
-    rotate_webhook_secret = async_client_method(alerts.rotate_webhook_secret)
-    send_test_event = async_client_method(alerts.send_test_event)
-    list_deliveries = async_list_method(alerts.list_deliveries)
-    retry_delivery = async_client_method(alerts.retry_delivery)
+    create_receiver = async_client_method(receivers.create_receiver)
+    list_receivers = async_list_method(receivers.list_receivers)
+    get_receiver = async_client_method(receivers.get_receiver)
+    enable_receiver = async_client_method(receivers.enable_receiver)
+    disable_receiver = async_client_method(receivers.disable_receiver)
+    delete_receiver = async_client_method(receivers.delete_receiver)
+    rotate_receiver_secret = async_client_method(receivers.rotate_receiver_secret)
+    send_test_event = async_client_method(receivers.send_test_event)
+    list_deliveries = async_list_method(receivers.list_deliveries)
+    retry_delivery = async_client_method(receivers.retry_delivery)
 
     list_audit_events = async_list_method(audit.list_audit_events)
     export_audit_events = async_client_method(audit.export_audit_events)

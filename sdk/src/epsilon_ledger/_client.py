@@ -24,6 +24,7 @@ from epsilon_ledger._wire.endpoints import (
     experiments,
     governance,
     populations,
+    receivers,
     runs,
 )
 from epsilon_ledger._wire.requests import RequestFlow
@@ -151,14 +152,16 @@ class LedgerClient:
     get_alert_settings = client_method(alerts.get_alert_settings)
     replace_alert_settings = client_method(alerts.replace_alert_settings)
     get_forecast = client_method(alerts.get_forecast)
-    create_webhook = client_method(alerts.create_webhook)
-    list_webhooks = list_method(alerts.list_webhooks)
-    get_webhook = client_method(alerts.get_webhook)
-    disable_webhook = client_method(alerts.disable_webhook)
-    rotate_webhook_secret = client_method(alerts.rotate_webhook_secret)
-    send_test_event = client_method(alerts.send_test_event)
-    list_deliveries = list_method(alerts.list_deliveries)
-    retry_delivery = client_method(alerts.retry_delivery)
+    create_receiver = client_method(receivers.create_receiver)
+    list_receivers = list_method(receivers.list_receivers)
+    get_receiver = client_method(receivers.get_receiver)
+    enable_receiver = client_method(receivers.enable_receiver)
+    disable_receiver = client_method(receivers.disable_receiver)
+    delete_receiver = client_method(receivers.delete_receiver)
+    rotate_receiver_secret = client_method(receivers.rotate_receiver_secret)
+    send_test_event = client_method(receivers.send_test_event)
+    list_deliveries = list_method(receivers.list_deliveries)
+    retry_delivery = client_method(receivers.retry_delivery)
 
     list_audit_events = list_method(audit.list_audit_events)
     export_audit_events = client_method(audit.export_audit_events)

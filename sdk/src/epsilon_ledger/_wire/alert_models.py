@@ -1,4 +1,4 @@
-"""Alerts, forecasts, webhooks and deliveries."""
+"""Alerts, forecasts, receivers and deliveries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from epsilon_ledger._wire.models import AvailableEpsilon
 
+ReceiverKind: TypeAlias = Literal["webhook", "slack", "teams", "email"]
 DeliveryStatus: TypeAlias = Literal["pending", "delivered", "given_up"]
 
 
@@ -56,11 +57,16 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """A receiver of alerts; `types` empty and `account` None: of all, `disabled_at` None: active."""
+class Receiver:
+    """A receiver of alerts; `types` empty and `account` None: of all, `disabled_at` None: active.
+
+    `url` is masked for Slack and Teams, and None for `email`.
+    """
 
     id: str
-    url: str
+    kind: str
+    url: str | None
+    addresses: tuple[str, ...]
     types: tuple[str, ...]
     account: str | None
     previous_secret_expires_at: datetime | None
@@ -70,18 +76,18 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class CreatedWebhook(Webhook):
-    """A webhook with its secret, which is returned once and not shown by `repr`."""
+class CreatedReceiver(Receiver):
+    """A receiver with the secret of a webhook, which is returned once and not shown by `repr`."""
 
-    secret: str = field(repr=False)
+    secret: str | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The delivery of an alert to a webhook; `given_up`: the webhook was disabled before it acknowledged."""
+    """The delivery of an alert to a receiver; `given_up`: the receiver was disabled before it acknowledged."""
 
     id: str
-    webhook: str
+    receiver: str
     alert: str
     alert_type: str
     status: str

@@ -26,7 +26,7 @@
     · NameTakenError              name_taken
     · PreconditionFailedError     precondition_failed
     · ProposalClosedError         proposal_closed
-    · WebhookStateConflictError   webhook_state_conflict
+    · ReceiverStateConflictError  receiver_state_conflict
     · SigningNotConfiguredError   signing_not_configured
     · InvalidRequestError         invalid_request, and any other 400 or 422
       - UnsupportedEventError     unsupported_event

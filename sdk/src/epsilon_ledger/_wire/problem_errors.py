@@ -179,10 +179,10 @@ class ProposalClosedError(ProblemError):
     codes = ("proposal_closed",)
 
 
-class WebhookStateConflictError(ProblemError):
-    """The webhook is disabled, or the organisation has as many as it may."""
+class ReceiverStateConflictError(ProblemError):
+    """The receiver is disabled, or the organisation has as many as it may."""
 
-    codes = ("webhook_state_conflict",)
+    codes = ("receiver_state_conflict",)
 
 
 class SigningNotConfiguredError(ProblemError):
@@ -263,7 +263,7 @@ _KINDS: tuple[type[ProblemError], ...] = (
     NameTakenError,
     PreconditionFailedError,
     ProposalClosedError,
-    WebhookStateConflictError,
+    ReceiverStateConflictError,
     SigningNotConfiguredError,
     InvalidRequestError,
     PolicyViolationError,

@@ -89,6 +89,11 @@ def patch(path: str, changes: Mapping[str, object]) -> Request:
     return Request("PATCH", path, _ENCODER.encode(changes).encode())
 
 
+def delete(path: str) -> Request:
+    """Build a DELETE request, whose response is empty."""
+    return Request("DELETE", path, is_json=False)
+
+
 def _encode(body: Mapping[str, object]) -> bytes:
     return _ENCODER.encode({name: value for name, value in body.items() if value is not None}).encode()
 
