@@ -66,7 +66,7 @@ def sign_in_link(
         home = placements.find_organisation(organisation).database
         link = create_sign_in_link(home, organisation, home.clock.now())
     text = f"{link_url(origin, link)}\nIt works once, until {_time(link.expires_at)}."
-    print_result(as_json=as_json, text=text, facts=_link_facts(organisation, origin, link))
+    print_result(as_json=as_json, text=text, facts=link_facts(organisation, origin, link))
 
 
 def greet(placements: Placements, origin: str, settings: Settings) -> tuple[str, dict[str, object]]:
@@ -80,7 +80,7 @@ def greet(placements: Placements, origin: str, settings: Settings) -> tuple[str,
         return "", {}
     if started is None:
         return "", {}
-    return _greeting(started, origin), _link_facts(started.organisation, origin, started.link)
+    return _greeting(started, origin), link_facts(started.organisation, origin, started.link)
 
 
 def no_organisation_hint(settings: Settings) -> str:
@@ -99,6 +99,11 @@ def browser_origin(host: str, port: int, public_url: str | None) -> str:
         return public_url
     if host in _WILDCARDS:
         return f"http://localhost:{port}"
+    return http_url(host, port)
+
+
+def http_url(host: str, port: int) -> str:
+    """Build the URL of an address and port."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -116,7 +121,8 @@ def _greeting(started: FirstStart, origin: str) -> str:
     )
 
 
-def _link_facts(organisation: str, origin: str, link: SignInLink | None) -> dict[str, object]:
+def link_facts(organisation: str, origin: str, link: SignInLink | None) -> dict[str, object]:
+    """Describe a link for `--json`; None: another start has printed one."""
     if link is None:
         return {"organisation": organisation, "sign_in_link": None}
     expires = _time(link.expires_at)

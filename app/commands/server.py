@@ -14,7 +14,8 @@ from app.bootstrap import (
     print_result,
 )
 from app.bootstrap import migrate as upgrade_schema
-from app.commands.first_admin import browser_origin, greet, no_organisation_hint
+from app.commands.demo import serve_demo
+from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
 from app.server import PortError, check_port
 from app.server import serve as serve_http
 from app.settings import Settings
@@ -29,6 +30,10 @@ def serve(
         bool,
         typer.Option("--no-init", metavar="", help="Create no organisation and no sign-in link on an empty database."),
     ] = False,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", metavar="", help="Serve a sample organisation from a throw-away database."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the API; SQLite databases are migrated first.
@@ -40,6 +45,9 @@ def serve(
     except PortError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
+    if demo:
+        serve_demo(host, taken, workers, as_json=as_json)
+        return
     with open_databases() as placements:
         prepare_to_serve(placements)
         databases = display_urls(placements)
@@ -48,7 +56,7 @@ def serve(
         hint, link = ("", {}) if no_init else greet(placements, origin, settings)
         if not hint and not has_organisations(placements):
             hint = no_organisation_hint(settings)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
+    url = http_url(host, taken)
     shared = f", with {workers} workers" if workers > 1 else ""
     print_result(
         as_json=as_json,
@@ -78,13 +86,6 @@ def migrate(
             with placements.naming(placement) as db:
                 upgrade_schema(db)
         print_result(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
-
-
-def demo(*, as_json: Json = False) -> None:
-    """Watch a real DP-SGD training stop at its budget."""
-    from app.demo import run_demo  # noqa: PLC0415 - see `openapi`
-
-    raise typer.Exit(run_demo(as_json=as_json))
 
 
 def openapi() -> None:
