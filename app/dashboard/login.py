@@ -23,7 +23,7 @@ from app.api.session_cookies import (
     require_token,
 )
 from app.api.strict_json import StrictJsonRequest
-from app.dashboard.page_context import PublicPageRoute, error_page, link_page, login_page
+from app.dashboard.page_context import PublicPageRoute, error_page, html, login_page, templates
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.logging_config import request_id
 from app.service.auth import sessions, sign_in_links
@@ -83,7 +83,7 @@ async def sign_in(request: Request) -> Response:
 @routes.get("/sign-in/link")
 async def show_link() -> Response:
     """Show a button for a one-time sign-in link, which a preview of the link does not press."""
-    return link_page()
+    return _link_page()
 
 
 @routes.post("/sign-in/link")
@@ -99,7 +99,7 @@ async def redeem_link(request: Request) -> Response:
         with rates.anonymous.refund_unless(AuthenticationError, address):
             opened = await run_in_threadpool(sign_in_links.redeem, databases, token, lasting, request_id.get())
     except AuthenticationError as error:
-        return link_page(error.detail)
+        return _link_page(error.detail)
     return _signed_in(request, opened.cookie, "/")
 
 
@@ -185,6 +185,12 @@ def _signed_in(request: Request, cookie: str, target: str, *, renewed: bool = Fa
     keep_cookie(request, reply, COOKIE, cookie)
     keep_cookie(request, reply, RENEWED_COOKIE, "1" if renewed else "", seconds=None if renewed else 0)
     return reply
+
+
+def _link_page(fault: str = "") -> Response:
+    """Build the page of a one-time sign-in link; with an error, its status is 401."""
+    content = templates().get_template("sign_in_link.html").render(fault=fault)
+    return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 
 def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Response:

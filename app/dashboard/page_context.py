@@ -230,12 +230,6 @@ def login_page(request: Request, target: str, fault: str = "") -> Response:
     return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 
-def link_page(fault: str = "") -> Response:
-    """Build the page of a one-time sign-in link; with an error, its status is 401."""
-    content = templates().get_template("sign_in_link.html").render(fault=fault)
-    return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
-
-
 def install_error_pages(app: FastAPI) -> None:
     """Show a page for unknown addresses to browsers; API clients get a problem."""
 

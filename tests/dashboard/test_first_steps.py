@@ -13,6 +13,7 @@ from app.commands.first_admin import LINK_PATH
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
 from tests.dashboard.page_actions import browser_client
+from tests.dashboard.test_accessibility import hindrances
 from tests.servers import INIT
 
 
@@ -32,6 +33,7 @@ def _confirm(page: Page, button: str, sure: str) -> None:
 def _sign_in_by_link(page: Page, server: LiveServer) -> None:
     [link] = [line.strip() for line in server.log().splitlines() if LINK_PATH in line]
     page.goto(link)
+    assert hindrances(page) == []
     page.get_by_role("button", name="Sign in as an admin").click()
     page.wait_for_url(f"{server.url}/")
 
@@ -40,6 +42,7 @@ def test_from_the_printed_link_to_a_run_that_takes_steps(page: Page, empty: Live
     _sign_in_by_link(page, empty)
     current = page.locator("[aria-current=step] h3")
     expect(current).to_have_text("Create a population")
+    assert hindrances(page) == []
     expect(page.get_by_role("region", name="Unfinished runs")).to_have_count(0)
     page.get_by_label("Name", exact=True).fill("mimic")
     page.get_by_label("Who is protected").fill("patient")
@@ -61,6 +64,7 @@ def test_from_the_printed_link_to_a_run_that_takes_steps(page: Page, empty: Live
     page.get_by_role("button", name="I have saved it").click()
 
     expect(current).to_have_text("Ask before each step")
+    assert hindrances(page) == []
     expect(page.get_by_text("Waiting for the first step")).to_be_visible()
     shell, lines = page.locator("pre[data-copy]").all_inner_texts()
     assert f"export EPSILON_LEDGER_URL={empty.url}\n" in shell
