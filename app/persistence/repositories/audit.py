@@ -58,6 +58,7 @@ from app.persistence.tables import (
     run_anchors,
     runs,
     sessions,
+    sign_in_links,
     verifications,
     webhooks,
 )
@@ -220,7 +221,7 @@ def all_checkpoints(
 
 RECORDED: Final = (
     *(account_labels, account_metadata, api_keys, attempts, experiments),
-    *(organisations, proposals, run_anchors, sessions, webhooks),
+    *(organisations, proposals, run_anchors, sessions, sign_in_links, webhooks),
 )
 """Tables whose rows follow from the audit log."""
 

@@ -28,6 +28,7 @@ from app.persistence.tables.governance import (
     proposals,
     run_anchors,
     sessions,
+    sign_in_links,
     verifications,
     webhooks,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "run_budgets",
     "runs",
     "sessions",
+    "sign_in_links",
     "verifications",
     "webhooks",
 ]
