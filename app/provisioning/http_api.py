@@ -81,13 +81,13 @@ class HttpApi:
     def get(self, path: str) -> tuple[Any, str | None]:
         """Get a resource with its entity tag."""
         reply = self._request("GET", path)
-        return reply.json(), reply.headers.get("ETag")
+        return self._json(reply), reply.headers.get("ETag")
 
     def items(self, path: str, **query: str) -> Iterator[Any]:
         """Iterate over a list, page by page."""
         following: dict[str, str] = {}
         while True:
-            page = self._request("GET", path, params={"limit": str(MAX_PAGE)} | query | following).json()
+            page = self._json(self._request("GET", path, params={"limit": str(MAX_PAGE)} | query | following))
             yield from page["items"]
             if page["next"] is None:
                 return
@@ -97,16 +97,16 @@ class HttpApi:
         """Send a request with an idempotency key, so that it has one effect however often it is repeated."""
         headers = {"Idempotency-Key": str(uuid.uuid4())} | ({"If-Match": etag} if etag else {})
         reply = self._request("POST", path, json=body, headers=headers)
-        return reply.status_code, reply.json()
+        return reply.status_code, self._json(reply)
 
     def post_for_secret(self, path: str, body: object) -> Any:  # noqa: ANN401 - JSON is anything
         """Send a request that takes no idempotency key, once: a repetition would create a second secret."""
-        return self._request("POST", path, json=body, repeatable=False).json()
+        return self._json(self._request("POST", path, json=body, repeatable=False))
 
     def change(self, method: str, path: str, body: object, *, etag: str | None = None) -> tuple[int, Any]:
         """Send a request whose repetition has no further effect."""
         reply = self._request(method, path, json=body, headers={"If-Match": etag} if etag else {})
-        return reply.status_code, reply.json()
+        return reply.status_code, self._json(reply)
 
     def _request(
         self,
@@ -140,6 +140,15 @@ class HttpApi:
             time.sleep(min(_retry_after(reply), MAX_WAIT))
         return self._require_success(reply)
 
+    def _json(self, reply: httpx.Response) -> Any:  # noqa: ANN401 - JSON is anything
+        try:
+            return reply.json()
+        except ValueError:
+            raise self._not_a_ledger(reply) from None
+
+    def _not_a_ledger(self, reply: httpx.Response) -> ServerError:
+        return ServerError(f"{self.url} answered {reply.status_code}: is this the address of a ledger?")
+
     def _require_success(self, reply: httpx.Response) -> httpx.Response:
         if reply.is_success:
             return reply
@@ -147,7 +156,7 @@ class HttpApi:
             problem = reply.json()
             code, detail = str(problem["code"]), str(problem["detail"])
         except (ValueError, KeyError, TypeError):
-            raise ServerError(f"{self.url} answered {reply.status_code}: is this the address of a ledger?") from None
+            raise self._not_a_ledger(reply) from None
         if reply.status_code == HTTPStatus.UNAUTHORIZED or reply.status_code in _BUSY or reply.is_server_error:
             raise ServerError(f"{self.url} answered {reply.status_code}: {detail} ({code})")
         raise RefusalError(reply.status_code, code, detail)
