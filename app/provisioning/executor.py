@@ -6,7 +6,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
 
-from app.provisioning.changes import Change, Operation, Plan, Resource, any_above
+from app.provisioning.changes import ORGANISATION, Change, Operation, Plan, Resource, any_above
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import HttpApi, RefusalError
@@ -78,8 +78,8 @@ class Executor:
 
     def _outcome(self, change: Change) -> Outcome:
         is_key = change.resource is Resource.API_KEY
-        place = change.after.get("scope") if is_key else change.path
-        if place is not None and any_above(place, self._blocked):
+        place = change.after.get("scope") or ORGANISATION if is_key else change.path
+        if any_above(place, self._blocked):
             why = next(why for path, why in self._blocked.items() if any_above(place, [path]))
             return Outcome(change, Result.SKIPPED, why)
         if is_key and change.after and self._keys_file is None:

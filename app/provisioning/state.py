@@ -1,7 +1,7 @@
 """The part of a server's state that a file can describe, in comparable form."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -84,7 +84,6 @@ class State:
     proposals: tuple[Proposal, ...] = ()
     api_keys: tuple[ApiKey, ...] | None = None
     caller: str | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 def desired_terms(document: PopulationDocument | BudgetDocument) -> dict[str, Any]:

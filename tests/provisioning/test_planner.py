@@ -298,3 +298,26 @@ def test_a_key_never_revokes_itself_and_is_never_born_expired() -> None:
     assert "the key that you apply with" in _plan_key({}, _key(role="admin"), caller="key_x").conflicts[0].message
     assert "in the past" in _plan_key({"expires_at": "2020-01-01T00:00:00Z"}).conflicts[0].message
     assert "neither of the file nor of the server" in _plan_key({"scope": "nowhere"}).conflicts[0].message
+
+
+def test_that_one_person_raises_limits_is_looser_than_no_rule_of_the_organisation() -> None:
+    (change,) = plan(document(policy={"approvers_to_raise_limit": 1}), EMPTY).changes
+    assert change.loosens == ("loosens approvers_to_raise_limit",)
+    state = settled(document(populations=[population()]), EMPTY)
+    (change,) = plan(document(populations=[population(policy={"approvers_to_raise_limit": 1})]), state).changes
+    assert not change.loosens
+
+
+@pytest.mark.parametrize(
+    ("after", "loosens"),
+    [
+        ({"thresholds": [0.5, 0.8, 1.0], "forecast_days": 29}, ("shortens the forecast",)),
+        ({"thresholds": [0.5, 1.0], "forecast_days": 30}, ("removes the threshold 0.8",)),
+        ({"thresholds": []}, ("removes the thresholds 0.5, 0.8, 1",)),
+        ({"thresholds": [0.1, 0.5, 0.8, 1.0], "forecast_days": 31}, ()),
+    ],
+)
+def test_fewer_alerts_lower_protection(after: dict[str, Any], loosens: tuple[str, ...]) -> None:
+    state = settled(document(populations=[population()]), EMPTY)
+    (change,) = plan(document(populations=[population(alert_settings=after)]), state).changes
+    assert change.loosens == loosens
