@@ -19,6 +19,7 @@ class Resource(StrEnum):
     LIMIT = "limit"
     POLICY = "policy"
     ALERT_SETTINGS = "alert_settings"
+    METADATA = "metadata"
     API_KEY = "api_key"
 
 

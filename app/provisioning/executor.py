@@ -11,7 +11,7 @@ from app.provisioning.document import DesiredAccount, OrganisationDocument, acco
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import HttpApi, RefusalError
 from app.provisioning.keys_file import KeysFile
-from app.provisioning.state import State
+from app.provisioning.state import State, server_metadata
 
 
 class Result(StrEnum):
@@ -133,6 +133,16 @@ class Executor:
             raise _changed(change)  # alert settings take no If-Match
         self._api.change("PUT", path, change.after)
 
+    def _update_metadata(self, change: Change) -> None:
+        path = f"{'budgets' if '/' in change.path else 'populations'}/{self._ids[change.path]}"
+        present, before = server_metadata(self._api.get(path)[0]), change.before or {}
+        if any(present.get(name) != value for name, value in before.items()):
+            raise _changed(change)  # metadata takes no If-Match
+        patch = dict(change.after)
+        if "labels" in patch:  # they are merged by key
+            patch["labels"] = dict.fromkeys(before["labels"] or {}) | (patch["labels"] or {})
+        self._api.change("PATCH", path, patch)
+
     def _create_key(self, change: Change) -> None:
         if change.after:
             assert self._keys_file is not None, "the change is skipped without"
@@ -160,5 +170,6 @@ _SEND: dict[Resource, Callable[[Executor, Change], str | None]] = {
     Resource.LIMIT: Executor._change_limit,  # noqa: SLF001 - as above
     Resource.POLICY: Executor._replace_policy,  # noqa: SLF001 - as above
     Resource.ALERT_SETTINGS: Executor._replace_alert_settings,  # noqa: SLF001 - as above
+    Resource.METADATA: Executor._update_metadata,  # noqa: SLF001 - as above
     Resource.API_KEY: Executor._create_key,  # noqa: SLF001 - as above
 }

@@ -28,7 +28,7 @@ def export_document(state: State) -> tuple[str, list[str]]:
 
 
 def _entry(account: Account, state: State) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": account.path.rpartition("/")[2], **account.terms}
+    found: dict[str, Any] = {"name": account.path.rpartition("/")[2], **account.metadata, **account.terms}
     found["limit"] = dict(account.limit.value)
     if account.policy is not None and account.policy.value:
         found["policy"] = dict(account.policy.value)

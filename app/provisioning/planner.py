@@ -10,7 +10,7 @@ from app.ledger.policies import EMPTY_POLICY, OPENERS, facts_of, loosened, polic
 from app.provisioning.changes import ORGANISATION, Change, Conflict, Operation, Plan, Resource
 from app.provisioning.document import DesiredAccount, OrganisationDocument, PopulationDocument, accounts_of
 from app.provisioning.key_planner import plan_api_keys
-from app.provisioning.state import TERMS, Account, Facts, Proposal, State, Versioned, desired_terms
+from app.provisioning.state import TERMS, Account, Facts, Proposal, State, Versioned, desired_metadata, desired_terms
 
 _DEFAULT_ALERTS: Final = {
     "thresholds": list(DEFAULT_ALERT_SETTINGS.thresholds),
@@ -29,7 +29,9 @@ def plan(document: OrganisationDocument, state: State) -> Plan:
     found += plan_api_keys(document, state, planner.proposed)
     described = {account.path for account in accounts_of(document)}
     names = {key.name for key in document.api_keys or ()}
-    unmanaged = [path for path in sorted(state.accounts) if path not in described]
+    unmanaged = [
+        path for path, account in sorted(state.accounts.items()) if path not in described and not account.is_archived
+    ]
     if document.api_keys is not None:
         unmanaged += [f"API key {key.name or key.id}" for key in state.api_keys or () if key.name not in names]
     return Plan(
@@ -60,7 +62,12 @@ class _Planner:
         if present is None:
             yield from self._new_account(desired)
             return
+        if present.is_archived:
+            unarchive = f"unarchive it (POST /v1/accounts/{present.id}/unarchive), or remove it from the file"
+            yield Conflict(desired.path, f"it is archived on the server: {unarchive}")
+            return
         yield from _compare_terms(desired, present)
+        yield from _metadata(desired, present)
         yield from self._limit(desired, present)
         if desired.document.policy is not None and present.policy is not None:
             policy = facts_of(desired.document.policy.domain())
@@ -77,6 +84,7 @@ class _Planner:
             if root not in self.proposed and self._approvers_of_populations() > OPENERS:
                 note = "the policy requires that another person approves it"
         facts = desired_terms(desired.document) | {"limit": desired.document.limit.model_dump()}
+        facts |= {name: value for name, value in desired_metadata(desired.document).items() if value}
         yield self._created(Resource(desired.kind), desired.path, facts, note)
         if note is not None:
             self.proposed[root] = f"until another person approves the population {root}"
@@ -178,6 +186,15 @@ def _compare_terms(desired: DesiredAccount, present: Account) -> Iterator[Confli
                 f"`{name}` is {_shown(there)} on the server and {_shown(here)} in the file, and is fixed when the "
                 f"{desired.kind} is created: write the server's value, or create a {desired.kind} of another name",
             )
+
+
+def _metadata(desired: DesiredAccount, present: Account) -> Iterator[Change]:
+    """Plan the metadata that the file states."""
+    stated = desired_metadata(desired.document)
+    after = {name: value for name, value in stated.items() if value != present.metadata.get(name)}
+    if after:
+        before = {name: present.metadata.get(name) for name in after}
+        yield Change(Operation.UPDATE, Resource.METADATA, desired.path, after, before)
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """The part of a server's state that a file can describe, in comparable form."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,9 @@ TERMS: Final = (
 )
 """Fields of an account that are fixed when it is created, in the order of a file."""
 
+METADATA: Final = ("display_name", "description", "owner", "labels", "links")
+"""Fields of an account that nothing charged depends on, in the order of a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
@@ -33,7 +36,7 @@ class Versioned:
 class Account:
     """A population or budget of the server.
 
-    `limit`, `policy` and `alert_settings` are None where they were not read: the file does not state them.
+    `policy` and `alert_settings` are None where they were not read: the file does not state them.
     """
 
     id: str
@@ -42,6 +45,8 @@ class Account:
     limit: Versioned
     policy: Versioned | None = None
     alert_settings: Facts | None = None
+    metadata: Facts = field(default_factory=dict)
+    is_archived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,17 @@ def server_terms(account: Facts) -> dict[str, Any]:
             data_from, data_to = (format_time(parse_time(block[name])) for name in ("data_from", "data_to"))
             found["block"] = _block(data_from, data_to, block["label"])
     return _present(found)
+
+
+def desired_metadata(document: PopulationDocument | BudgetDocument) -> dict[str, Any]:
+    """Return the metadata that an entry of a file states, missing values included."""
+    stated = document.model_dump(mode="json", include=set(METADATA), exclude_unset=True)
+    return {name: stated[name] or None for name in METADATA if name in stated}
+
+
+def server_metadata(account: Facts) -> dict[str, Any]:
+    """Convert the metadata of an account of the API to comparable form, without missing values."""
+    return {name: account[name] for name in METADATA if account[name]}
 
 
 def format_time(moment: datetime | None) -> str | None:

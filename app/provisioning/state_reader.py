@@ -6,13 +6,22 @@ from typing import Any
 
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
 from app.provisioning.http_api import HttpApi, RefusalError
-from app.provisioning.state import Account, ApiKey, Proposal, State, Versioned, parse_time, server_terms
+from app.provisioning.state import (
+    Account,
+    ApiKey,
+    Proposal,
+    State,
+    Versioned,
+    parse_time,
+    server_metadata,
+    server_terms,
+)
 
 
 def read_state(api: HttpApi, document: OrganisationDocument) -> State:
     """Read what a plan for a file needs: settings only of the accounts whose settings the file states."""
     described = {account.path: account for account in accounts_of(document)}
-    listed = _list_accounts(api)
+    listed = _list_accounts(api, archived="true") | _list_accounts(api)
     accounts = {path: _read_account(api, found, described.get(path)) for path, found in listed.items()}
     keys = None if document.api_keys is None else _read_keys(api, accounts)
     open_proposals = api.items("proposals", status="open")
@@ -43,9 +52,9 @@ def read_whole_state(api: HttpApi) -> State:
     )
 
 
-def _list_accounts(api: HttpApi) -> dict[str, Mapping[str, Any]]:
+def _list_accounts(api: HttpApi, **query: str) -> dict[str, Mapping[str, Any]]:
     """List populations and budgets by path, oldest first."""
-    found = [*api.items("budgets"), *api.items("populations")]
+    found = [*api.items("budgets", **query), *api.items("populations", **query)]
     return {account["path"]: account for account in reversed(found)}
 
 
@@ -62,7 +71,11 @@ def _read_account(
         policy = _read_policy(api, f"accounts/{account_id}/policy")
     if whole or (document is not None and document.alert_settings is not None):
         alerts, _ = api.get(f"accounts/{account_id}/alert-settings")
-    return Account(account_id, found["path"], server_terms(found), limit, policy, alerts)
+    return Account(
+        *(account_id, found["path"], server_terms(found), limit, policy, alerts),
+        metadata=server_metadata(found),
+        is_archived=found["archived_at"] is not None,
+    )
 
 
 def _read_policy(api: HttpApi, path: str) -> Versioned:

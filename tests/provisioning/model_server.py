@@ -7,7 +7,16 @@ from typing import Any
 from app.ledger.alerts import DEFAULT_ALERT_SETTINGS
 from app.provisioning.changes import Change, Operation, Plan, Resource
 from app.provisioning.document import OrganisationDocument, accounts_of
-from app.provisioning.state import Account, ApiKey, Proposal, State, Versioned, desired_terms, parse_time
+from app.provisioning.state import (
+    Account,
+    ApiKey,
+    Proposal,
+    State,
+    Versioned,
+    desired_metadata,
+    desired_terms,
+    parse_time,
+)
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 DEFAULT_ALERTS = {
@@ -55,7 +64,12 @@ class _Model:
         elif not change.path:
             self.state = replace(self.state, policy=Versioned(change.after))
         else:
-            changed: Any = change.after if change.resource is Resource.ALERT_SETTINGS else Versioned(change.after)
+            changed: Any = Versioned(change.after)
+            if change.resource is Resource.ALERT_SETTINGS:
+                changed = change.after
+            elif change.resource is Resource.METADATA:
+                merged = {**self.state.accounts[change.path].metadata, **change.after}
+                changed = {name: value for name, value in merged.items() if value}
             account: Account = replace(self.state.accounts[change.path], **{str(change.resource): changed})
             self.state = replace(self.state, accounts={**self.state.accounts, change.path: account})
 
@@ -74,6 +88,7 @@ class _Model:
             Versioned(entry.limit.model_dump()),
             Versioned({}),
             DEFAULT_ALERTS,
+            {name: value for name, value in desired_metadata(entry).items() if value},
         )
         self.state = replace(self.state, accounts={**self.state.accounts, change.path: account})
 

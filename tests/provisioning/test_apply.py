@@ -249,6 +249,39 @@ def test_what_cannot_be_changed_stops_all_and_says_what_to_do(shell: Shell) -> N
     assert shell.export() == before
 
 
+def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
+    about = {
+        "display_name": "MIMIC-IV",
+        "owner": "ada@hospital.example",
+        "description": "Intensive care,\nfrom 2008 on.",
+        "labels": {"team": "icu", "cost-centre": "17"},
+        "links": [{"title": "Wiki", "url": "https://wiki.hospital.example/mimic"}],
+    }
+    shell.done({"populations": [population(budgets=[budget("icu", owner="icu")], **about)]})
+    text = shell.export()
+    assert yaml.safe_load(text)["populations"][0] | about == yaml.safe_load(text)["populations"][0]
+    assert shell.apply(text, "--check").status == 0
+    changed = {"labels": {"team": "lab"}, "links": [], "display_name": None}
+    said = shell.done({"populations": [population(budgets=[budget("icu", owner="lab")], **changed)]})
+    assert "  ~ metadata of mimic\n" in said
+    assert said.endswith("Applied 2 of 2 changes.\n")
+    found = shell.get("populations")["items"][0]
+    assert (found["display_name"], found["labels"], found["links"]) == (None, {"team": "lab"}, [])
+    assert found["owner"] == about["owner"]
+    assert shell.get("budgets")["items"][0]["owner"] == "lab"
+
+
+def test_an_archived_account_is_not_created_again(shell: Shell) -> None:
+    described = {"populations": [population(), population("old")]}
+    shell.done(described)
+    with shell.client() as http:
+        assert http.post("/v1/accounts/old/archive").status_code == 200
+    said = shell.apply(described, "--yes")
+    assert said.status == 2
+    assert "x old: it is archived on the server: unarchive it" in said.out
+    assert shell.apply(shell.export(), "--check").status == 0
+
+
 def test_a_refusal_in_the_middle_leaves_out_what_is_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
     described = {
         "populations": [
@@ -278,6 +311,10 @@ def _policy(http: httpx2.Client, account: str) -> None:
     assert http.put(f"/v1/accounts/{account}/policy", json=body, headers={"If-Match": tag}).status_code == 200
 
 
+def _owner(http: httpx2.Client, account: str) -> None:
+    assert http.patch(f"/v1/populations/{account}", json={"owner": "eve"}).status_code == 200
+
+
 def _alerts(http: httpx2.Client, account: str) -> None:
     body = {"thresholds": [0.1], "forecast_days": 3}
     assert http.put(f"/v1/accounts/{account}/alert-settings", json=body).status_code == 200
@@ -288,6 +325,7 @@ def _alerts(http: httpx2.Client, account: str) -> None:
     [
         (_limit, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
         (_policy, {"policy": {"max_epsilon": 1.0}}),
+        (_owner, {"owner": "ada"}),
         (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
     ],
 )

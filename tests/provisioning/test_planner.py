@@ -33,7 +33,13 @@ ALERTS = st.fixed_dictionaries(
     {"thresholds": st.lists(st.sampled_from([0.25, 0.5, 0.8, 1, 2.0]), unique=True, max_size=4).map(sorted)},
     optional={"forecast_days": st.sampled_from([0, 14, 30, 60])},
 )
-SETTINGS: dict[str, st.SearchStrategy[Any]] = {"policy": POLICIES, "alert_settings": ALERTS}
+SETTINGS: dict[str, st.SearchStrategy[Any]] = {
+    "policy": POLICIES,
+    "alert_settings": ALERTS,
+    "owner": st.sampled_from([None, "ada", "icu"]),
+    "labels": st.dictionaries(st.sampled_from(["team", "cost"]), st.sampled_from(["x", "y"])),
+    "links": st.lists(st.just({"title": "Wiki", "url": "https://wiki.example/"}), max_size=1),
+}
 NAMES = ["a", "b", "c"]
 
 
@@ -256,6 +262,26 @@ def test_what_the_file_leaves_out_is_left_as_it_is() -> None:
     assert plan(document(api_keys=[]), state).unmanaged == ("mimic", "API key x")
     emptied = plan(document(policy={}, populations=[population(policy={})]), state)
     assert [change.loosens for change in emptied.pending] == [("loosens max_epsilon",), ("loosens require_limit",)]
+
+
+def test_metadata_is_what_the_file_states_and_otherwise_stays() -> None:
+    first = population(owner="ada", labels={"team": "icu", "cost": "7"}, description="Stays.")
+    state = settled(document(populations=[first]), EMPTY)
+    (change,) = plan(document(populations=[population(owner=None, labels={"team": "lab"})]), state).changes
+    assert change.before == {"owner": "ada", "labels": {"team": "icu", "cost": "7"}}
+    assert change.after == {"owner": None, "labels": {"team": "lab"}}
+    assert not change.loosens
+
+
+def test_an_archived_account_is_a_conflict_in_the_file_and_hidden_elsewhere() -> None:
+    described = document(populations=[population(), population("old")])
+    state = settled(described, EMPTY)
+    archived = replace(state.accounts["old"], is_archived=True)
+    state = replace(state, accounts={**state.accounts, "old": archived})
+    (conflict,) = plan(described, state).conflicts
+    assert (conflict.path, "it is archived" in conflict.message) == ("old", True)
+    assert is_complete(plan(document(populations=[population()]), state))
+    assert not plan(document(populations=[population()]), state).unmanaged
 
 
 def _key(name: str = "x", role: str = "trainer", **members: Any) -> ApiKey:  # noqa: ANN401 - members of a key
