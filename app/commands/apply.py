@@ -50,11 +50,12 @@ def apply(  # noqa: PLR0913 - one for each option
         return
     only_plan = dry_run or check
     file = _require_usable(file, reason, asks=not (only_plan or yes), as_json=as_json)
+    name = "stdin" if str(file) == "-" else file.name
     try:
-        with provisioning.open_session(_read(file), file.name) as session:
+        with provisioning.open_session(_read(file), name) as session:
             plan = session.plan
             if not as_json:
-                typer.echo(f"Plan for {session.api.url} from {file}:\n\n{provisioning.plan_text(plan)}")
+                typer.echo(f"Plan for {session.api.url} from {name}:\n\n{provisioning.plan_text(plan)}")
             if only_plan or plan.conflicts or not plan.pending:
                 if as_json:
                     typer.echo(json.dumps(provisioning.plan_facts(plan)))
@@ -64,7 +65,7 @@ def apply(  # noqa: PLR0913 - one for each option
             session.require_confirmed(confirm=confirm)
             if not yes:
                 typer.confirm("\nApply these changes?", abort=True)
-            _apply(session, reason or f"Applied from {file.name}.", keys_out, as_json=as_json)
+            _apply(session, reason or f"Applied from {name}.", keys_out, as_json=as_json)
     except provisioning.ProvisioningError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(ERROR) from None

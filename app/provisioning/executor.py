@@ -9,7 +9,7 @@ from typing import Any
 from app.provisioning.changes import ORGANISATION, Change, Operation, Plan, Resource, any_above
 from app.provisioning.document import DesiredAccount, OrganisationDocument, accounts_of
 from app.provisioning.errors import ProvisioningError
-from app.provisioning.http_api import HttpApi, RefusalError
+from app.provisioning.http_api import HttpApi, RefusalError, ServerError
 from app.provisioning.keys_file import KeysFile
 from app.provisioning.state import State, server_metadata
 
@@ -148,7 +148,14 @@ class Executor:
             assert self._keys_file is not None, "the change is skipped without"
             scope = change.after["scope"]
             body = dict(change.after) | {"name": change.path, "scope": self._ids.get(scope, scope)}
-            self._keys_file.write(self._api.post_for_secret("api-keys", body))
+            try:
+                created = self._api.post_for_secret("api-keys", body)
+            except ServerError as error:
+                raise ServerError(
+                    f"{error} The API key {change.path} may exist now without anybody knowing its secret: revoke it if "
+                    "the list of keys has it, and apply the file again."
+                ) from None
+            self._keys_file.write(created)
         for key in change.revokes:
             self._api.change("POST", f"api-keys/{key}/revoke", {"reason": self._reason})
 

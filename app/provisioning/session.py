@@ -16,6 +16,7 @@ from app.provisioning.planner import plan
 from app.provisioning.rendering import outcome_facts, outcome_text, plan_facts, plan_text
 from app.provisioning.state import State
 from app.provisioning.state_reader import read_state, read_whole_state
+from app.version import VERSION
 
 __all__ = [
     "Outcome",
@@ -78,13 +79,15 @@ def open_session(content: bytes, name: str) -> Iterator[Session]:
     """
     document = read_document(content, name)
     with _open_api() as api:
-        state = read_state(api, document)
-        yield Session(api, document, state, plan(document, state))
+        with _known_form(api):
+            state = read_state(api, document)
+            planned = plan(document, state)
+        yield Session(api, document, state, planned)
 
 
 def export_server() -> tuple[str, list[str]]:
     """Write the state of the environment's server as a file, with notes about what it leaves out."""
-    with _open_api() as api:
+    with _open_api() as api, _known_form(api):
         return export_document(read_whole_state(api))
 
 
@@ -95,3 +98,15 @@ def _open_api() -> Iterator[HttpApi]:
         yield api
     finally:
         api.close()
+
+
+@contextmanager
+def _known_form(api: HttpApi) -> Iterator[None]:
+    """Refuse answers that are not of this version's API."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProvisioningError(
+            f"{api.url} answers in a form that version {VERSION} of this command does not know "
+            f"({type(error).__name__}: {error}). Use the version of the server."
+        ) from None

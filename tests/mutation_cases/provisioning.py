@@ -13,7 +13,7 @@ CASES = (
         "        if is_raised(Limit(**before), Limit(**after)):",
         "        if False:",
         PLANNER,
-        "protection",
+        "raised_in_either",
     ),
     Mutation(
         "a removed threshold lowers nothing",
@@ -21,7 +21,7 @@ CASES = (
         'if removed := sorted(set(before["thresholds"]) - set(after["thresholds"])):',
         "if removed := []:",
         PLANNER,
-        "protection",
+        "fewer_alerts",
     ),
     Mutation(
         "the organisation's policy has the defaults of an account",
@@ -36,8 +36,8 @@ CASES = (
         "app/provisioning/planner.py",
         "[each for each in self._state.proposals if (each.kind, each.account) == (kind, account)]",
         "[]",
-        PLANNER,
-        "twice",
+        APPLY,
+        "needs_confirm",
     ),
     Mutation(
         "fixed terms may differ",
@@ -53,7 +53,7 @@ CASES = (
         "if old.scope is not None and (scope is None or not is_under(scope, old.scope)):",
         "if False:",
         PLANNER,
-        "protection or other_terms",
+        "other_terms",
     ),
     Mutation(
         "a key revokes itself",

@@ -250,7 +250,7 @@ def test_what_cannot_be_changed_stops_all_and_says_what_to_do(shell: Shell) -> N
 
 
 def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
-    about = {
+    about: dict[str, Any] = {
         "display_name": "MIMIC-IV",
         "owner": "ada@hospital.example",
         "description": "Intensive care,\nfrom 2008 on.",
@@ -261,7 +261,7 @@ def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
     text = shell.export()
     assert yaml.safe_load(text)["populations"][0] | about == yaml.safe_load(text)["populations"][0]
     assert shell.apply(text, "--check").status == 0
-    changed = {"labels": {"team": "lab"}, "links": [], "display_name": None}
+    changed: dict[str, Any] = {"labels": {"team": "lab"}, "links": [], "display_name": None}
     said = shell.done({"populations": [population(budgets=[budget("icu", owner="lab")], **changed)]})
     assert "  ~ metadata of mimic\n" in said
     assert said.endswith("Applied 2 of 2 changes.\n")
@@ -375,7 +375,7 @@ def test_a_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"version: 1\nbudgets: []\n")))
     said = shell.run("apply", "-f", "-", "--yes")
     assert (said.status, said.out) == (2, "")
-    assert said.err.startswith("-:2: budgets: unknown member")
+    assert said.err.startswith("stdin:2: budgets: unknown member")
 
 
 @pytest.mark.parametrize(

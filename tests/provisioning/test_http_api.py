@@ -3,7 +3,6 @@
 import httpx
 import pytest
 
-from app.provisioning import http_api
 from app.provisioning.errors import ProvisioningError
 from app.provisioning.http_api import MAX_ATTEMPTS, HttpApi, RefusalError, ServerError
 
@@ -13,7 +12,7 @@ Reply = httpx.Response | Exception
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
-    monkeypatch.setattr(http_api.time, "sleep", found.append)
+    monkeypatch.setattr("app.provisioning.http_api.time.sleep", found.append)
     return found
 
 

@@ -40,13 +40,13 @@ SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "labels": st.dictionaries(st.sampled_from(["team", "cost"]), st.sampled_from(["x", "y"])),
     "links": st.lists(st.just({"title": "Wiki", "url": "https://wiki.example/"}), max_size=1),
 }
-NAMES = ["a", "b", "c"]
+NAMES = ["a", "b"]
 
 
 @st.composite
 def trees(draw: st.DrawFn, depth: int = 2) -> list[dict[str, Any]]:
     found = []
-    for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True)):
         entry = draw(st.fixed_dictionaries({"limit": LIMITS}, optional=SETTINGS)) | {"name": name}
         if depth:
             entry["budgets"] = draw(trees(depth - 1))
@@ -332,6 +332,26 @@ def test_that_one_person_raises_limits_is_looser_than_no_rule_of_the_organisatio
     state = settled(document(populations=[population()]), EMPTY)
     (change,) = plan(document(populations=[population(policy={"approvers_to_raise_limit": 1})]), state).changes
     assert not change.loosens
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "raised"),
+    [
+        (8.0, 1e-5, None),
+        (9.0, 1e-5, True),
+        (7.0, 2e-5, True),
+        (9.0, 1e-6, True),
+        (7.0, 1e-5, False),
+        (7.0, 1e-6, False),
+    ],
+)
+def test_a_limit_that_is_raised_in_either_number_lowers_protection(
+    *, epsilon: float, delta: float, raised: bool | None
+) -> None:
+    state = settled(document(populations=[population()]), EMPTY)
+    planned = plan(document(populations=[population(limit={"epsilon": epsilon, "delta": delta})]), state)
+    assert [bool(change.loosens) for change in planned.changes] == ([] if raised is None else [raised])
+    assert [change.before for change in planned.changes] == [{"epsilon": 8.0, "delta": 1e-5}] * len(planned.changes)
 
 
 @pytest.mark.parametrize(
