@@ -74,7 +74,7 @@ def test_a_server_of_another_version_is_named(answer: object, monkeypatch: pytes
     monkeypatch.setattr(HttpApi, "from_environment", lambda: api)
     content = b"version: 1\npolicy: {max_epsilon: 1}\n"
     with (
-        pytest.raises(ProvisioningError, match="in a form that version .* does not know"),
+        pytest.raises(ProvisioningError, match=r"in a form that version .* does not know"),
         session.open_session(content, "organisation.yaml"),
     ):
         raise AssertionError
