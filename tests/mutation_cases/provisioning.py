@@ -42,8 +42,8 @@ CASES = (
     Mutation(
         "fixed terms may differ",
         "app/provisioning/planner.py",
-        "            yield from _compare_terms(desired, present)",
-        "            yield from ()",
+        "        yield from _compare_terms(desired, present)",
+        "        yield from ()",
         PLANNER,
         "fixed",
     ),
