@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import demo, first_admin, organisations, server, verification
+from app.commands import apply, demo, first_admin, organisations, server, verification
 from app.ledger.errors import LedgerError
 from app.version import VERSION
 
@@ -52,6 +52,8 @@ cli.command("copy")(verification.copy_ledger)
 cli.command()(verification.verify)
 cli.command()(verification.checkpoint)
 cli.command("export")(verification.export_charges)
+cli.command()(apply.apply)
+cli.command("export-config")(apply.export_config)
 org.command("create")(organisations.create_organisation)
 keys.command("create")(organisations.create_key)
 keys.command("list")(organisations.list_keys)

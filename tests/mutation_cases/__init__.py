@@ -10,6 +10,7 @@ from tests.mutation_cases import (
     operation,
     persistence,
     plans,
+    provisioning,
     verification,
 )
 from tests.mutation_cases.case import Mutation
@@ -24,5 +25,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *operation.CASES,
     *persistence.CASES,
     *plans.CASES,
+    *provisioning.CASES,
     *verification.CASES,
 )
