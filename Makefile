@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	--upgrade --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run compose test soak fuzz mutations audit check format openapi docs bench lock clean torch screenshots
+.PHONY: help setup demo sample run compose test soak fuzz mutations audit check format openapi docs bench lock clean torch screenshots
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ torch: $(TORCH) ## add torch, Opacus and Lightning, which the tests, the guide a
 
 demo: $(STAMP) ## watch a real DP-SGD training being stopped at its budget
 	@$(BIN)/epsilon-ledger demo
+
+sample: $(STAMP) ## serve a sample organisation with a live run, from a throw-away database
+	@$(BIN)/epsilon-ledger serve --demo
 
 run: $(STAMP) ## serve on 127.0.0.1:8000 with the SQLite file epsilon-ledger.db
 	@$(BIN)/epsilon-ledger serve --host 127.0.0.1 --port 8000

@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.commands import organisations, server, verification
+from app.commands import apply, demo, first_admin, organisations, server, verification
 from app.ledger.errors import LedgerError
 from app.version import VERSION
 
@@ -43,13 +43,17 @@ def options(
 
 
 cli.command()(server.serve)
+cli.command()(first_admin.init)
+cli.command("sign-in-link")(first_admin.sign_in_link)
 cli.command()(server.migrate)
-cli.command()(server.demo)
+cli.command("demo")(demo.watch_training)
 cli.command()(server.openapi)
 cli.command("copy")(verification.copy_ledger)
 cli.command()(verification.verify)
 cli.command()(verification.checkpoint)
 cli.command("export")(verification.export_charges)
+cli.command()(apply.apply)
+cli.command("export-config")(apply.export_config)
 org.command("create")(organisations.create_organisation)
 keys.command("create")(organisations.create_key)
 keys.command("list")(organisations.list_keys)

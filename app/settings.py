@@ -52,6 +52,8 @@ class Settings(BaseSettings):
 
     Args:
         database_url: sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        init_when_empty: whether `serve` on an empty database creates the organisation `default` and prints a one-time
+            sign-in link; not where an OpenID Connect provider knows the organisation.
         database_pool_size: maximum connections of a worker process to each PostgreSQL database.
         database_password_file: password for URLs without one, read at every connection; empty: libpq finds one
             (PGPASSWORD, PGPASSFILE).
@@ -102,6 +104,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///epsilon-ledger.db"
+    init_when_empty: bool = True
     database_pool_size: Annotated[int, Field(ge=1, le=1000)] = POOL_SIZE
     database_password_file: str = ""
     rate_limit_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2000

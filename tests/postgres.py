@@ -38,6 +38,9 @@ INITIAL = "initial"
 SERVICE = "service"
 """The role that owns the databases and that the service connects as: an ordinary one, whom policies hold."""
 
+ADMIN = "ledger"
+"""The superuser."""
+
 STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 CONFIGURATION = "listen_addresses = '127.0.0.1'\nfsync = on\nmax_connections = 200"
 

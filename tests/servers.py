@@ -25,6 +25,9 @@ from tests.fork_server import ForkedProcess, service_server
 SIGN_INS = "EPSILON_LEDGER_RATE_LIMIT_SIGN_INS_PER_MINUTE"
 """Tests sign in more often than people do."""
 
+INIT = "EPSILON_LEDGER_INIT_WHEN_EMPTY"
+"""Tests found their organisations themselves."""
+
 
 def command_line(*arguments: str, database: Path | str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `epsilon-ledger` as a person would, on a SQLite file or on the database of a URL."""
@@ -88,7 +91,9 @@ class LiveServer:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1]
         with (self.folder / "server.log").open("ab") as log:
-            environment = {SIGN_INS: "0"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            environment = (
+                {SIGN_INS: "0", INIT: "false"} | os.environ | {"EPSILON_LEDGER_DATABASE_URL": self.database_url}
+            )
             environment |= self.environment
             command = [self.module, "serve", f"--port={self.port}", f"--workers={self.workers}"]
             if self.interpreted:

@@ -1,6 +1,6 @@
 """Commands that serve the API or prepare the service."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,11 @@ from app.bootstrap import (
     print_result,
 )
 from app.bootstrap import migrate as upgrade_schema
+from app.commands.demo import serve_demo
+from app.commands.first_admin import browser_origin, greet, http_url, no_organisation_hint
 from app.server import PortError, check_port
 from app.server import serve as serve_http
-
-FIRST_STEPS: Final = (
-    "\nThere is no organisation yet: epsilon-ledger org create NAME, then "
-    "epsilon-ledger keys create --org NAME --role admin"
-)
+from app.settings import Settings
 
 
 def serve(
@@ -28,24 +26,42 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Number of worker processes.")] = 1,
     *,
+    no_init: Annotated[
+        bool,
+        typer.Option("--no-init", metavar="", help="Create no organisation and no sign-in link on an empty database."),
+    ] = False,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", metavar="", help="Serve a sample organisation from a throw-away database."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve the API; SQLite databases are migrated first."""
+    """Serve the API; SQLite databases are migrated first.
+
+    On an empty database this creates the organisation `default`, and prints a one-time sign-in link.
+    """
     try:
         taken = check_port(host, port)
     except PortError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
+    if demo:
+        serve_demo(host, taken, workers, as_json=as_json)
+        return
     with open_databases() as placements:
         prepare_to_serve(placements)
         databases = display_urls(placements)
-        hint = "" if has_organisations(placements) else FIRST_STEPS
-    url = f"http://{f'[{host}]' if ':' in host else host}:{taken}"
+        settings = Settings()
+        origin = browser_origin(host, taken, settings.public_url)
+        hint, link = ("", {}) if no_init else greet(placements, origin, settings)
+        if not hint and not has_organisations(placements):
+            hint = no_organisation_hint(settings)
+    url = http_url(host, taken)
     shared = f", with {workers} workers" if workers > 1 else ""
     print_result(
         as_json=as_json,
         text=f"Epsilon Ledger on {url}, on {databases}{shared}{hint}",
-        facts={"host": host, "port": taken, "workers": workers, "databases": databases},
+        facts={"host": host, "port": taken, "workers": workers, "databases": databases, **link},
     )
     serve_http(host, taken, workers)
 
@@ -70,13 +86,6 @@ def migrate(
             with placements.naming(placement) as db:
                 upgrade_schema(db)
         print_result(as_json=as_json, text="The database has the newest schema.", facts={"migrated": True})
-
-
-def demo(*, as_json: Json = False) -> None:
-    """Watch a real DP-SGD training stop at its budget."""
-    from app.demo import run_demo  # noqa: PLC0415 - see `openapi`
-
-    raise typer.Exit(run_demo(as_json=as_json))
 
 
 def openapi() -> None:

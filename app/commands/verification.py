@@ -16,7 +16,7 @@ from app.persistence.repositories import organisations
 from app.service.audit.checkpoints import sign
 from app.service.audit.export import export_from
 from app.service.auth.authentication import CLI_ACTOR
-from app.service.database_copy import copy_database
+from app.service.database_copy import copy_database, require_unused
 from app.service.monitoring.exposition import write_verification
 from app.service.signatures import require_signer, signer_of
 from app.service.verification import VerificationReport, merge_reports
@@ -44,11 +44,14 @@ def copy_ledger(
 ) -> None:
     """Copy a ledger to another database and verify the copy; exit 1 on a mismatch.
 
-    Stop the service first. Put passwords into PGPASSWORD or a password file: other users can read command lines.
+    Stop the service first: a source that is being served is refused.
+
+    Put passwords into PGPASSWORD or a password file: other users can read command lines.
     """
     old, new = Database(source, called="--from"), Database(target, called="--to")
     try:
         require_database(old, "--from")
+        require_unused(old)
         copied = copy_database(old, new)
     finally:
         old.dispose()

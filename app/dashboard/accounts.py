@@ -26,6 +26,7 @@ from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
 from app.ledger.runs import DeviationKind, EndReason
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
+from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview
 from app.service.queries.runs import RunDetail, get_run_detail, run_change_token
 
@@ -62,10 +63,12 @@ class PlanFields(Fields):
 @routes.get("/")
 def show_overview(page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Show an organisation at a glance."""
-    page.check_etag(page.minute, read_change_token(page.context))
-    seen = read_overview(page.context, page.state.account_statuses, wanted=find)
     opens = page.has_permission(Permission.ACCOUNT_MANAGE) and page.context.principal.scope is None
-    return page.render("overview.html", seen=seen, find=find, opens=opens, relations=RELATIONS)
+    token = read_change_token(page.context)
+    first = read_first_steps(page.context, page.state.account_statuses) if opens and not find else None
+    page.check_etag(page.minute, token, first and (first.has_trainer_key, first.run))
+    seen = read_overview(page.context, page.state.account_statuses, wanted=find)
+    return page.render("overview.html", seen=seen, find=find, opens=opens, relations=RELATIONS, first=first)
 
 
 @routes.get("/accounts/{account_id}")

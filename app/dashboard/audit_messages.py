@@ -66,6 +66,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.RUNS_ANCHORED: "anchored the chains of {runs} runs in this one",
     AuditAction.SESSION_ENDED: "signed out",
     AuditAction.SESSION_CREATED: "signed in",
+    AuditAction.SIGN_IN_LINK_CREATED: "created a link that signs in once",
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
     AuditAction.RECEIVER_CREATED: "created a receiver at {host}",

@@ -1,4 +1,4 @@
-"""Sign-in with an API key or OpenID Connect, and sign-out."""
+"""Sign-in with an API key, a one-time link or OpenID Connect, and sign-out."""
 
 from contextlib import suppress
 from datetime import timedelta
@@ -23,10 +23,10 @@ from app.api.session_cookies import (
     require_token,
 )
 from app.api.strict_json import StrictJsonRequest
-from app.dashboard.page_context import PublicPageRoute, error_page, login_page
+from app.dashboard.page_context import PublicPageRoute, error_page, html, login_page, templates
 from app.ledger.errors import AuthenticationError, InvalidInputError, NotFoundError
 from app.logging_config import request_id
-from app.service.auth import sessions
+from app.service.auth import sessions, sign_in_links
 from app.service.auth.authentication import Principal, token_in
 from app.service.auth.oidc.authorization_code import MOST_CHARACTERS, LoginState, OidcClient
 from app.service.auth.oidc.identities import OidcIdentity
@@ -78,9 +78,30 @@ async def sign_in(request: Request) -> Response:
         caller = await authenticate_request(request, key)
     except AuthenticationError as error:
         return login_page(request, target, error.detail if "." in key else NO_KEY)
-    reply = await _open_session(request, caller, target, timedelta(hours=request.app.state.session_hours))
-    keep_cookie(request, reply, RENEWED_COOKIE, "", seconds=0)  # a session by key is not renewed at the provider
-    return reply
+    return await _open_session(request, caller, target, timedelta(hours=request.app.state.session_hours))
+
+
+@routes.get("/sign-in/link")
+async def show_link() -> Response:
+    """Show a button for a one-time sign-in link, which a preview of the link does not press."""
+    return _link_page()
+
+
+@routes.post("/sign-in/link")
+async def redeem_link(request: Request) -> Response:
+    """Exchange the token of a one-time sign-in link for a session cookie."""
+    require_own_page(request, alone=True)
+    address, rates = address_of(request), rates_of(request)
+    rates.sign_ins_tried.take(address)
+    token = (await form_of(request)).get("token", "").strip().rpartition("#")[2]
+    lasting = timedelta(hours=request.app.state.session_hours)
+    databases = request.app.state.placements.databases
+    try:
+        with rates.anonymous.refund_unless(AuthenticationError, address):
+            opened = await run_in_threadpool(sign_in_links.redeem, databases, token, lasting, request_id.get())
+    except AuthenticationError as error:
+        return _link_page(error.detail)
+    return _signed_in(request, opened.cookie, "/")
 
 
 @routes.post("/sign-out")
@@ -141,9 +162,7 @@ async def _redeem(request: Request, flow: LoginState | None) -> Response:
         authenticate = partial(request.app.state.keys.oidc.authenticate, login=(client.client_id, flow.nonce))
         person = await run_in_threadpool(authenticate, token, request_id.get())
     lasting = timedelta(minutes=request.app.state.oidc_session_minutes)
-    reply = await _open_session(request, person.caller, own_path(flow.target), lasting, person)
-    keep_cookie(request, reply, RENEWED_COOKIE, "1")
-    return reply
+    return await _open_session(request, person.caller, own_path(flow.target), lasting, person)
 
 
 async def _open_session(
@@ -159,10 +178,21 @@ async def _open_session(
         told = (None, None) if person is None else (person.thumbprint, person.name)
         return sessions.open_session(context, lasting, *told)
 
-    cookie = await run_in_threadpool(open_session)
+    return _signed_in(request, await run_in_threadpool(open_session), target, renewed=person is not None)
+
+
+def _signed_in(request: Request, cookie: str, target: str, *, renewed: bool = False) -> Response:
+    """Set the session cookie and redirect to a page; only a person's session is `renewed` at the provider."""
     reply = RedirectResponse(target, HTTPStatus.SEE_OTHER)
     keep_cookie(request, reply, COOKIE, cookie)
+    keep_cookie(request, reply, RENEWED_COOKIE, "1" if renewed else "", seconds=None if renewed else 0)
     return reply
+
+
+def _link_page(fault: str = "") -> Response:
+    """Build the page of a one-time sign-in link; with an error, its status is 401."""
+    content = templates().get_template("sign_in_link.html").render(fault=fault)
+    return html(content, HTTPStatus.UNAUTHORIZED if fault else HTTPStatus.OK)
 
 
 def _refused(request: Request, flow: LoginState, answer: dict[str, str]) -> Response:

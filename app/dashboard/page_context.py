@@ -109,6 +109,12 @@ class PageContext:
         return sessions.csrf_token(cookie_of(self._request) or "")
 
     @property
+    def origin(self) -> str:
+        """Origin under which programs reach the service: as configured, or that of the request."""
+        url = self._request.url
+        return self.state.public_url or f"{url.scheme}://{url.netloc}"
+
+    @property
     def minute(self) -> str:
         """The current minute, part of the entity tag of pages that depend on the time."""
         return f"{self.context.now:%Y-%m-%dT%H:%M}"

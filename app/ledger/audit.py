@@ -87,6 +87,7 @@ class AuditAction(StrEnum):
     RUNS_ANCHORED = "runs.anchored"
     SESSION_CREATED = "session.created"
     SESSION_ENDED = "session.ended"
+    SIGN_IN_LINK_CREATED = "sign_in_link.created"
     SIGNING_KEY_CHANGED = "signing_key.changed"
     RECEIVER_CREATED = "receiver.created"
     RECEIVER_DELETED = "receiver.deleted"

@@ -234,6 +234,17 @@ class Database:
         """Check whether the database exists; opening a missing file would create it."""
         return self.dialect == "postgresql" or Path(str(self.engine.url.database)).exists()
 
+    def is_used_by_others(self) -> bool:
+        """Check whether a service or a command is connected to it; this object must not have been used before.
+
+        Raises:
+            SQLAlchemyError: the database does not answer.
+        """
+        if self.dialect == "postgresql":
+            with self.read(NO_TENANT) as tx:
+                return postgresql.is_used_by_others(tx)
+        return sqlite.is_used_by_others(Path(str(self.engine.url.database)))
+
     def dispose(self) -> None:
         """Close every connection; one in use is closed on return to the pool."""
         event.listen(self.engine, "checkin", lambda _, record: record.close())  # closes and drops it

@@ -63,6 +63,11 @@ _MIGRATION: Final = (
 )
 
 
+_USE_LOCK: Final = 7305524921735473255
+"""Key of the advisory lock that every session shares, fixed for ever: who gets it alone is the only user. The two keys
+before it are of migrations and verifications."""
+
+
 def open_engine(url: URL, pool_size: int, patience: float, called: str) -> Engine:
     """Create an engine for a server's database, with explicit transactions.
 
@@ -167,6 +172,14 @@ def analyze(connection: Connection) -> None:
         connection.exec_driver_sql(f'ANALYZE "{name}"')
 
 
+def is_used_by_others(connection: Connection) -> bool:
+    """Check whether another session of a service or a command is connected to the database."""
+    alone = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_USE_LOCK})").scalar()
+    if alone:
+        connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_USE_LOCK})")
+    return not alone
+
+
 def rehearse(connection: Connection, tables: Iterable[tuple[str, str]], patience: float) -> None:
     """Test the privileges, locks and disk space that a step needs, without lasting changes.
 
@@ -228,7 +241,8 @@ def _configure(connection: "psycopg.Connection[Any]", record: ConnectionPoolEntr
                set_config('datestyle', 'ISO', false),
                set_config('extra_float_digits', '1', false),
                set_config('standard_conforming_strings', 'on', false),
-               set_config('row_security', 'on', false)
+               set_config('row_security', 'on', false),
+               pg_advisory_lock_shared({_USE_LOCK})
         """
     )
 

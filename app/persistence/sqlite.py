@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -173,6 +173,25 @@ def check_foreign_keys(connection: Connection) -> None:
         raise LedgerUnavailableError(
             f"{len(broken)} rows refer to others that are not there, the first in {broken[0][0]}; nothing was changed."
         )
+
+
+def is_used_by_others(file: Path) -> bool:
+    """Check whether a connection to a file is open, of this process or another one.
+
+    In WAL mode each open connection holds a shared lock, also while it is idle
+    (https://www.sqlite.org/wal.html#use_of_wal_without_shared_memory).
+    """
+    with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=rw", uri=True, timeout=0)) as connection:
+        connection.isolation_level = None
+        try:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY_CODE != BUSY:
+                raise
+            return True
+    return False
 
 
 def primary_code(error: DBAPIError) -> int:

@@ -25,6 +25,19 @@ class CopyResult:
     found: VerificationReport
 
 
+def require_unused(source: Database) -> None:
+    """Require that no service or command is connected to the source, before anything is read from it.
+
+    Raises:
+        InvalidInputError: another process, or another connection of this one, uses the source.
+    """
+    if source.is_used_by_others():
+        raise InvalidInputError(
+            "--from is in use: a service, or another command, is connected to it, and what it charges meanwhile would "
+            "be missing in the copy. Stop every replica and command that uses it, and copy again."
+        )
+
+
 def copy_database(source: Database, target: Database) -> CopyResult:
     """Copy every row in one transaction, and verify the target.
 

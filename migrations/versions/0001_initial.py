@@ -47,6 +47,7 @@ TABLES = (
     "run_anchors",
     "verifications",
     "sessions",
+    "sign_in_links",
 )
 """In the order of creation: a table follows those that it refers to."""
 
@@ -87,6 +88,7 @@ def upgrade() -> None:
     _create_run_anchors()
     _create_verifications()
     _create_sessions()
+    _create_sign_in_links()
     if _is_postgresql():
         for table in TABLES:
             _enable_row_level_security(table)
@@ -964,5 +966,24 @@ def _create_sessions() -> None:
         sa.CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
         sa.CheckConstraint("(role IS NULL) = (oidc_key_thumbprint IS NULL)", name="oidc_session_complete"),
         sa.CheckConstraint("role IS NOT NULL OR scope_id IS NULL", name="scope_only_for_oidc"),
+        sa.CheckConstraint("expires_at > created_at", name="expires_after_creation"),
+    )
+
+
+def _create_sign_in_links() -> None:
+    op.create_table(
+        "sign_in_links",
+        _number("organisation_id"),
+        _id("id"),
+        _id("key_id"),
+        _digest("secret_hash"),
+        _timestamp("created_at", nullable=False),
+        _timestamp("expires_at", nullable=False),
+        sa.PrimaryKeyConstraint("organisation_id", "id"),
+        sa.UniqueConstraint("id"),
+        sa.UniqueConstraint("organisation_id"),
+        _organisation_foreign_key(),
+        _foreign_key("api_keys", key_id="id"),
+        sa.CheckConstraint("length(secret_hash) = 32", name="secret_hash_is_sha256"),
         sa.CheckConstraint("expires_at > created_at", name="expires_after_creation"),
     )

@@ -118,6 +118,7 @@ class OperatorShell:
             "PGHOST": "127.0.0.1",
             "PGPORT": str(self.cluster.port),
             "PGUSER": postgres.SERVICE,
+            "PGADMIN": postgres.ADMIN,
             "PGDATABASE": DATABASE,
         }
 
@@ -130,11 +131,9 @@ def made(reply: httpx2.Response) -> Any:  # noqa: ANN401 - JSON is anything
 
 @contextmanager
 def operator_shell(folder: Path) -> Iterator[OperatorShell]:
-    """A hospital with a population, a budget and both keys; its database's role may do what the runbook asks of it."""
+    """A hospital with a population, a budget and both keys; its database's role is an ordinary one."""
     cluster = postgres.shared()
     whole = make_url(cluster.create_database(DATABASE, postgres.TEMPLATE))
-    cluster.execute(f"ALTER ROLE {postgres.SERVICE} CREATEDB")
-    cluster.execute(f"GRANT pg_monitor TO {postgres.SERVICE}")
     (folder / "database-password").write_text(cluster.password)
     (folder / "examples").symlink_to(ROOT / "examples")
     subprocess.run(
@@ -161,8 +160,6 @@ def operator_shell(folder: Path) -> Iterator[OperatorShell]:
             for (name,) in cluster.execute("SELECT datname FROM pg_database WHERE datname LIKE 'ledger%'"):
                 if name == DATABASE or name in {"ledger_restored", "ledger_before", "ledger_moved"}:
                     cluster.drop_database(name)
-            cluster.execute(f"ALTER ROLE {postgres.SERVICE} NOCREATEDB")
-            cluster.execute(f"REVOKE pg_monitor FROM {postgres.SERVICE}")
 
 
 def _furnish(shell: OperatorShell) -> None:

@@ -36,12 +36,12 @@ NOT_RUN = {
     "CREATE ROLE ledger LOGIN PASSWORD '…';": "tests/deploy/test_first_start.py runs a script that has both",
     "export EPSILON_LEDGER_DATABASE_URL=postgresql://ledger@db.internal/ledger": "tests/reliability serves PostgreSQL",
     "docker compose --file deploy/compose/compose.yaml build": ENGINE,
-    "docker compose --file deploy/compose/compose.yaml exec service epsilon-ledger org create hospital": ENGINE,
+    "docker compose --file deploy/compose/compose.yaml logs service": ENGINE,
     "make compose": ENGINE,
     "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=0": CLUSTER,
     "kubectl --namespace ledger scale deployment/epsilon-ledger --replicas=3": f"{CLUSTER}, and a container engine",
     "kubectl create namespace ledger": CLUSTER,
-    "kubectl --namespace ledger exec deployment/epsilon-ledger -- epsilon-ledger org create hospital": CLUSTER,
+    "kubectl --namespace ledger exec deployment/epsilon-ledger -- epsilon-ledger sign-in-link --org default": CLUSTER,
     "kubectl apply --kustomize deploy/kubernetes/trial": CLUSTER,
 }
 """By a block's first line: why it is not run."""

@@ -11,6 +11,7 @@ from tests.mutation_cases import (
     operation,
     persistence,
     plans,
+    provisioning,
     verification,
 )
 from tests.mutation_cases.case import Mutation
@@ -26,5 +27,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *operation.CASES,
     *persistence.CASES,
     *plans.CASES,
+    *provisioning.CASES,
     *verification.CASES,
 )

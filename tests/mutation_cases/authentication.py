@@ -4,6 +4,41 @@ from tests.mutation_cases.case import Mutation
 
 CASES = (
     Mutation(
+        "a sign-in link works as often as somebody opens it",
+        "app/service/auth/sign_in_links.py",
+        "if not api_keys.remove_sign_in_link(tx, link) or now >= link.expires_at:",
+        "if now >= link.expires_at:",
+        ("tests/service/test_first_admin.py",),
+    ),
+    Mutation(
+        "a sign-in link never expires",
+        "app/service/auth/sign_in_links.py",
+        " or now >= link.expires_at:",
+        ":",
+        ("tests/service/test_first_admin.py",),
+    ),
+    Mutation(
+        "a sign-in link outlives its key",
+        "app/service/auth/sign_in_links.py",
+        " or key.invalid_reason(now) is not None:",
+        ":",
+        ("tests/service/test_first_admin.py",),
+    ),
+    Mutation(
+        "a page of another site signs in by a link",
+        "app/dashboard/login.py",
+        "    require_own_page(request, alone=True)\n    address, rates",
+        "    address, rates",
+        ("tests/dashboard/test_sign_in_link.py",),
+    ),
+    Mutation(
+        "a start makes a link into a ledger in use",
+        "app/service/governance/first_admin.py",
+        "if link is None or [key.id for key in keys] != [link.key_id]:",
+        "if link is None:",
+        ("tests/service/test_first_admin.py",),
+    ),
+    Mutation(
         "a key or a person signs in as often as they like",
         "app/dashboard/login.py",
         "    rates_of(request).sign_ins.take(caller.actor)\n",

@@ -10,6 +10,14 @@ LISTS = "tests/persistence/test_decision_lists.py"
 
 CASES = (
     Mutation(
+        "a ledger is copied while it is served",
+        "app/commands/verification.py",
+        "        require_unused(old)\n",
+        "",
+        ("tests/service/test_database_copy.py",),
+        "served",
+    ),
+    Mutation(
         "SQLite's writers do not lock",
         "app/persistence/sqlite.py",
         'WRITE: Final = "BEGIN IMMEDIATE"',

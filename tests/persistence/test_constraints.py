@@ -18,6 +18,7 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import usage_history
 from app.persistence.tables import metadata
 from app.persistence.tables.base import NumberedId
+from app.service.governance.first_admin import create_sign_in_link
 from tests.conftest import Ledger, open_ledger
 from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
@@ -59,6 +60,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         assert ledger.post("/v1/checkpoints", None).status_code == 201
         assert ledger.post("/v1/verifications", None).status_code == 201
         cookie_for(ledger)
+        create_sign_in_link(ledger.database, "hospital", ledger.database.clock.now())
         trainer = Reserver(ledger.database, reply.json()["id"])
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
@@ -166,6 +168,17 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
         SIGNED_IN,
         {"id": "s", "expires_at": datetime(2020, 1, 1, tzinfo=UTC)},
         "ck_sessions_expires_after_creation",
+    ),
+    ("sign_in_links", SIGNED_IN, {"organisation_id": "clinic"}, "sign_in_links.id"),
+    ("sign_in_links", SIGNED_IN, {"id": "l"}, "sign_in_links.organisation_id"),
+    ("sign_in_links", SIGNED_IN, {"id": "l", "organisation_id": "org_nowhere"}, "FOREIGN KEY"),
+    ("sign_in_links", SIGNED_IN, {"id": "l", "organisation_id": "clinic", "key_id": "k"}, "FOREIGN KEY"),
+    ("sign_in_links", SIGNED_IN, {"id": "l", "secret_hash": b"x" * 31}, "ck_sign_in_links_secret_hash_is_sha256"),
+    (
+        "sign_in_links",
+        SIGNED_IN,
+        {"id": "l", "expires_at": datetime(2020, 1, 1, tzinfo=UTC)},
+        "ck_sign_in_links_expires_after_creation",
     ),
     ("organisations", ("name", "hospital"), {"id": "org_2"}, "organisations.name"),
     ("organisations", ("name", "hospital"), {"name": "x"}, "organisations.id"),

@@ -24,6 +24,7 @@ from app.persistence.tables import metadata
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.auth import authentication
 from app.service.governance.api_keys import create_key
+from app.service.governance.first_admin import create_sign_in_link
 from app.service.placements import Placements
 from tests import postgres
 from tests.conftest import Ledger, need_postgresql, new_database, open_ledger
@@ -87,6 +88,7 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     made(f"/v1/receivers/{hook}/test", {})
     record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "admin", organisation)
+    create_sign_in_link(ledger.database, organisation, datetime.now(UTC))
     return run
 
 

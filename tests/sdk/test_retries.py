@@ -181,3 +181,16 @@ def test_a_ledger_that_asks_for_patience_gets_it_and_the_step_counts_once(
     assert clock.naps == pytest.approx([3.1, 3.2, 3.4])
     assert len(set(ledger.keys)) == 1
     assert ledger.next_step == 2
+
+
+def test_being_held_up_is_no_failed_try_and_ends_by_time(run: Run, ledger: FakeLedger, clock: Clock) -> None:
+    held_up = Fault(instead=httpx.Response(429, headers={"Retry-After": "1"}, json={}))
+    ledger.faults.extend([held_up] * (2 * TRIES))
+    began = clock.now
+    assert run.authorize().next_step == 1
+    assert 2 * TRIES <= clock.now - began < 60
+    ledger.faults.extend([held_up] * 1000)
+    with pytest.raises(LedgerUnavailableError, match="429") as caught:
+        run.authorize()
+    assert not caught.value.in_doubt
+    assert caught.value.elapsed <= 60

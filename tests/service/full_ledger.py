@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from app.main import create_app
 from app.service.alerts.forecasts import record_usage_snapshots
 from app.service.audit.checkpoints import sign_due
+from app.service.governance.first_admin import create_sign_in_link
 from app.service.signatures import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
@@ -77,6 +78,7 @@ def fill(ledger: Ledger) -> Trainer:
     _answered(200, ledger.post(f"/v1/accounts/{silent.run}/archive", None))
     record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "viewer")
+    create_sign_in_link(ledger.database, "hospital", ledger.database.clock.now())
     signer = signer_of(str(signing_key()[0]))
     assert signer is not None
     assert sign_due(ledger.database, signer, 3600, datetime.now(UTC)) > 0

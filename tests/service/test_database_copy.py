@@ -19,7 +19,7 @@ from app.service.auth.authentication import create_organisation
 from app.service.database_copy import copy_database
 from app.service.verification import verify
 from tests.api.trainer import LOUD
-from tests.conftest import Ledger, command_line, need_postgresql, new_database, open_ledger
+from tests.conftest import Ledger, LiveServer, command_line, need_postgresql, new_database, open_ledger
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill, taken_up
 from tests.service.tampering import TEAM, shift_curve, tampering
@@ -192,3 +192,42 @@ def test_the_command_says_what_it_did(files: tuple[Database, Database], tmp_path
     wrong = command_line("copy", "--from", "nonsense", "--to", new, database=tmp_path / "neither.db")
     assert wrong.stderr.startswith("--from is not a database URL")
     assert not (tmp_path / "neither.db").exists()
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_source_that_is_served_is_not_copied(database_url: str, tmp_path: Path, workers: int) -> None:
+    target = f"sqlite:///{tmp_path / 'copy.db'}"
+    assert command_line("migrate", database=target).returncode == 0
+    server = LiveServer(tmp_path, database_url, workers=workers)
+    server.key("admin")
+    server.start()
+    arguments = ("copy", "--from", database_url, "--to", target)
+    try:
+        refused = command_line(*arguments, database=target)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith("--from is in use: a service, or another command, is connected to it")
+        assert "Stop every replica and command" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert server.readiness().status_code == 200
+    finally:
+        server.stop()
+    copied = command_line(*arguments, database=target)
+    assert copied.returncode == 0, copied.stderr
+    assert "every curve agrees byte for byte" in copied.stdout
+
+
+@pytest.mark.every_case
+def test_a_connection_that_is_idle_is_noticed_and_one_that_was_closed_is_not(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    del tmp_path
+    used = Database(empty_database_url)
+    upgrade(used)
+    with used.read(ALL_TENANTS) as tx:
+        tx.execute(select(1))
+    for idle in (True, False):
+        other = Database(empty_database_url)
+        assert other.is_used_by_others() is idle
+        other.dispose()
+        used.dispose()

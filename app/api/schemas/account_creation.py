@@ -146,12 +146,9 @@ class DataBlockInput(Input):
         return self
 
 
-class CreateBudget(CreateComposedAccount):
-    """A new budget under a population or another budget."""
+class BudgetFields(CreateComposedAccount):
+    """The fields of a new budget, except its parent."""
 
-    model_config = example({"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}})
-
-    parent: Reference
     limit: LimitInput
     opens_at: Timestamp | None = Field(default=None, description="The budget is closed before.")
     closes_at: Timestamp | None = Field(default=None, description="The budget is closed from then on.")
@@ -170,6 +167,14 @@ class CreateBudget(CreateComposedAccount):
         planned = planned_events_of(self.planned)
         parallel, metadata = self.parallel(), self.metadata()
         return AccountSpec(self.name, self.limit.domain(), planned, parallel, window, block, metadata)
+
+
+class CreateBudget(BudgetFields):
+    """A new budget under a population or another budget."""
+
+    model_config = example({"name": "icu-team", "parent": "mimic", "limit": {"epsilon": 3.0, "delta": 1e-5}})
+
+    parent: Reference
 
 
 def _written_day(value: object) -> object:

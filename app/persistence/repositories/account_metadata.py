@@ -125,8 +125,8 @@ def _archived(organisation_id: str, beside: str | None = None) -> Select[Any]:
     return found.where(archive.c.account_id.not_in(path))
 
 
-def not_archived(column: Column[Any], organisation_id: str, *, beside: str) -> ColumnElement[bool]:
-    """Build the condition that a column has no id of an account that is archived under the account `beside`."""
+def not_archived(column: Column[Any], organisation_id: str, *, beside: str | None) -> ColumnElement[bool]:
+    """Build the condition that a column has no id of an account archived under `beside`, None: archived anywhere."""
     return column.not_in(_archived(organisation_id, beside))
 
 

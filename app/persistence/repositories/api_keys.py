@@ -1,4 +1,4 @@
-"""API keys and browser sessions, without their secrets."""
+"""API keys, browser sessions and sign-in links, without their secrets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import KeyRecord
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
-from app.persistence.tables import api_keys, sessions
+from app.persistence.tables import api_keys, sessions, sign_in_links
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,24 @@ class SessionRecord:
     expires_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class SignInLinkRecord:
+    """A stored one-time sign-in link of a key; an organisation has at most one.
+
+    `secret_hash` is the sha256 of the link's secret and the row.
+    """
+
+    id: str
+    organisation_id: str
+    key_id: str
+    secret_hash: bytes
+    created_at: datetime
+    expires_at: datetime
+
+
 _KEYS = RecordTable(api_keys, KeyRecord, {"scope": "scope_id"})
 _SESSIONS = RecordTable(sessions, SessionRecord, {"scope": "scope_id"})
+_LINKS = RecordTable(sign_in_links, SignInLinkRecord)
 
 # Built once: every request executes one of them.
 _MANY = select(*_KEYS.columns).where(api_keys.c.id.in_(bindparam("of_keys", expanding=True)))
@@ -58,6 +74,12 @@ def find_many(tx: Connection, key_ids: Iterable[str]) -> dict[str, KeyRecord]:
 def page(tx: Connection, organisation_id: str, scope: str | None, request: PageRequest) -> Page[KeyRecord]:
     """List keys, newest first; those within a scope, unless it is None."""
     return _KEYS.page(tx, organisation_id, request, within(api_keys.c.scope_id, organisation_id, scope))
+
+
+def keys_named(tx: Connection, organisation_id: str, name: str) -> list[KeyRecord]:
+    """List an organisation's keys of a name, oldest first."""
+    rows = tx.execute(_KEYS.select(organisation_id, name=name).order_by(api_keys.c.id))
+    return [_KEYS.read(row) for row in rows]
 
 
 def change(tx: Connection, key: KeyRecord, **values: datetime) -> None:
@@ -97,3 +119,26 @@ def sessions_of(tx: Connection, organisation_id: str, actor: str) -> list[str]:
     """List the ids of an actor's sessions."""
     mine = owned_by(sessions, organisation_id, actor=actor)
     return list(tx.execute(select(sessions.c.id).where(mine).order_by(sessions.c.id)).scalars())
+
+
+def replace_sign_in_link(tx: Connection, link: SignInLinkRecord) -> None:
+    """Add a link instead of the organisation's former one."""
+    tx.execute(delete(sign_in_links).where(owned_by(sign_in_links, link.organisation_id)))
+    _LINKS.add(tx, link.organisation_id, link)
+
+
+def find_sign_in_link(tx: Connection, link_id: str) -> SignInLinkRecord | None:
+    """Find a link of any organisation by id."""
+    return _LINKS.find(tx, None, link_id)
+
+
+def sign_in_link_of(tx: Connection, organisation_id: str) -> SignInLinkRecord | None:
+    """Get an organisation's unused link, which may have expired."""
+    row = tx.execute(_LINKS.select(organisation_id)).one_or_none()
+    return None if row is None else _LINKS.read(row)
+
+
+def remove_sign_in_link(tx: Connection, link: SignInLinkRecord) -> bool:
+    """Delete a link; return whether it existed, which is true for one caller only."""
+    found = delete(sign_in_links).where(owned_by(sign_in_links, link.organisation_id, id=link.id))
+    return tx.execute(found).rowcount > 0

@@ -60,6 +60,7 @@ from app.persistence.tables import (
     run_anchors,
     runs,
     sessions,
+    sign_in_links,
     verifications,
 )
 from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object, refuse
@@ -221,7 +222,7 @@ def all_checkpoints(
 
 RECORDED: Final = (
     *(account_labels, account_metadata, api_keys, attempts, experiments),
-    *(organisations, proposals, receivers, run_anchors, sessions),
+    *(organisations, proposals, receivers, run_anchors, sessions, sign_in_links),
 )
 """Tables whose rows follow from the audit log."""
 

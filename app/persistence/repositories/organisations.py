@@ -20,6 +20,12 @@ def find_organisation(tx: Connection, id_or_name: str) -> str | None:
     return tx.execute(found).scalar()
 
 
+def organisation_name(tx: Connection, organisation_id: str) -> str:
+    """Get the name of an organisation."""
+    found = select(organisations.c.name).where(organisations.c.id == organisation_id)
+    return str(tx.execute(found).scalar_one())
+
+
 def organisation_ids(tx: Connection) -> set[str]:
     """List the ids of all organisations."""
     return set(tx.execute(select(organisations.c.id)).scalars())

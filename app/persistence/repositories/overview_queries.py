@@ -213,8 +213,8 @@ def unfinished_runs(
     return [_outline(row) for row in rows], numbers
 
 
-def newest_runs(tx: Connection, organisation_id: str, account_id: str, request: PageRequest) -> Page[RunOutline]:
-    """List runs under an account, newest first, without those archived under it."""
+def newest_runs(tx: Connection, organisation_id: str, account_id: str | None, request: PageRequest) -> Page[RunOutline]:
+    """List runs under an account, None: any, newest first, without those archived under it."""
     here = within(runs.c.account_id, organisation_id, account_id)
     shown = not_archived(runs.c.account_id, organisation_id, beside=account_id)
     found = _OUTLINES.where(runs.c.organisation_id == organisation_id, here, shown)

@@ -29,6 +29,7 @@ from app.persistence.tables.governance import (
     receivers,
     run_anchors,
     sessions,
+    sign_in_links,
     verifications,
 )
 from app.persistence.tables.runs import (
@@ -76,5 +77,6 @@ __all__ = [
     "run_budgets",
     "runs",
     "sessions",
+    "sign_in_links",
     "verifications",
 ]

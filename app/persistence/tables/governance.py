@@ -1,4 +1,4 @@
-"""Tables of the audit chain, proposals, sessions, alerts and receivers."""
+"""Tables of the audit chain, proposals, sessions, sign-in links, alerts and receivers."""
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
@@ -94,6 +94,18 @@ sessions = owned_table(
     organisation_foreign_key(),
     oidc_session_complete="(role IS NULL) = (oidc_key_thumbprint IS NULL)",
     scope_only_for_oidc="role IS NOT NULL OR scope_id IS NULL",
+    expires_after_creation="expires_at > created_at",
+)
+
+sign_in_links = owned_table(
+    "sign_in_links",
+    *reference("key_id", "api_keys"),
+    *digest_column("secret_hash"),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    UniqueConstraint("id"),
+    UniqueConstraint("organisation_id"),
+    organisation_foreign_key(),
     expires_after_creation="expires_at > created_at",
 )
 

@@ -61,20 +61,25 @@ def create_organisation(db: Database, name: str, now: datetime, everywhere: Coll
             raise NameTakenError(f"There is an organisation named {name!r} already.")
 
     def create(tx: Connection) -> str:
-        organisation_id = new_id("org", now)
         organisations.lock_names(tx)
         require_free(tx)
         for other in others:
             with other.read(ALL_TENANTS) as look:
                 require_free(look)
+        organisation_id = new_id("org", now)
         with nullcontext(tx) if db is gate else db.write(organisation_id) as there:
-            organisations.add_organisation(there, organisation_id, name, now)
-            act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
-            record_event(there, organisation_id, CLI_ACTOR, act, now)
+            add_organisation(there, organisation_id, name, now)
         return organisation_id
 
     # The default database's lock serializes creation on all placements, so that names stay unique.
     return gate.transact(ALL_TENANTS, create)
+
+
+def add_organisation(tx: Connection, organisation_id: str, name: str, now: datetime) -> None:
+    """Add an organisation whose name is free, and record it; the caller has locked the names."""
+    organisations.add_organisation(tx, organisation_id, name, now)
+    act = AuditEvent(AuditAction.ORGANISATION_CREATED, organisation_id, after={"name": name})
+    record_event(tx, organisation_id, CLI_ACTOR, act, now)
 
 
 class KeyRefusedError(AuthenticationError):

@@ -94,7 +94,11 @@ class RequestLimits:
     ) -> None:
         at_once = math.ceil(sign_ins_per_minute * SIGN_INS_MINUTES) or 1
         self.keys = TokenBuckets(
-            keys_per_second, keys_burst, "Rate limit of this key exceeded. Retry the request shortly."
+            keys_per_second,
+            keys_burst,
+            f"Rate limit of this key exceeded: {keys_per_second:g} requests a second, {keys_burst:g} at once, in each "
+            "worker process. Nothing was done. Wait as long as Retry-After says, and ask for several steps at once: "
+            "`count`, or `authorize_every` of the client.",
         )
         self.anonymous = TokenBuckets(
             failures_per_second,

@@ -46,6 +46,17 @@ class SignedInSession:
 def open_session(
     context: RequestContext, lasting: timedelta, thumbprint: str | None = None, name: str | None = None
 ) -> str:
+    """Create a session for an authenticated caller in its own transaction; see `add_session`."""
+    return context.transact(lambda tx: add_session(tx, context, lasting, thumbprint, name))
+
+
+def add_session(
+    tx: Connection,
+    context: RequestContext,
+    lasting: timedelta,
+    thumbprint: str | None = None,
+    name: str | None = None,
+) -> str:
     """Create a session for an authenticated caller; return the cookie's value, which is stored nowhere else.
 
     It lasts for `lasting`, and no longer than the key. People have the `thumbprint` of the provider's key, and the
@@ -69,20 +80,12 @@ def open_session(
         expires_at=ends,
     )
     session = replace(session, secret_hash=_bound_hash(secret, session))
-
-    def write(tx: Connection) -> None:
-        there = api_keys.sessions_of(tx, caller.organisation_id, caller.actor)
-        for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
-            _end(tx, context, first)
-        api_keys.add_session(tx, session)
-        context.record(
-            tx,
-            AuditAction.SESSION_CREATED,
-            session.id,
-            after=_facts(session) | ({} if name is None else {"name": name}),
-        )
-
-    context.transact(write)
+    there = api_keys.sessions_of(tx, caller.organisation_id, caller.actor)
+    for first in there[: max(0, len(there) + 1 - MOST_SESSIONS)]:
+        _end(tx, context, first)
+    api_keys.add_session(tx, session)
+    told = _facts(session) | ({} if name is None else {"name": name})
+    context.record(tx, AuditAction.SESSION_CREATED, session.id, after=told)
     return f"{session.id}.{secret}"
 
 

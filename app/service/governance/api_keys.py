@@ -99,7 +99,7 @@ def create_key(
         if organisation_id is None:
             raise NotFoundError(f"There is no organisation {organisation!r}; make it with `epsilon-ledger org create`.")
         context = cli_context(db, organisation_id, now)
-        return _add_key(tx, context, _with_scope_id(tx, context, terms), is_taken)
+        return add_key(tx, context, _with_scope_id(tx, context, terms), is_taken)
 
     return db.transact(ALL_TENANTS, create)
 
@@ -114,7 +114,7 @@ def issue_key(tx: Connection, context: RequestContext, terms: KeyTerms) -> Issue
     terms = _with_scope_id(tx, context, terms)
     _require_lendable(tx, context, terms.role, terms.scope)
     _require_no_longer(tx, context, terms.expires_at)
-    return _add_key(tx, context, terms)
+    return add_key(tx, context, terms)
 
 
 @use_case()
@@ -130,7 +130,7 @@ def rotate_key(tx: Connection, context: RequestContext, key_id: str, overlap_sec
     trouble = old.invalid_reason(context.now)
     if trouble is not None:
         raise InvalidInputError(f"The key {key_id} is {trouble}; issue a new one.")
-    issued = _add_key(tx, context, KeyTerms(Role(old.role), old.name, old.scope, old.expires_at))
+    issued = add_key(tx, context, KeyTerms(Role(old.role), old.name, old.scope, old.expires_at))
     ends = context.now + timedelta(seconds=overlap_seconds)
     ends = ends if old.expires_at is None else min(ends, old.expires_at)
     api_keys.change(tx, old, expires_at=ends)
@@ -158,7 +158,7 @@ def revoke_key(
     return run_effect(context, revoke)
 
 
-def _add_key(
+def add_key(
     tx: Connection, context: RequestContext, terms: KeyTerms, is_taken: Callable[[str], bool] = lambda _: False
 ) -> IssuedKey:
     """Store a new key with a random secret, and record it in the audit log."""

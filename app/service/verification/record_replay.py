@@ -15,12 +15,13 @@ from app.persistence.repositories.audit import StoredRecord
 Records = dict[str, dict[str, dict[str, Any]]]
 """Columns of a row that the audit log knows, by table and key."""
 
-ENDING: Final = frozenset({"sessions"})
-"""Tables whose rows are deleted when they expire."""
+ENDING: Final = frozenset({"sessions", "sign_in_links"})
+"""Tables whose rows are deleted when they expire or are used."""
 
 _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("api_keys", "secret_hash"): digest,
     ("sessions", "secret_hash"): digest,
+    ("sign_in_links", "secret_hash"): digest,
     ("receivers", "url"): digest,
     ("receivers", "addresses"): digest,
     ("receivers", "secret"): digest,
@@ -149,6 +150,11 @@ def _session_ended(records: Records, entry: AuditEntry, _: Mapping[str, Any]) ->
     records.get("sessions", {}).pop(entry.subject, None)
 
 
+def _sign_in_link(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    times = {"created_at": entry.created_at, "expires_at": _moment(after["expires_at"])}
+    _row(records, "sign_in_links", entry.subject, key_id=after["key"], secret_hash=after["secret_sha256"], **times)
+
+
 def _anchors(records: Records, _: AuditEntry, after: Mapping[str, Any]) -> None:
     for run_id, (decisions, _head) in after["runs"].items():
         _row(records, "run_anchors", run_id, decision_count=decisions)
@@ -201,6 +207,7 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     AuditAction.RECEIVER_DELETED: _receiver_deleted,
     AuditAction.SESSION_CREATED: _session,
     AuditAction.SESSION_ENDED: _session_ended,
+    AuditAction.SIGN_IN_LINK_CREATED: _sign_in_link,
     AuditAction.RUNS_ANCHORED: _anchors,
     **dict.fromkeys((AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED), _account),
     **dict.fromkeys(METADATA_CHANGES.values(), _metadata),

@@ -32,6 +32,9 @@ _RETRYABLE_STATUSES = frozenset(
 )
 _Outcome: TypeAlias = httpx.Response | httpx.RequestError
 
+_LONGEST_SPREAD_SECONDS = 1.0
+"""Random time on top of what a rate limit asks for, which spreads trainers; the ledger has named the rest."""
+
 # These fail before any byte of the request is sent.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -41,7 +44,7 @@ class RetryPolicy:
     """Number, duration and pauses of attempts.
 
     Args:
-        max_attempts: at least 1.
+        max_attempts: at least 1. Being held up by a rate limit (429) counts as none, unless it is 1.
         give_up_after: seconds after which no further attempt starts.
         first_pause: maximum of the first random pause, seconds; it doubles with every attempt.
         longest_pause: maximum of all pauses, seconds.
@@ -60,10 +63,11 @@ class RetryPolicy:
     async_sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[float, float], float] = random.uniform
 
-    def pause(self, attempt: int, retry_after: float) -> float:
-        """Choose the seconds to wait after attempt `attempt` (from 1) failed."""
+    def pause(self, attempt: int, retry_after: float, *, held_up: bool = False) -> float:
+        """Choose the seconds to wait after attempt `attempt` (from 1) failed, or was held up by a rate limit."""
+        longest = min(self.longest_pause, _LONGEST_SPREAD_SECONDS) if held_up else self.longest_pause
         # The exponent is bounded because 2.0**1024 overflows.
-        ceiling = min(self.longest_pause, self.first_pause * 2.0 ** min(attempt - 1, 64))
+        ceiling = min(longest, self.first_pause * 2.0 ** min(attempt - 1, 64))
         return retry_after + self.jitter(0.0, ceiling)
 
 
@@ -199,12 +203,13 @@ class AsyncTransport:
 class _Failure:
     reason: str
     retry_after: float | None = None
+    held_up: bool = False
 
 
 def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -> Generator[float, _Outcome, Response]:
     """Yield the pause before each attempt, receive its result, and return the final response."""
     began = retry_policy.clock()
-    pause, attempt = 0.0, 0
+    pause, attempt, held_up = 0.0, 0, 0
     while True:
         attempt += 1
         sent_before = request.in_doubt
@@ -214,8 +219,10 @@ def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -
         if isinstance(outcome, Response):
             return outcome
         elapsed = retry_policy.clock() - began
-        pause = retry_policy.pause(attempt, outcome.retry_after or 0.0)
-        final = attempt >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after
+        # A ledger that holds a trainer up is not down: it says when to come again, and many ranks may share a key.
+        held_up += outcome.held_up and retry_policy.max_attempts > 1
+        pause = retry_policy.pause(attempt, outcome.retry_after or 0.0, held_up=outcome.held_up)
+        final = attempt - held_up >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after
         if final or (request.in_doubt and not request.is_repeatable):
             raise LedgerUnavailableError(
                 f"No answer from the ledger at {address} after {attempt} "
@@ -242,7 +249,8 @@ def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Respo
         # This attempt has no effect; an earlier one may have.
         request.in_doubt = sent_before
     if answer.status_code in _RETRYABLE_STATUSES:
-        return _Failure(reason(answer), retry_after(answer))
+        held_up = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
+        return _Failure(reason(answer), retry_after(answer), held_up)
     if not answer.is_success:
         raise refusal(answer)
     data = read_json(answer) if request.is_json else answer.content

@@ -1,0 +1,147 @@
+"""`epsilon-ledger serve --demo`: a sample organisation, alive, that leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.commands.demo import is_loopback, reachable
+from app.commands.first_admin import LINK_PATH
+from app.demo.hospital import LIVE_BUDGET, WEEKS
+from app.persistence.database import Database
+from app.service.verification import verify
+
+
+@dataclass(frozen=True)
+class Served:
+    """A demo that is being served."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    facts: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.facts['port']}"
+
+    def items(self, path: str, role: str = "viewer") -> list[dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {self.facts['keys'][role]}"}
+        found, after = [], ""
+        while True:
+            reply = httpx2.get(f"{self.url}{path}{after}", headers=headers, trust_env=False, timeout=60)
+            assert reply.status_code == HTTPStatus.OK, reply.text
+            found += reply.json()["items"]
+            if reply.json().get("next") is None:
+                return found
+            after = f"{'&' if '?' in path else '?'}after={reply.json()['next']}"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    # Settings of a real ledger must not reach the demo.
+    foreign = {"EPSILON_LEDGER_DATABASE_URL": "postgresql://nobody@nowhere.invalid/real", "TMPDIR": str(folder)}
+    with (
+        (folder / "demo.log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "app", "serve", "--demo", "--port", "0", "--json"],
+            env=os.environ | foreign,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            served = Served(process, folder, json.loads(process.stdout.readline()))
+            until = time.monotonic() + 60
+            while not _is_ready(served):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            yield served
+        finally:
+            process.kill()
+
+
+def _is_ready(served: Served) -> bool:
+    try:
+        return httpx2.get(f"{served.url}/readyz", trust_env=False).status_code == HTTPStatus.OK
+    except httpx2.TransportError:
+        return False
+
+
+def test_every_kind_of_thing_is_there(served: Served) -> None:
+    runs = served.items("/v1/runs?limit=100")
+    assert len(runs) >= 60
+    assert {run["status"] for run in runs} == {"active", "paused", "pending", "completed", "aborted", "overdrawn"}
+    assert len(served.items("/v1/populations")) >= 7
+    assert len(served.items("/v1/budgets?limit=100")) >= 20
+    assert {"refused", "reported", "admitted"} == {
+        each["decision"]
+        for kind in ("refused", "reported", "admitted")
+        for each in served.items(f"/v1/decisions?decision={kind}&limit=100")
+    }
+    assert {each["kind"] for each in served.items("/v1/proposals?status=open")} == {"limit", "run"}
+    times = sorted(datetime.fromisoformat(run["created_at"]) for run in runs)
+    assert times[-1] - times[0] > timedelta(weeks=WEEKS - 1)
+    assert len({each.date() for each in times}) > 14
+    assert served.items("/v1/alerts", "privacy_officer")
+    assert served.items("/v1/receivers", "privacy_officer")
+
+
+def test_a_run_takes_steps_while_one_looks(served: Served) -> None:
+    until, seen = time.monotonic() + 60, set[int]()
+    while len(seen) < 3:
+        assert time.monotonic() < until
+        live = [run for run in served.items("/v1/runs?limit=5") if run["name"].startswith("live-")]
+        seen |= {run["next_step"] for run in live}
+        assert all(run["budget_path"] == LIVE_BUDGET for run in live)
+        time.sleep(0.5)
+
+
+def test_the_printed_link_signs_in_without_a_key(served: Served) -> None:
+    url = served.facts["sign_in_link"]["url"]
+    assert url.startswith(f"{served.url}{LINK_PATH}#")
+    with httpx2.Client(base_url=served.url, headers={"Origin": served.url}, trust_env=False, timeout=60) as http:
+        assert http.post(LINK_PATH, data={"token": url}).status_code == HTTPStatus.SEE_OTHER
+        for page in ("/", "/planner", "/decisions", "/audit", "/approvals", "/policies", "/keys", "/alerts"):
+            assert http.get(page).status_code == HTTPStatus.OK
+
+
+def test_it_is_a_sound_ledger_and_leaves_nothing_behind(served: Served) -> None:
+    database = Database(served.facts["databases"])
+    assert verify(database).sound
+    database.dispose()
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(30) == 0
+    assert [path.name for path in served.folder.iterdir()] == ["demo.log"]
+    log = (served.folder / "demo.log").read_text()
+    assert log.splitlines() == ["Filling a sample ledger, which takes some seconds ..."]
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback", "seen"),
+    [
+        ("127.0.0.1", True, "127.0.0.1"),
+        ("::1", True, "::1"),
+        ("localhost", True, "localhost"),
+        ("0.0.0.0", False, "127.0.0.1"),  # noqa: S104 - nothing listens
+        ("::", False, "::1"),
+        ("192.0.2.1", False, "192.0.2.1"),
+        ("ledger.example", False, "ledger.example"),
+    ],
+)
+def test_a_public_address_is_known(host: str, loopback: bool, seen: str) -> None:  # noqa: FBT001 - a parameter
+    assert is_loopback(host) is loopback
+    assert reachable(host) == seen

@@ -1,0 +1,458 @@
+"""`epsilon-ledger apply` and `export-config` against a real server."""
+
+import io
+import json
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import typer
+import yaml
+
+from app.provisioning.http_api import HttpApi
+from app.provisioning.keys_file import KeysFile
+from tests.conftest import LiveServer
+from tests.docs.markdown import ROOT
+from tests.provisioning.model_server import budget, population
+from tests.service.cli_runner import Run, Said, commands
+
+EXAMPLE = (ROOT / "examples" / "organisation.yaml").read_text()
+NUMBERS = count(1)
+
+
+@dataclass
+class Shell:
+    """A person with a file and a key of a role, in an organisation of its own."""
+
+    server: LiveServer
+    organisation: str
+    run: Run
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+
+    def use(self, role: str) -> None:
+        self.monkeypatch.setenv("EPSILON_LEDGER_API_KEY", self.server.key(role, self.organisation))
+
+    def client(self, role: str = "admin") -> httpx2.Client:
+        return self.server.client(role, self.organisation)
+
+    def write(self, text: str | dict[str, Any]) -> Path:
+        file = self.folder / "organisation.yaml"
+        file.write_text(text if isinstance(text, str) else yaml.safe_dump({"version": 1} | text, sort_keys=False))
+        return file
+
+    def apply(self, text: str | dict[str, Any], *options: str) -> Said:
+        return self.run("apply", "-f", str(self.write(text)), *options)
+
+    def done(self, text: str | dict[str, Any], *options: str) -> str:
+        said = self.apply(text, "--yes", *options)
+        assert said.status == 0, said
+        return said.out
+
+    def export(self) -> str:
+        said = self.run("export-config")
+        assert said.status == 0, said
+        return said.out
+
+    def get(self, path: str, role: str = "admin") -> Any:  # noqa: ANN401 - JSON is anything
+        with self.client(role) as http:
+            reply = http.get(f"/v1/{path}")
+            assert reply.status_code == 200, reply.text
+            return reply.json()
+
+    def approve_all(self) -> None:
+        with self.client("privacy_officer") as http:
+            for proposal in self.get("proposals?status=open")["items"]:
+                reply = http.post(f"/v1/proposals/{proposal['id']}/approve")
+                assert reply.status_code == 200, reply.text
+
+
+@pytest.fixture
+def shell(
+    live_server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
+    run = commands(monkeypatch, capsys, live_server.database_url)
+    shell = Shell(live_server, f"hospital {next(NUMBERS)}", run, tmp_path, monkeypatch)
+    shell.use("admin")
+    return shell
+
+
+def _say(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """Sit at a terminal, and type."""
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+
+def test_the_example_is_planned_applied_and_then_complete(shell: Shell) -> None:
+    empty = shell.export()
+    planned = shell.apply(EXAMPLE, "--dry-run")
+    assert planned.status == 0
+    for line in (
+        "~ policy of the organisation",
+        "+ population mimic",
+        "+ budget mimic/icu-team/sepsis",
+        "+ API key grafana",
+    ):
+        assert f"  {line}\n" in planned.out
+    assert planned.out.endswith("Plan: 12 to create, 1 to update.\n")
+    assert shell.export() == empty
+    assert shell.apply(EXAMPLE, "--check").status == 1
+
+    applied = shell.done(EXAMPLE, "--keys-out", "keys.jsonl", "--reason", "The board of 12 November.")
+    assert applied.endswith("\nApplied 13 of 13 changes.\n")
+    said = shell.apply(EXAMPLE, "--check")
+    assert (said.status, said.out.splitlines()[-1]) == (0, "No changes: the server is as the file describes.")
+    assert shell.done(EXAMPLE).endswith("No changes: the server is as the file describes.\n")
+
+    budgets = {each["path"]: each for each in shell.get("budgets")["items"]}
+    assert budgets["mimic/icu-team/sepsis"]["closes_at"] == "2030-01-01T00:00:00Z"
+    assert budgets["mimic/icu-team"]["plan"]["state"] == "active"
+    policy = shell.get(f"accounts/{budgets['mimic/genomics']['id']}/policy")
+    assert policy["effective"]["mechanisms"] == ["adaptive_clipping", "discrete_gaussian", "gaussian", "laplace"]
+    assert policy["policy"] == {"min_noise_multiplier": 0.8}
+    events = shell.get("audit-events?action=policy.replaced")["items"]
+    assert {event["reason"] for event in events} == {"The board of 12 November."}
+
+
+def test_secrets_are_written_once_for_their_owner_alone(shell: Shell) -> None:
+    described = {
+        "populations": [population(budgets=[budget("icu")])],
+        "api_keys": [{"name": "icu trainer", "role": "trainer", "scope": "mimic/icu"}],
+    }
+    skipped = shell.apply(described, "--yes")
+    assert skipped.status == 0
+    assert "Skipped API key icu trainer: give --keys-out FILE, which gets the secret.\n" in skipped.out
+    assert skipped.out.endswith("Applied 2 of 3 changes. What is done stays done; apply the file again to go on.\n")
+
+    said = shell.apply(described, "--yes", "--keys-out", "keys", "--json")
+    (line,) = (shell.folder / "keys").read_text().splitlines()
+    created = json.loads(line)
+    assert stat.S_IMODE((shell.folder / "keys").stat().st_mode) == 0o600
+    secret = created["key"].partition(".")[2]
+    assert secret not in said.out + said.err
+    assert (created["name"], created["role"], created["scope"][:4]) == ("icu trainer", "trainer", "bud_")
+    assert [each["result"] for each in json.loads(said.out)["outcomes"]] == ["done"]
+    headers = {"Authorization": f"Bearer {created['key']}"}
+    assert httpx2.get(f"{shell.server.url}/v1/runs", headers=headers, trust_env=False).status_code == 200
+
+    # A new role: the new key's secret is appended, and the old key ends.
+    described["api_keys"][0]["role"] = "viewer"
+    assert "Replaced API key icu trainer.\n" in shell.done(described, "--keys-out", "keys")
+    assert len((shell.folder / "keys").read_text().splitlines()) == 2
+    assert shell.get(f"api-keys/{created['id']}")["revoked_at"] is not None
+    assert shell.apply(described, "--check").status == 0
+
+
+@pytest.mark.parametrize("kind", ["readable", "link", "folder"])
+def test_a_file_that_others_may_read_gets_no_secrets_and_nothing_is_changed(shell: Shell, kind: str) -> None:
+    target = shell.folder / "keys"
+    if kind == "folder":
+        target.mkdir()
+    else:
+        target.write_text("")
+        target.chmod(0o644)
+        if kind == "link":
+            target.chmod(0o600)
+            target = shell.folder / "link"
+            target.symlink_to("keys")
+    described = {"populations": [population()], "api_keys": [{"name": "x", "role": "viewer"}]}
+    said = shell.apply(described, "--yes", "--keys-out", str(target))
+    assert said.status == 2
+    assert f"--keys-out {target} " in said.err
+    assert shell.get("populations")["items"] == []
+
+
+def test_what_lowers_protection_needs_confirm_and_another_person_once(shell: Shell) -> None:
+    first = {
+        "populations": [
+            population(
+                budgets=[budget("icu", 2.0, policy={"require_limit": True, "max_epsilon": 1.0}), budget("lab", 1.0)],
+                alert_settings={"thresholds": [0.5, 0.9], "forecast_days": 30},
+            )
+        ],
+        "api_keys": [{"name": "x", "role": "viewer"}],
+    }
+    shell.done(first, "--keys-out", "keys")
+    then = {
+        "populations": [
+            population(
+                budgets=[budget("icu", 2.5, policy={"require_limit": True}), budget("lab", 0.5)],
+                alert_settings={"thresholds": [0.9], "forecast_days": 30},
+            )
+        ],
+        "api_keys": [{"name": "x", "role": "trainer"}],
+    }
+    before = shell.export()
+    refused = shell.apply(then, "--yes", "--keys-out", "keys")
+    assert refused.status == 2
+    assert refused.err == (
+        "These changes lower protection:\n"
+        "  alert settings of mimic: removes the threshold 0.5\n"
+        "  limit of mimic/icu: raises the limit\n"
+        "  policy of mimic/icu: loosens max_epsilon\n"
+        "  API key x: widens the role viewer to trainer\n"
+        "Nothing was changed. Give --confirm to accept them, or change the file.\n"
+    )
+    assert shell.export() == before
+
+    said = shell.done(then, "--confirm", "--keys-out", "keys")
+    assert "Proposed limit of mimic/icu: prp_" in said
+    assert "Proposed policy of mimic/icu: prp_" in said
+    assert "Changed limit of mimic/lab.\n" in said
+    assert len(shell.get("proposals?status=open")["items"]) == 2
+    again = shell.done(then, "--confirm", "--keys-out", "keys")
+    assert "... limit of mimic/icu waits until another person approves prp_" in again
+    assert again.endswith("No changes to apply; 2 waiting for approval.\n")
+    assert len(shell.get("proposals")["items"]) == 2
+    assert shell.apply(then, "--check").status == 1
+    shell.approve_all()
+    assert shell.apply(then, "--check").status == 0
+
+    # Back again, but for the limit that would be raised: stricter, so it needs neither.
+    first["populations"][0]["budgets"][1] = budget("lab", 0.5)
+    shell.done(first, "--keys-out", "keys")
+    assert shell.apply(first, "--check").status == 0
+
+
+def test_populations_that_two_persons_create_wait_and_then_go_on(shell: Shell) -> None:
+    described = {
+        "policy": {"approvers_to_create_population": 2},
+        "populations": [population(budgets=[budget("icu", alert_settings={"thresholds": [0.9]})])],
+        "api_keys": [{"name": "t", "role": "trainer", "scope": "mimic/icu"}],
+    }
+    said = shell.done(described, "--keys-out", "keys")
+    assert "... budget mimic/icu waits until another person approves the population mimic\n" in said
+    assert "Proposed population mimic: prp_" in said
+    assert shell.done(described).endswith("No changes to apply; 4 waiting for approval.\n")
+    shell.approve_all()
+    assert shell.done(described, "--keys-out", "keys").endswith("Applied 3 of 3 changes.\n")
+    assert shell.apply(described, "--check").status == 0
+
+
+def test_what_cannot_be_changed_stops_all_and_says_what_to_do(shell: Shell) -> None:
+    shell.done({"populations": [population(size=100)]})
+    before = shell.export()
+    described = {"populations": [population(size=200, policy={"require_limit": True}), population("eicu")]}
+    said = shell.apply(described, "--yes")
+    assert said.status == 2
+    assert "x mimic: `size` is 100 on the server and 200 in the file, and is fixed when the population is" in said.out
+    assert said.out.endswith("Nothing can be applied: 1 difference cannot be resolved.\n")
+    assert shell.export() == before
+
+
+def test_metadata_is_set_changed_and_removed(shell: Shell) -> None:
+    about: dict[str, Any] = {
+        "display_name": "MIMIC-IV",
+        "owner": "ada@hospital.example",
+        "description": "Intensive care,\nfrom 2008 on.",
+        "labels": {"team": "icu", "cost-centre": "17"},
+        "links": [{"title": "Wiki", "url": "https://wiki.hospital.example/mimic"}],
+    }
+    shell.done({"populations": [population(budgets=[budget("icu", owner="icu")], **about)]})
+    text = shell.export()
+    assert yaml.safe_load(text)["populations"][0] | about == yaml.safe_load(text)["populations"][0]
+    assert shell.apply(text, "--check").status == 0
+    changed: dict[str, Any] = {"labels": {"team": "lab"}, "links": [], "display_name": None}
+    said = shell.done({"populations": [population(budgets=[budget("icu", owner="lab")], **changed)]})
+    assert "  ~ metadata of mimic\n" in said
+    assert said.endswith("Applied 2 of 2 changes.\n")
+    found = shell.get("populations")["items"][0]
+    assert (found["display_name"], found["labels"], found["links"]) == (None, {"team": "lab"}, [])
+    assert found["owner"] == about["owner"]
+    assert shell.get("budgets")["items"][0]["owner"] == "lab"
+
+
+def test_an_archived_account_is_not_created_again(shell: Shell) -> None:
+    described = {"populations": [population(), population("old")]}
+    shell.done(described)
+    with shell.client() as http:
+        assert http.post("/v1/accounts/old/archive").status_code == 200
+    said = shell.apply(described, "--yes")
+    assert said.status == 2
+    assert "x old: it is archived on the server: unarchive it" in said.out
+    assert shell.apply(shell.export(), "--check").status == 0
+
+
+def test_a_refusal_in_the_middle_leaves_out_what_is_under_it_and_the_next_apply_goes_on(shell: Shell) -> None:
+    described = {
+        "populations": [
+            population(budgets=[budget("icu-team"), budget("ICU team", budgets=[budget("x")]), budget("lab")]),
+            population("eicu"),
+        ]
+    }
+    said = shell.apply(described, "--yes")
+    assert said.status == 2
+    assert "Failed: budget mimic/ICU team: 'ICU team' differs from 'icu-team', which exists" in said.out
+    assert "Skipped budget mimic/ICU team/x: budget mimic/ICU team failed.\n" in said.out
+    assert "Created population eicu.\n" in said.out
+    assert said.out.endswith("Applied 4 of 6 changes. What is done stays done; apply the file again to go on.\n")
+    described["populations"][0]["budgets"][1]["name"] = "surgery"
+    assert shell.done(described).endswith("Applied 2 of 2 changes.\n")
+
+
+def _limit(http: httpx2.Client, account: str) -> None:
+    tag = http.get(f"/v1/accounts/{account}/limit").headers["ETag"]
+    body = {"limit": {"epsilon": 7.0, "delta": 1e-5}, "reason": "Meanwhile."}
+    assert http.post(f"/v1/accounts/{account}/limit", json=body, headers={"If-Match": tag}).status_code == 200
+
+
+def _policy(http: httpx2.Client, account: str) -> None:
+    tag = http.get(f"/v1/accounts/{account}/policy").headers["ETag"]
+    body = {"policy": {"max_epsilon": 0.5}, "reason": "Meanwhile."}
+    assert http.put(f"/v1/accounts/{account}/policy", json=body, headers={"If-Match": tag}).status_code == 200
+
+
+def _owner(http: httpx2.Client, account: str) -> None:
+    assert http.patch(f"/v1/populations/{account}", json={"owner": "eve"}).status_code == 200
+
+
+def _alerts(http: httpx2.Client, account: str) -> None:
+    body = {"thresholds": [0.1], "forecast_days": 3}
+    assert http.put(f"/v1/accounts/{account}/alert-settings", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "change"),
+    [
+        (_limit, {"limit": {"epsilon": 6.0, "delta": 1e-5}}),
+        (_policy, {"policy": {"max_epsilon": 1.0}}),
+        (_owner, {"owner": "ada"}),
+        (_alerts, {"alert_settings": {"thresholds": [0.5, 0.7, 0.8, 1.0]}}),
+    ],
+)
+def test_a_change_between_plan_and_apply_is_noticed(
+    shell: Shell,
+    meanwhile: Callable[[httpx2.Client, str], None],
+    change: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell.done({"populations": [population()]})
+    account = shell.get("populations")["items"][0]["id"]
+
+    def think(*_: object, **__: object) -> bool:
+        with shell.client("privacy_officer") as http:
+            meanwhile(http, account)
+        return True
+
+    monkeypatch.setattr(typer, "confirm", think)
+    _say(monkeypatch, "")
+    said = shell.apply({"populations": [population(**change), population("later")]})
+    assert said.status == 2
+    assert "was changed on the server since the plan was made. Run the command again" in said.err
+    assert "Applied 0 of 2 changes." in said.out
+    assert [each["path"] for each in shell.get("populations")["items"]] == ["mimic"]
+
+
+@pytest.mark.parametrize(("answer", "status", "created"), [("y\n", 0, 1), ("n\n", 1, 0), ("\n", 1, 0), ("", 1, 0)])
+def test_a_person_at_a_terminal_is_asked(
+    shell: Shell, answer: str, status: int, created: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _say(monkeypatch, answer)
+    said = shell.apply({"populations": [population()]})
+    assert "Apply these changes? [y/N]" in said.out
+    assert said.status == status
+    assert len(shell.get("populations")["items"]) == created
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_without_a_terminal_nothing_is_applied_unasked(shell: Shell, options: list[str]) -> None:
+    said = shell.apply({"populations": [population()]}, *options)
+    assert said.status == 2
+    assert "--yes" in said.err
+    assert shell.get("populations")["items"] == []
+
+
+def test_a_file_may_come_from_standard_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"version: 1\nbudgets: []\n")))
+    said = shell.run("apply", "-f", "-", "--yes")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith("stdin:2: budgets: unknown member")
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "says"),
+    [
+        ("viewer", 2, "Failed: policy of the organisation: "),
+        ("privacy_officer", 0, "Applied 2 of 2 changes."),
+        ("budget_admin", 2, "Failed: policy of the organisation: "),
+    ],
+)
+def test_roles_apply_what_they_may(shell: Shell, role: str, status: int, says: str) -> None:
+    shell.use("admin")
+    shell.use(role)
+    said = shell.apply({"policy": {"max_epsilon": 2.0}, "populations": [population()]}, "--yes")
+    assert said.status == status, said
+    assert says in said.out
+    assert ("(insufficient_scope)\nSkipped population mimic: policy of the organisation failed.\n" in said.out) == (
+        status == 2
+    )
+    created = shell.get("populations")["items"]
+    # Nothing is created that the failed policy was to hold for.
+    assert len(created) == (1 if status == 0 else 0)
+
+
+def test_an_export_is_complete_and_names_what_it_leaves_out(shell: Shell) -> None:
+    shell.done(EXAMPLE, "--keys-out", "keys")
+    text = shell.export()
+    assert shell.apply(text, "--check").status == 0
+    exported = yaml.safe_load(text)
+    assert [key["name"] for key in exported["api_keys"]] == ["grafana", "icu trainer"]
+    said = shell.run("export-config")
+    assert "is left out: it has no name." in said.err
+
+    shell.use("viewer")
+    said = shell.run("export-config")
+    assert "API keys are left out: they need the permission keys:manage.\n" in said.err
+    assert "api_keys" not in yaml.safe_load(said.out)
+
+    # The same organisation elsewhere, from its file.
+    with pytest.MonkeyPatch.context() as elsewhere:
+        other = Shell(shell.server, f"hospital {next(NUMBERS)}", shell.run, shell.folder, elsewhere)
+        other.use("admin")
+        other.done(text, "--keys-out", "others")
+        assert other.apply(text, "--check").status == 0
+        assert yaml.safe_load(other.export()) == exported
+
+
+def test_an_error_of_the_file_or_the_server_is_told_before_anything_is_sent(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = shell.apply("version: 1\npopulations:\n  - nme: mimic\n", "--yes")
+    assert (said.status, said.out) == (2, "")
+    assert "organisation.yaml:3: populations.0.nme: unknown member" in said.err
+    assert "cannot be read" in shell.run("apply", "-f", "missing.yaml", "--yes").err
+    assert "give the organisation's file" in shell.run("apply", "--yes").err
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "key_x.wrong")
+    said = shell.apply({}, "--yes")
+    assert said.status == 2
+    assert "answered 401" in said.err
+
+
+def test_the_schema_is_printed_without_a_server(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EPSILON_LEDGER_URL")
+    said = shell.run("apply", "--schema")
+    assert said.status == 0
+    assert json.loads(said.out)["title"] == "OrganisationDocument"
+
+
+def test_a_keys_file_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for name in ("a", "b"):
+        opened = KeysFile(path)
+        opened.write(dict.fromkeys(("id", "key", "role", "scope", "expires_at")) | {"name": name})
+        opened.close()
+    assert [json.loads(line)["name"] for line in path.read_text().splitlines()] == ["a", "b"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_caller_is_the_public_part_of_the_key() -> None:
+    assert HttpApi("http://x", "key_1.secret").caller == "key_1"

@@ -1,0 +1,111 @@
+"""Files of organisations: every error has its line and says what would be right."""
+
+import json
+
+import jsonschema
+import pytest
+
+from app.provisioning.document import accounts_of, document_schema, read_document
+from app.provisioning.errors import ProvisioningError
+from app.provisioning.yaml_text import read_yaml
+from tests.docs.markdown import ROOT
+
+EXAMPLE = (ROOT / "examples" / "organisation.yaml").read_text()
+START = """version: 1
+populations:
+  - name: mimic
+    privacy_unit: patient
+    neighboring_relation: add_or_remove_one
+    limit: {epsilon: 8, delta: 1e-5}
+"""
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ProvisioningError) as refused:
+        read_document(text.encode(), "org.yaml")
+    return str(refused.value)
+
+
+def test_the_example_is_valid_by_the_schema_as_well() -> None:
+    document = read_document(EXAMPLE.encode(), "organisation.yaml")
+    assert [account.path for account in accounts_of(document)][:3] == [
+        "mimic",
+        "mimic/icu-team",
+        "mimic/icu-team/sepsis",
+    ]
+    schema = document_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(read_yaml(EXAMPLE.encode(), "").value, schema)
+
+
+def test_json_is_a_file_as_well() -> None:
+    value = read_yaml(EXAMPLE.encode(), "").value
+    for indent in (None, 2):
+        again = read_document(json.dumps(value, indent=indent).encode(), "organisation.json")
+        assert again == read_document(EXAMPLE.encode(), "organisation.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "org.yaml: the file must be a mapping that begins with `version: 1`"),
+        ("- 1", "the file must be a mapping"),
+        ("populations: []", "org.yaml:1: version: is required"),
+        ("version: 2", "org.yaml:1: version: must be 1"),
+        ("version: 1\nkeys: []", "org.yaml:2: keys: unknown member; known here: api_keys, policy"),
+        ("version: 1\npolcy: {}", "did you mean policy?"),
+        ("version: 1\npolicy:\n  max_epsilon: '1'", "org.yaml:3: policy.max_epsilon: must be a number"),
+        ("version: 1\npolicy: {max_epsilon: .nan}", "org.yaml:2: .nan is not a finite number"),
+        ("version: 1\npolicy: {max_epsilon: -1}", "org.yaml:2: policy.max_epsilon: must be greater than 0"),
+        ("version: 1\npolicy: {require_limit: yes}", "org.yaml:2: policy.require_limit: must be true or false"),
+        ("version: 1\npopulations:\n  - mimic", "org.yaml:3: populations.0: must be a mapping"),
+        (START + "    budgets:\n      - name: icu\n", "org.yaml:8: populations.0.budgets.0.limit: is required"),
+        (START + "    size: 1.5\n", "org.yaml:7: populations.0.size: must be an integer"),
+        (START + "    owner: ada\n    privacy_units: x\n", "did you mean privacy_unit?"),
+        (START + "    policy: {approvers_to_create_population: 2}\n", "belongs to the organisation's policy"),
+        (
+            START + "    alert_settings: {thresholds: [0.8, 0.5]}\n",
+            "org.yaml:7: populations.0.alert_settings: Thresholds",
+        ),
+        (START + "    alert_settings: {thresholds: [0]}\n", "alert_settings.thresholds.0: must be greater than 0"),
+        (START + "    attestation: disjoint\n", "need parts"),
+        (
+            START + "    budgets:\n      - {name: a/b, limit: {epsilon: 1, delta: 1e-5}}\n",
+            "org.yaml:8: populations.0.budgets.0.name: A name has no slash",
+        ),
+        (
+            START + "    budgets:\n      - {name: q, limit: {epsilon: 1, delta: 1e-5}, opens_at: 2027-01-01T00:00:00Z, "
+            "closes_at: 2026-01-01T00:00:00Z}\n",
+            "org.yaml:8: mimic/q: ",
+        ),
+        (
+            START + "    planned:\n      - event: {type: gausian, noise_multiplier: 1}\n",
+            "org.yaml:8: populations.0.planned.0.event.type: 'gausian' is no event type",
+        ),
+        (
+            START
+            + "    planned:\n      - event: {type: gaussian, noise_multiplier: 1}\n"
+            + "      - event: {type: gaussian, noise_multiplier: 2}\n",
+            "org.yaml:3: mimic: planned[0] has no count",
+        ),
+        (START + START.split("\n", 2)[2], "org.yaml:7: there is another account mimic in this file"),
+        (
+            "version: 1\napi_keys:\n  - {name: a, role: viewer}\n  - {name: a, role: admin}\n",
+            "org.yaml:4: there is another API key 'a' in this file",
+        ),
+        ("version: 1\napi_keys: [{name: a, role: owner}]", "org.yaml:2: api_keys.0.role: "),
+        ("version: 1\napi_keys: [{role: viewer}]", "api_keys.0.name: is required"),
+        ("version: 1\napi_keys: [{name: a, role: viewer, key: secret}]", "api_keys.0.key: unknown member"),
+        ("version: 1\napi_keys: [{name: a, role: viewer, expires_at: 2027-01-01}]", "must have a time zone"),
+    ],
+)
+def test_an_error_has_its_line_and_says_what_would_be_right(text: str, said: str) -> None:
+    assert said in refusal(text)
+
+
+def test_an_error_is_one_line_and_never_all_of_them() -> None:
+    text = "version: 1\napi_keys:\n" + "  - {nme: a, role: viewer}\n" * 50
+    lines = refusal(text).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "org.yaml: and 80 more errors"
+    assert [int(line.split(":")[1]) for line in lines[:-1]] == sorted(int(line.split(":")[1]) for line in lines[:-1])

@@ -1,0 +1,84 @@
+"""What is left when a server fails at the worst moment, and answers of servers of other versions."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.provisioning import session
+from app.provisioning.changes import Plan
+from app.provisioning.errors import ProvisioningError
+from app.provisioning.executor import Executor, Outcome
+from app.provisioning.http_api import HttpApi
+from app.provisioning.keys_file import KeysFile
+from app.provisioning.planner import plan
+from app.provisioning.rendering import plan_text
+from tests.provisioning.model_server import EMPTY, document
+
+KEY: dict[str, Any] = {
+    "id": "key_1",
+    "name": "a",
+    "key": "key_1.s",
+    "role": "viewer",
+    "scope": None,
+    "expires_at": None,
+}
+
+
+def _apply(folder: Path, reply: httpx.Response | Exception, written: Path | None = None) -> list[Outcome]:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if isinstance(reply, Exception) and json.loads(request.content)["name"] == "b":
+            raise reply
+        return reply if isinstance(reply, httpx.Response) else httpx.Response(201, json=KEY)
+
+    described = document(api_keys=[{"name": "a", "role": "viewer"}, {"name": "b", "role": "viewer"}])
+    outcomes: list[Outcome] = []
+    api = HttpApi("http://ledger.example", "key_0.s", httpx.MockTransport(answer))
+    keys_file = KeysFile(written or folder / "keys")
+    try:
+        executor = Executor(api, described, EMPTY, reason="Why.", keys_file=keys_file, report=outcomes.append)
+        executor.apply(plan(described, EMPTY))
+    finally:
+        keys_file.close()
+    return outcomes
+
+
+def test_a_lost_secret_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(ProvisioningError, match="The API key b may exist now without anybody knowing its secret"):
+        _apply(tmp_path, httpx.ReadError("lost"))
+    assert json.loads((tmp_path / "keys").read_text()) == KEY
+
+
+def test_a_secret_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("app.provisioning.keys_file.os.fsync", full)
+    with pytest.raises(ProvisioningError, match="key_1 was created, but its secret could not be written: No space"):
+        _apply(tmp_path, httpx.Response(201, json=KEY))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"items": [], "next": None, "policy": {"rule_of_tomorrow": 1}},
+        {"items": [], "next": None},
+        {"items": [{}], "next": None, "policy": {}},
+        [],
+    ],
+)
+def test_a_server_of_another_version_is_named(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = HttpApi("http://ledger.example", "k", httpx.MockTransport(lambda _: httpx.Response(200, json=answer)))
+    monkeypatch.setattr(HttpApi, "from_environment", lambda: api)
+    content = b"version: 1\npolicy: {max_epsilon: 1}\n"
+    with (
+        pytest.raises(ProvisioningError, match=r"in a form that version .* does not know"),
+        session.open_session(content, "organisation.yaml"),
+    ):
+        raise AssertionError
+
+
+def test_names_of_a_server_cannot_control_the_terminal() -> None:
+    assert plan_text(Plan((), unmanaged=("mimic\x1b[2J",))).count("\x1b") == 0

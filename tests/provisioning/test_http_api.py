@@ -1,0 +1,132 @@
+"""Requests: repeated where that is safe, once where it is not, and errors in one sentence."""
+
+import httpx
+import pytest
+
+from app.provisioning.errors import ProvisioningError
+from app.provisioning.http_api import MAX_ATTEMPTS, HttpApi, RefusalError, ServerError
+
+Reply = httpx.Response | Exception
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr("app.provisioning.http_api.time.sleep", found.append)
+    return found
+
+
+def _api(*replies: Reply) -> tuple[HttpApi, list[httpx.Request]]:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reply = replies[min(len(seen), len(replies) - 1)]
+        seen.append(request)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    return HttpApi("http://ledger.example/", "key_1.secret", httpx.MockTransport(answer)), seen
+
+
+def _problem(status: int, code: str = "ledger_unavailable", **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"code": code, "detail": "No."}, headers=headers)
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_idempotency_key(naps: list[float]) -> None:
+    api, seen = _api(
+        httpx.ReadError("lost"), _problem(503), _problem(429, **{"Retry-After": "7"}), httpx.Response(201, json={})
+    )
+    assert api.post("budgets", {"name": "a"}) == (201, {})
+    assert len(seen) == 4
+    assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
+    assert seen[0].url == "http://ledger.example/v1/budgets"
+    assert seen[0].headers["Authorization"] == "Bearer key_1.secret"
+    assert naps[-1] == 7
+
+
+def test_two_requests_have_two_idempotency_keys(naps: list[float]) -> None:
+    api, seen = _api(httpx.Response(201, json={}))
+    api.post("budgets", {})
+    api.post("budgets", {})
+    assert seen[0].headers["Idempotency-Key"] != seen[1].headers["Idempotency-Key"]
+    assert not naps
+
+
+@pytest.mark.parametrize("reply", [httpx.ReadError("lost"), httpx.ReadTimeout("slow"), _problem(503)])
+def test_a_secret_is_never_created_twice(reply: Reply, naps: list[float]) -> None:
+    api, seen = _api(reply)
+    with pytest.raises(ServerError):
+        api.post_for_secret("api-keys", {})
+    assert len(seen) == 1
+    assert "Idempotency-Key" not in seen[0].headers
+    assert not naps
+
+
+@pytest.mark.parametrize("reply", [httpx.ConnectError("refused"), _problem(429)])
+def test_what_never_arrived_is_sent_again(reply: Reply, naps: list[float]) -> None:
+    api, seen = _api(reply, httpx.Response(201, json={"key": "k"}))
+    assert api.post_for_secret("api-keys", {}) == {"key": "k"}
+    assert (len(seen), len(naps)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said", "attempts"),
+    [
+        (httpx.ConnectError("refused"), "http://ledger.example does not answer GET /v1/policy: refused.", MAX_ATTEMPTS),
+        (_problem(503), "http://ledger.example answered 503: No. (ledger_unavailable)", MAX_ATTEMPTS),
+        (_problem(500, "internal_error"), "answered 500: No. (internal_error)", 1),
+        (_problem(401, "unauthenticated"), "answered 401: No. (unauthenticated)", 1),
+        (httpx.Response(404, text="<html>"), "answered 404: is this the address of a ledger?", 1),
+        (httpx.Response(200, text="<html>"), "answered 200: is this the address of a ledger?", 1),
+        (httpx.Response(302), "answered 302: is this the address of a ledger?", 1),
+        (httpx.Response(404, json=[1]), "is this the address of a ledger?", 1),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_one_sentence(
+    reply: Reply, said: str, attempts: int, naps: list[float]
+) -> None:
+    api, seen = _api(reply)
+    with pytest.raises(ServerError) as failed:
+        api.get("policy")
+    assert said in str(failed.value)
+    assert "secret" not in str(failed.value)
+    assert len(seen) == attempts
+    assert len(naps) == attempts - 1
+
+
+def test_a_refusal_keeps_its_status() -> None:
+    api, _ = _api(_problem(412, "precondition_failed"))
+    with pytest.raises(RefusalError) as refused:
+        api.change("PUT", "policy", {}, etag='"1"')
+    assert (refused.value.status, str(refused.value)) == (412, "No. (precondition_failed)")
+
+
+def test_a_list_is_read_to_its_end() -> None:
+    pages = [
+        httpx.Response(200, json={"items": [1, 2], "next": "c"}),
+        httpx.Response(200, json={"items": [3], "next": None}),
+    ]
+    api, seen = _api(*pages)
+    assert list(api.items("proposals", status="open")) == [1, 2, 3]
+    assert dict(seen[1].url.params) == {"limit": "200", "status": "open", "after": "c"}
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "said"),
+    [
+        ("", "k", "Set EPSILON_LEDGER_URL"),
+        ("http://x", "", "Set EPSILON_LEDGER_API_KEY"),
+        ("ledger.example", "k", "must look like https://ledger.example.org"),
+        ("http://ada:pw@ledger.example", "k", "without credentials"),
+        ("http://x:y", "k", "is not a URL"),
+        ("http://x", "a\nb", "a line break"),
+    ],
+)
+def test_a_missing_or_malformed_variable_is_named(
+    url: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_URL", url)
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", key)
+    with pytest.raises(ProvisioningError, match=said):
+        HttpApi.from_environment()
