@@ -23,12 +23,12 @@ from app.api.routers import (
     planning,
     policies,
     proposals,
+    receivers,
     run_lifecycle,
     runs,
     statements,
     steps,
     verifications,
-    webhooks,
 )
 from app.dashboard import accounts as accounts_pages
 from app.dashboard import administration, api_docs, assets, login, planner
@@ -37,6 +37,8 @@ from app.dashboard import experiments as experiment_pages
 from app.dashboard import runs as run_pages
 from app.dashboard.page_context import install_error_pages
 from app.logging_config import install_redaction
+from app.service.alerts.alert_sender import AlertSender
+from app.service.alerts.receivers import ReceiverRules
 from app.service.audit.checkpoints import run_checkpoints
 from app.service.auth.credential_cache import Authenticator
 from app.service.auth.rate_limit import RequestLimits
@@ -64,7 +66,7 @@ ROUTERS = (
     proposals,
     policies,
     alerts,
-    webhooks,
+    receivers,
     checkpoints,
     statements,
     verifications,
@@ -87,13 +89,16 @@ def create_app(settings: Settings) -> FastAPI:
         InvalidInputError: a database URL is not supported.
     """
     install_redaction()
+    sender = AlertSender(
+        allow_private=settings.webhooks_allow_private, smtp=settings.smtp_server, public_url=settings.public_url
+    )
     placements = Placements(settings.database_urls, settings.database_pool_size, settings.database_password_file)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         background: TaskRegistry = app.state.background
         _start_background_tasks(background, app.state, settings)
-        async with placements.lifespan(background, allow_private=settings.webhooks_allow_private):
+        async with placements.lifespan(background, sender):
             yield
             await background.stop()
             await asyncio.to_thread(app.state.keys.close)
@@ -123,7 +128,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.integrity = IntegrityMonitor()
     app.state.metrics_token = settings.resolved_metrics_token
     app.state.metrics_top_accounts = settings.metrics_top_accounts
-    app.state.webhooks_allow_private = settings.webhooks_allow_private
+    app.state.receiver_rules = ReceiverRules(settings.webhooks_allow_private, settings.smtp_server is not None)
     problems.install(app)
     install_error_pages(app)
     app.state.session_hours = settings.session_hours

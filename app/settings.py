@@ -7,7 +7,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH
 from app.persistence.database import POOL_SIZE
+from app.service.alerts.mail_sender import DEFAULT_PORTS, SmtpServer, SmtpTls
 from app.service.auth.authentication import DEFAULT_PLACEMENT
 from app.service.auth.oidc.authorization_code import OidcClient, secret_in
 from app.service.auth.oidc.config import (
@@ -68,7 +70,13 @@ class Settings(BaseSettings):
         signing_key_file: PEM file with the Ed25519 key that signs checkpoints and statements; empty: none.
         checkpoint_seconds: interval of signed checkpoints if there is a key; 0: on request only.
         placements: further databases with their own organisations, as a JSON object of names and URLs.
-        webhooks_allow_private: allow webhooks to private addresses and over http.
+        webhooks_allow_private: allow receivers at private addresses and over http.
+        smtp_host: server that sends mails; empty: receivers of mail are refused.
+        smtp_port: None: 587 for starttls, 465 for tls, 25 for none.
+        smtp_tls: how the connection is encrypted.
+        smtp_user: name to sign in with; empty: without.
+        smtp_password_file: file with the password, read at each connection.
+        smtp_from: address of the sender.
         log_format: of the lines on standard error.
         log_level: the minimum level.
         log_requests: log one line for each request.
@@ -114,6 +122,12 @@ class Settings(BaseSettings):
     ]
 
     webhooks_allow_private: bool = False
+    smtp_host: Annotated[str, Field(pattern=r"^[!-~]*$", max_length=253)] = ""
+    smtp_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    smtp_tls: SmtpTls = "starttls"
+    smtp_user: Annotated[str, Field(max_length=300)] = ""
+    smtp_password_file: str = ""
+    smtp_from: Annotated[str, Field(pattern=rf"^(?:{EMAIL_PATTERN[1:-1]})?$", max_length=MAX_EMAIL_LENGTH)] = ""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     log_requests: bool = False
@@ -174,6 +188,38 @@ class Settings(BaseSettings):
             if read is None or not MIN_TOKEN_LENGTH <= len(read) <= MAX_TOKEN_LENGTH or not read.isascii():
                 raise ValueError(f"{file} holds no token: write one line of {MIN_TOKEN_LENGTH} or more characters")
         return self
+
+    @model_validator(mode="after")
+    def _smtp_is_whole(self) -> Self:
+        """Refuse an incomplete SMTP configuration, and a password that would be sent in clear."""
+        for name in self.model_fields_set & {"smtp_port", "smtp_user", "smtp_password_file", "smtp_from"}:
+            if getattr(self, name) and not self.smtp_host:
+                raise ValueError(f"{_variable(name)} is set, but {_variable('smtp_host')} is not")
+        if self.smtp_host and not self.smtp_from:
+            raise ValueError(f"{_variable('smtp_host')} is set, but {_variable('smtp_from')} is not")
+        if bool(self.smtp_user) != bool(self.smtp_password_file):
+            raise ValueError(f"set both {_variable('smtp_user')} and {_variable('smtp_password_file')}, or neither")
+        if self.smtp_user and self.smtp_tls == "none":
+            raise ValueError(
+                f"{_variable('smtp_user')} needs encryption: set {_variable('smtp_tls')} to starttls or tls"
+            )
+        if self.smtp_password_file:
+            file = _variable("smtp_password_file")
+            try:
+                password = Path(self.smtp_password_file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"{file} cannot be read: {error}") from None
+            if not password:
+                raise ValueError(f"{file} holds no password: write it in one line")
+        return self
+
+    @property
+    def smtp_server(self) -> SmtpServer | None:
+        """The server that sends mails, or None."""
+        if not self.smtp_host:
+            return None
+        port = self.smtp_port or DEFAULT_PORTS[self.smtp_tls]
+        return SmtpServer(self.smtp_host, port, self.smtp_tls, self.smtp_from, self.smtp_user, self.smtp_password_file)
 
     @property
     def resolved_metrics_token(self) -> str | None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from app.persistence import database, engines
 from app.service import placements
-from app.service.alerts import delivery_worker
+from app.service.alerts import delivery_worker, http_sender
 from app.service.auth import credential_cache
 from tests import asgi, background, postgres, pure_decisions
 from tests.databases import NO_SERVER, need_postgresql, new_database, sharing_statements
@@ -48,7 +48,7 @@ asgi.install()
 placements.CACHE_SECONDS = 0.0
 
 # Read once: it takes longer than all the rest of an application's start.
-delivery_worker._ssl_context = cache(delivery_worker._ssl_context)
+http_sender.trusted_certificates = cache(http_sender.trusted_certificates)
 
 # As the clients here do: no server of the tests has a certificate, yet each client would read those of all the world.
 vars(transports)["create_ssl_context"] = cache(httpx2.create_ssl_context)

@@ -78,9 +78,11 @@ def _operations(document: JsonObject) -> Iterator[JsonObject]:
 def _describe_headers(operation: JsonObject) -> None:
     """List the headers of successful responses."""
     responses = operation["responses"]
-    repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
-    names = ["ETag"] * ("304" in responses) + ["Idempotent-Replayed"] * repeatable
+    parameters = {parameter["name"] for parameter in operation.get("parameters", ())}
     for status, response in responses.items():
+        # A change under If-Match answers with the new tag, and with none if it was only proposed.
+        tagged = "304" in responses or ("If-Match" in parameters and status == "200")
+        names = ["ETag"] * tagged + ["Idempotent-Replayed"] * ("Idempotency-Key" in parameters)
         if names and status.startswith("2"):
             response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 

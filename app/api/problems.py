@@ -49,7 +49,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "run_state_conflict": (409, "Run state conflict"),
     "sequence_conflict": (409, "Step sequence conflict"),
     "sequence_gap": (409, "Step sequence gap"),
-    "webhook_state_conflict": (409, "Webhook state conflict"),
+    "receiver_state_conflict": (409, "Receiver state conflict"),
     "attempt_superseded": (412, "Attempt superseded"),
     "precondition_failed": (412, "Precondition Failed"),
     "request_too_large": (413, "Content Too Large"),

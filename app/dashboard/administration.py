@@ -1,4 +1,4 @@
-"""Pages of approvals, policies, keys and webhooks, with the forms that change them."""
+"""Pages of approvals, policies, keys and receivers, with the forms that change them."""
 
 from typing import Annotated, Final
 
@@ -7,13 +7,13 @@ from fastapi import Query, Response
 from app.accounting.events import NeighboringRelation
 from app.api.pagination import decode_cursor
 from app.dashboard.page_context import PageContext, PageDep, router
-from app.ledger.alerts import AlertType
+from app.ledger.alerts import AlertType, ReceiverKind
 from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import PageRequest
 from app.ledger.permissions import ISSUES, Permission, Role
 from app.ledger.policies import LEAVES
+from app.service.alerts.receivers import list_receiver_statuses
 from app.service.alerts.settings import get_alert_settings, list_alerts
-from app.service.alerts.webhooks import list_webhook_statuses
 from app.service.governance.api_keys import list_keys
 from app.service.queries.governance import (
     CurrentLimit,
@@ -26,9 +26,9 @@ from app.service.queries.overview import account_paths_of, read_change_token
 
 DECIDED: Final = 20
 KEYS: Final = 50
-WEBHOOKS: Final = 20
+RECEIVERS: Final = 20
 ALERTS: Final = 15
-"""Decided proposals, keys, webhooks and alerts of a page."""
+"""Decided proposals, keys, receivers and alerts of a page."""
 
 RULES: Final = {
     "max_epsilon": "Largest epsilon of a run",
@@ -65,11 +65,21 @@ ALERT_TYPES: Final = {
     AlertType.OVERDRAWN: "run over its limit",
     AlertType.RESERVATION_STALE: "trainer silent",
     AlertType.RESERVATION_FORFEITED: "reservation forfeited",
+    AlertType.RUN_PENDING: "run waits for an approval",
+    AlertType.PROPOSAL_OPENED: "proposal opened",
+    AlertType.PROPOSAL_DECIDED: "proposal decided",
     AlertType.TEST: "test event",
 }
 
 Account = Annotated[str, Query(max_length=2000)]
 Cursor = Annotated[str, Query(max_length=200)]
+
+RECEIVER_KINDS: Final = {
+    ReceiverKind.WEBHOOK: "Webhook",
+    ReceiverKind.SLACK: "Slack",
+    ReceiverKind.TEAMS: "Microsoft Teams",
+    ReceiverKind.EMAIL: "E-mail",
+}
 
 routes = router()
 
@@ -137,10 +147,10 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
     )
 
 
-@routes.get("/webhooks")
-def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
-    """Show webhooks, the latest alerts, and the alert settings of one account."""
-    found = list_webhook_statuses(page.context, PageRequest(WEBHOOKS, decode_cursor(after)))
+@routes.get("/alerts")
+def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Response:
+    """Show receivers, the latest alerts, and the alert settings of one account."""
+    found = list_receiver_statuses(page.context, PageRequest(RECEIVERS, decode_cursor(after)))
     alerts = list_alerts(page.context, PageRequest(ALERTS)).items
     # Deliveries are no audit entries, so the tag is computed from the content.
     page.check_etag(page.minute, read_change_token(page.context), found, alerts)
@@ -148,13 +158,15 @@ def show_webhooks(page: PageDep, account: Account = "", after: Cursor = "") -> R
     limit, fault = _current_limit(page, account, "the alert settings of the accounts above it")
     chosen = limit and limit.record.account
     return page.render(
-        "webhooks.html",
+        "alerts.html",
         found=found,
         alerts=alerts,
         places=account_paths_of(
-            page.context, [*(each.webhook.account_id for each in found.items), *(each.account_id for each in alerts)]
+            page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
         words=ALERT_TYPES,
+        kinds=RECEIVER_KINDS,
+        sends_mail=page.state.receiver_rules.sends_mail,
         account=account,
         chosen=chosen and (chosen, get_alert_settings(page.context, chosen.id)),
         fault=fault,

@@ -69,9 +69,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.SIGN_IN_LINK_CREATED: "created a link that signs in once",
     AuditAction.SIGNING_KEY_CHANGED: "changed the signing key from {signing_key_before} to {signing_key}",
     AuditAction.OIDC_TOKEN_AUTHENTICATION_FAILED: "failed to authenticate with a token of {name}, {times}",
-    AuditAction.WEBHOOK_CREATED: "created a webhook to {host}",
-    AuditAction.WEBHOOK_DISABLED: "disabled the webhook {name}",
-    AuditAction.WEBHOOK_SECRET_ROTATED: "rotated the secret of the webhook {name}",
+    AuditAction.RECEIVER_CREATED: "created a receiver at {host}",
+    AuditAction.RECEIVER_DELETED: "deleted the receiver {name} at {host_before}",
+    AuditAction.RECEIVER_DISABLED: "disabled the receiver {name}",
+    AuditAction.RECEIVER_ENABLED: "enabled the receiver {name}",
+    AuditAction.RECEIVER_SECRET_ROTATED: "rotated the secret of the receiver {name}",
 }
 """Sentence templates by action."""
 
@@ -90,7 +92,8 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str], actors: Callable
         role=str(after.get("role")).replace("_", " "),
         heir=actors(str(after.get("replaced_by"))).name,
         attempt=str(after.get("attempt")),
-        host=str(after.get("host")),
+        host=after.get("host") or "mail addresses",
+        host_before=before.get("host") or "mail addresses",
         signing_key=str(after.get("key_id")),
         signing_key_before=str(before.get("key_id")),
         runs=len(after.get("runs") or ()),

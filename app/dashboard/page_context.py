@@ -55,7 +55,7 @@ NAV_ITEMS: Final = (
     ("Approvals", "/approvals", Permission.LEDGER_READ),
     ("Policies", "/policies", Permission.LEDGER_READ),
     ("Keys", "/keys", Permission.KEY_MANAGE),
-    ("Webhooks", "/webhooks", Permission.WEBHOOK_MANAGE),
+    ("Alerts", "/alerts", Permission.ALERT_MANAGE),
 )
 """Name, path and needed permission of each page in the navigation."""
 

@@ -80,7 +80,7 @@ class _Builder:
             body = {"name": name, "role": str(role)} | ({"scope": scope} if scope else {})
             self.keys[role] = str(self.api.made("/v1/api-keys", admin, body)["key"])
         officer = self.keys[Role.PRIVACY_OFFICER]
-        self.api.made("/v1/webhooks", officer, {"url": "https://alerts.northfield.example/privacy"})
+        self.api.made("/v1/receivers", officer, {"kind": "webhook", "url": "https://alerts.northfield.example/privacy"})
 
     def work(self) -> None:
         """Let the runs train in the order of time, and take readings for the forecasts."""

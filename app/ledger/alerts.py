@@ -1,4 +1,4 @@
-"""Alerts, the settings and forecasts that cause them, and their deliveries to webhooks (ADR 0018).
+"""Alerts, the settings and forecasts that cause them, and their deliveries to receivers (ADR 0018).
 
 A forecast does not extrapolate epsilon: the first step takes a large part of it, the thousandth almost none. A steady
 workload uses an evenly growing share of the filter's threshold at the order that admits longest.
@@ -60,7 +60,10 @@ class AlertType(StrEnum):
     OVERDRAWN = "run.overdrawn"
     RESERVATION_STALE = "reservation.stale"
     RESERVATION_FORFEITED = "reservation.forfeited"
-    TEST = "webhook.test"
+    RUN_PENDING = "run.pending"
+    PROPOSAL_OPENED = "proposal.opened"
+    PROPOSAL_DECIDED = "proposal.decided"
+    TEST = "receiver.test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Alert:
 
     Args:
         id: lets receivers detect repetitions.
-        account_id: the subject; None for a test.
+        account_id: the subject; None: the organisation itself, or a test.
         dedup_key: equal for alerts of an account that are the same.
         payload: JSON members.
     """
@@ -90,28 +93,59 @@ class AlertFilter:
     within: str | None
 
 
+SHOWN_CHARACTERS: Final = 4
+"""Last characters of a secret URL, by which people tell it from others."""
+
+
+class ReceiverKind(StrEnum):
+    """How a receiver gets alerts."""
+
+    WEBHOOK = "webhook"
+    SLACK = "slack"
+    TEAMS = "teams"
+    EMAIL = "email"
+
+
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class Receiver:
     """A receiver of alerts.
 
     Args:
+        kind: decides what is sent, and where.
+        url: where to; None for mail. That of Slack or Teams is a secret.
+        addresses: of mail.
         types: of alerts; empty: all.
         account_id: limits alerts to this account and its descendants, if set.
-        secret: signs alerts; shown only at creation.
+        secret: signs alerts to a webhook; shown only at creation.
         previous_secret: signs, too, until `previous_secret_expires_at` after a rotation.
         disabled_reason: why nothing is sent, if disabled.
     """
 
     id: str
-    url: str
+    kind: ReceiverKind
+    url: str | None
+    addresses: tuple[str, ...]
     types: tuple[str, ...]
     account_id: str | None
-    secret: str
+    secret: str | None
     created_at: datetime
     previous_secret: str | None = None
     previous_secret_expires_at: datetime | None = None
     disabled_at: datetime | None = None
     disabled_reason: str | None = None
+
+    @property
+    def shown_url(self) -> str | None:
+        """The URL, masked if whoever knows it can post."""
+        if self.url is None or self.kind is ReceiverKind.WEBHOOK:
+            return self.url
+        scheme, _, rest = self.url.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}/…{self.url[-SHOWN_CHARACTERS:]}"
+
+    @property
+    def destination(self) -> str:
+        """Where alerts go, as people may see it."""
+        return self.shown_url or ", ".join(self.addresses)
 
     def wants(self, kind: str, above: Collection[str]) -> bool:
         """Check whether it receives alerts of a kind about an account with these ancestors."""
@@ -119,6 +153,8 @@ class Webhook:
 
     def secrets(self, now: datetime) -> tuple[str, ...]:
         """List the current signing secrets, newest first."""
+        if self.secret is None:
+            return ()
         if (
             self.previous_secret is None
             or self.previous_secret_expires_at is None
@@ -138,7 +174,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An alert's delivery to a webhook.
+    """An alert's delivery to a receiver.
 
     Args:
         attempts: number of attempts, including one in progress.
@@ -149,7 +185,7 @@ class Delivery:
     """
 
     id: str
-    webhook_id: str
+    receiver_id: str
     alert_id: str
     alert_type: str
     status: DeliveryStatus

@@ -89,9 +89,11 @@ class AuditAction(StrEnum):
     SESSION_ENDED = "session.ended"
     SIGN_IN_LINK_CREATED = "sign_in_link.created"
     SIGNING_KEY_CHANGED = "signing_key.changed"
-    WEBHOOK_CREATED = "webhook.created"
-    WEBHOOK_DISABLED = "webhook.disabled"
-    WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - an action
+    RECEIVER_CREATED = "receiver.created"
+    RECEIVER_DELETED = "receiver.deleted"
+    RECEIVER_DISABLED = "receiver.disabled"
+    RECEIVER_ENABLED = "receiver.enabled"
+    RECEIVER_SECRET_ROTATED = "receiver.secret_rotated"  # noqa: S105 - an action
 
 
 @dataclass(frozen=True, slots=True)

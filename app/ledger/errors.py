@@ -148,8 +148,8 @@ class SequenceGapError(LedgerError, code="sequence_gap"):
     """The steps do not follow the last admitted one."""
 
 
-class WebhookStateConflictError(LedgerError, code="webhook_state_conflict"):
-    """The webhook is disabled, or there are too many."""
+class ReceiverStateConflictError(LedgerError, code="receiver_state_conflict"):
+    """The receiver is disabled, or too many are active."""
 
 
 class IdempotencyKeyReusedError(LedgerError, code="idempotency_key_reused"):

@@ -16,7 +16,14 @@ ACTOR_LENGTH: Final = 300
 """Of the author of a request, as audit events name it."""
 REQUEST_ID_LENGTH: Final = 64
 MAX_URL_LENGTH: Final = 2000
-"""Of a webhook's URL."""
+"""Of a receiver's URL."""
+MAX_EMAIL_LENGTH: Final = 254
+"""Of a mail address (RFC 5321)."""
+EMAIL_PATTERN: Final = (
+    r"^[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+    r"@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$"
+)
+"""Mail addresses without quoted parts: those of HTML's `<input type="email">`, with a dot only between characters."""
 
 
 def check_name(name: str) -> str:

@@ -30,8 +30,8 @@ class Permission(StrEnum):
     """Read audit events."""
     LEDGER_VERIFY = "ledger:verify"
     """Verify the ledger, create checkpoints and propose to lift a quarantine."""
-    WEBHOOK_MANAGE = "webhooks:manage"
-    """Manage webhooks and alert settings."""
+    ALERT_MANAGE = "alerts:manage"
+    """Manage receivers and alert settings."""
 
 
 class Role(StrEnum):

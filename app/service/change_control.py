@@ -11,9 +11,10 @@ from app.ledger.errors import InvalidInputError, PreconditionFailedError, Precon
 from app.ledger.pages import PageRequest
 from app.ledger.policies import ORGANISATION
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.persistence.repositories import proposals
+from app.persistence.repositories import alerts, proposals
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
+from app.service.proposal_alerts import proposal_decided_alert, proposal_opened_alert
 
 
 def require_if_match(what: str, now: str, sent: str | None, **members: object) -> None:
@@ -46,7 +47,7 @@ def propose(
     *,
     before: Mapping[str, Any] | None = None,
 ) -> Proposal:
-    """Insert a proposal and its audit event.
+    """Insert a proposal, its audit event and its alert.
 
     The organisation must be locked. `before` is the state that the proposal would replace.
     """
@@ -63,19 +64,21 @@ def propose(
     proposals.add(tx, context.organisation_id, proposal)
     after = dict(facts) | {"account": account_id}
     context.record(tx, AuditAction(f"{kind}.proposed"), proposal.id, before, after, reason)
+    alerts.add(tx, context.organisation_id, [proposal_opened_alert(tx, context, proposal, before)])
     return proposal
 
 
 def close_proposal(
     tx: Connection, context: RequestContext, proposal: Proposal, reached: ProposalStatus, reason: str | None = None
 ) -> Proposal:
-    """Close an open proposal, and record it in the audit log."""
+    """Close an open proposal, record it in the audit log, and alert."""
     decided = replace(
         proposal, status=reached, decided_by=context.principal.actor, decided_at=context.now, decision_reason=reason
     )
     proposals.decide(tx, context.organisation_id, decided)
     before, after = ({"status": str(each.status)} for each in (proposal, decided))
     context.record(tx, AuditAction(f"{proposal.kind}.{reached}"), proposal.id, before, after, reason)
+    alerts.add(tx, context.organisation_id, [proposal_decided_alert(tx, context, decided)])
     return decided
 
 

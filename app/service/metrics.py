@@ -58,7 +58,7 @@ _HTTP = _histogram(
     *("method", "route", "status"),
 )
 _PROBLEMS = counter("epsilon_ledger_problems", "Problem responses, by code.", "code")
-_DELIVERIES = counter("epsilon_ledger_webhook_deliveries", "Delivery attempts of webhooks, by result.", "result")
+_DELIVERIES = counter("epsilon_ledger_alert_deliveries", "Delivery attempts of alerts, by result.", "result")
 _BACKGROUND = gauge(
     "epsilon_ledger_background_task_last_success_timestamp_seconds",
     "Time of the last success of a background task.",

@@ -18,7 +18,8 @@ from app.persistence.clock import Clock
 from app.persistence.database import ALL_TENANTS, URL_SETTING, Database, error_summary
 from app.persistence.rehearsal import Fault, rehearse
 from app.persistence.repositories import organisations
-from app.service.alerts.delivery_worker import WebhookSender, deliver
+from app.service.alerts.alert_sender import AlertSender
+from app.service.alerts.delivery_worker import deliver
 from app.service.auth.authentication import DEFAULT_PLACEMENT, Principal
 from app.service.auth.request_context import RequestContext
 from app.service.background import TaskRegistry, attempt
@@ -239,14 +240,13 @@ class Placements:
             raise LedgerUnavailableError(f"The placement {placement.name!r} does not answer: {why}.") from error
 
     @asynccontextmanager
-    async def lifespan(self, background: TaskRegistry, *, allow_private: bool = False) -> AsyncIterator[None]:
+    async def lifespan(self, background: TaskRegistry, sender: AlertSender) -> AsyncIterator[None]:
         """Run the background tasks; at the end, drain queues and close connections.
 
         Args:
             background: registry of the tasks, which is stopped at the end.
-            allow_private: whether alerts are sent to private addresses.
+            sender: sends alerts, and is closed at the end.
         """
-        sender = WebhookSender(allow_private=allow_private)
         for placement in self:
             background.start(f"clock:{placement.name}", keep_time(placement.name, placement.database.clock))
             background.start(f"maintenance:{placement.name}", run_maintenance(placement.database))

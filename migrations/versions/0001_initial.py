@@ -37,7 +37,7 @@ TABLES = (
     "decisions",
     "decision_ranges",
     "decision_events",
-    "webhooks",
+    "receivers",
     "alerts",
     "deliveries",
     "account_usage_snapshots",
@@ -78,7 +78,7 @@ def upgrade() -> None:
     _create_decisions()
     _create_decision_ranges()
     _create_decision_events()
-    _create_webhooks()
+    _create_receivers()
     _create_alerts()
     _create_deliveries()
     _create_account_usage_snapshots()
@@ -730,15 +730,17 @@ def _create_decision_events() -> None:
     )
 
 
-def _create_webhooks() -> None:
+def _create_receivers() -> None:
     op.create_table(
-        "webhooks",
+        "receivers",
         _number("organisation_id"),
         _id("id"),
-        sa.Column("url", sa.String(2000), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("url", sa.String(2000)),
+        sa.Column("addresses", sa.Text, nullable=False),
         sa.Column("types", sa.Text, nullable=False),
         _number("account_id", nullable=True),
-        sa.Column("secret", sa.String(255), nullable=False),
+        sa.Column("secret", sa.String(255)),
         sa.Column("previous_secret", sa.String(255)),
         _timestamp("previous_secret_expires_at"),
         _timestamp("created_at", nullable=False),
@@ -749,7 +751,11 @@ def _create_webhooks() -> None:
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("kind IN ('webhook', 'slack', 'teams', 'email')", name="kind_known"),
         sa.CheckConstraint("url <> ''", name="url_not_empty"),
+        sa.CheckConstraint("(kind = 'email') = (url IS NULL)", name="url_unless_email"),
+        sa.CheckConstraint("(kind = 'email') = (addresses <> '[]')", name="addresses_if_email"),
+        sa.CheckConstraint("(kind = 'webhook') = (secret IS NOT NULL)", name="secret_if_webhook"),
         sa.CheckConstraint("secret <> ''", name="secret_not_empty"),
         sa.CheckConstraint(
             "(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)", name="previous_secret_complete"
@@ -776,7 +782,19 @@ def _create_alerts() -> None:
         sa.UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
         _organisation_foreign_key(),
         _foreign_key("accounts", account_id="id"),
-        sa.CheckConstraint("(type = 'webhook.test') = (account_id IS NULL)", name="account_unless_test"),
+        sa.CheckConstraint(
+            "account_id IS NOT NULL OR type IN ('receiver.test', 'proposal.opened', 'proposal.decided')",
+            name="account_unless_of_organisation",
+        ),
+        sa.CheckConstraint("type <> 'receiver.test' OR account_id IS NULL", name="test_without_account"),
+    )
+    # An alert about the organisation has no account, and NULLs differ from each other in the unique key above.
+    _create_partial_index(
+        "uq_alerts_of_organisation",
+        "alerts",
+        ["organisation_id", "type", "dedup_key"],
+        where="account_id IS NULL",
+        unique=True,
     )
 
 
@@ -785,7 +803,7 @@ def _create_deliveries() -> None:
         "deliveries",
         _number("organisation_id"),
         _id("id"),
-        _id("webhook_id"),
+        _id("receiver_id"),
         _id("alert_id"),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
@@ -796,8 +814,8 @@ def _create_deliveries() -> None:
         _timestamp("delivered_at"),
         _timestamp("created_at", nullable=False),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
-        sa.UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
-        _foreign_key("webhooks", webhook_id="id"),
+        sa.UniqueConstraint("organisation_id", "receiver_id", "alert_id"),
+        _foreign_key("receivers", receiver_id="id"),
         _foreign_key("alerts", alert_id="id"),
         sa.CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name="status_known"),
         sa.CheckConstraint("status <> 'delivered' OR delivered_at IS NOT NULL", name="delivered_at_if_delivered"),

@@ -16,6 +16,9 @@ def check_answer(method: str, path: str, status: int, media_type: str, body: Any
     assert str(status) in operation.described["responses"], f"{operation.id} answers {status}: undocumented"
     if status == 304:
         return
+    if status == 204:
+        assert (body, operation.described["responses"]["204"]["content"]) == (None, {}), f"{operation.id}: {body}"
+        return
     content = operation.described["responses"][str(status)]["content"]
     assert media_type in content, f"{operation.id} answers {status} as {media_type}: undocumented"
     wrong = errors(content[media_type]["schema"], body)

@@ -22,7 +22,7 @@ POPULATION = {
 
 @dataclass(frozen=True)
 class SeededLedger:
-    """A ledger with a population, a budget, a run that took one step and gave back a reservation, and a webhook."""
+    """A ledger with a population, a budget, a run that took one step and gave back a reservation, and a receiver."""
 
     ledger: Ledger
     population: str
@@ -31,7 +31,7 @@ class SeededLedger:
     reservation: str = ""
     key: str = ""
     proposal: str = ""
-    webhook: str = ""
+    receiver: str = ""
     delivery: str = ""
     experiment: str = ""
     verification: str = ""
@@ -50,7 +50,7 @@ class SeededLedger:
             "key_id": self.key,
             "account_id": self.budget,
             "proposal_id": self.proposal,
-            "webhook_id": self.webhook,
+            "receiver_id": self.receiver,
             "delivery_id": self.delivery,
             "experiment_id": self.experiment,
             "verification_id": self.verification,
@@ -59,7 +59,7 @@ class SeededLedger:
 
 def furnish(ledger: Ledger) -> SeededLedger:
     """Open a population and a budget, register a run, take a step, ask for alerts."""
-    return _with_webhook(_furnish(ledger))
+    return _with_receiver(_furnish(ledger))
 
 
 def _furnish(ledger: Ledger) -> SeededLedger:
@@ -77,14 +77,14 @@ def _furnish(ledger: Ledger) -> SeededLedger:
     return SeededLedger(ledger, population, budget, run, reservation, key, proposal)
 
 
-def _with_webhook(shared: SeededLedger) -> SeededLedger:
+def _with_receiver(shared: SeededLedger) -> SeededLedger:
     """Ask for alerts, one now, which whoever opens such a ledger would deliver; declare a sweep; and verify."""
-    webhook = str(shared.ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).json()["id"])
-    delivery = str(shared.ledger.post(f"/v1/webhooks/{webhook}/test", None).json()["id"])
+    receiver = str(shared.ledger.post("/v1/receivers", {"url": "https://alerts.example/privacy"}).json()["id"])
+    delivery = str(shared.ledger.post(f"/v1/receivers/{receiver}/test", None).json()["id"])
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
     experiment = str(shared.ledger.post("/v1/experiments", sweep).json()["id"])
     verification = str(shared.ledger.post("/v1/verifications", None).json()["id"])
-    return replace(shared, webhook=webhook, delivery=delivery, experiment=experiment, verification=verification)
+    return replace(shared, receiver=receiver, delivery=delivery, experiment=experiment, verification=verification)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Fu
 
 @pytest.fixture
 def furnished_ledger(ledger: Ledger) -> Ledger:
-    """A ledger with all of a seeded ledger in it but its webhook, as `furnishing` sees to where this is asked for."""
+    """A ledger with all of a seeded ledger in it but its receiver, as `furnishing` sees to where this is asked for."""
     return ledger
 
 
@@ -109,7 +109,7 @@ def furnished_ledger(ledger: Ledger) -> Ledger:
 def seeded(furnished_ledger: Ledger, database_kind: str) -> SeededLedger:
     """A seeded ledger for one test alone."""
     there: SeededLedger = furnished(database_kind, _furnish)[0]
-    return _with_webhook(replace(there, ledger=furnished_ledger))
+    return _with_receiver(replace(there, ledger=furnished_ledger))
 
 
 @pytest.fixture

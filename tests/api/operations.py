@@ -98,7 +98,7 @@ READS = [operation for operation in GUARDED if operation.method == "GET" and ope
 """What an asker may have already."""
 OPTIONAL_BODY = {
     *("completeRun", "abortRun", "rotateApiKey", "revokeApiKey", "approveProposal", "rejectProposal"),
-    *("rotateWebhookSecret", "archiveAccount", "unarchiveAccount"),
+    *("rotateReceiverSecret", "archiveAccount", "unarchiveAccount"),
 }
 
 
@@ -110,7 +110,7 @@ NOWHERE = {
     "key_id": "key_nowhere",
     "account_id": "bud_nowhere",
     "proposal_id": "prp_nowhere",
-    "webhook_id": "whk_nowhere",
+    "receiver_id": "rcv_nowhere",
     "delivery_id": "dlv_nowhere",
     "experiment_id": "exp_nowhere",
     "verification_id": "ver_nowhere",
@@ -145,7 +145,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "createApiKey": {"name": name, "role": "viewer"},
         "createReservation": {"plan": [{"event": SAMPLED}]},
         "commitReservation": {"steps_executed": 0},
-        "createWebhook": {"url": "https://alerts.example/privacy"},
+        "createReceiver": {"url": "https://alerts.example/privacy"},
         "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
         "computeEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
         "computeDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},

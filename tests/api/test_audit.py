@@ -42,7 +42,7 @@ def test_the_story_of_a_ledger_is_told_in_order(seeded: SeededLedger) -> None:
     answer = [audit_event["action"] for audit_event in _read(seeded, "?limit=200")]
     keys = ["api_key.created"] * 7
     story = ["organisation.created", *keys, "population.created", "budget.created", "run.created", "api_key.created"]
-    assert answer == [*story, "limit.proposed", "webhook.created", "budget.created", "experiment.created"]
+    assert answer == [*story, "limit.proposed", "receiver.created", "budget.created", "experiment.created"]
 
 
 def test_what_changes_nothing_is_no_audit_event(seeded: SeededLedger) -> None:

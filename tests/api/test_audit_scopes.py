@@ -61,7 +61,7 @@ def ids(shared: SeededLedger) -> dict[str, str]:
     assert (
         ledger.http.put("/v1/policy", json=everywhere, headers=ledger.headers() | {"If-Match": "*"}).status_code == 200
     )
-    assert ledger.post("/v1/webhooks", {"url": "https://alerts.example", "account": shared.budget}).status_code == 201
+    assert ledger.post("/v1/receivers", {"url": "https://alerts.example", "account": shared.budget}).status_code == 201
     assert ledger.post("/v1/checkpoints", {}).status_code == 201
     return found
 
@@ -118,7 +118,7 @@ def test_every_kind_of_audit_event_was_done(shared: SeededLedger, ids: dict[str,
         *("api_key.created", "api_key.revoked", "api_key.authentication_failed", "experiment.created"),
     }
     whole = {audit_event["action"] for audit_event in _audit_events(shared)}
-    assert whole - within == {"organisation.created", "population.created", "webhook.created", "runs.anchored"}
+    assert whole - within == {"organisation.created", "population.created", "receiver.created", "runs.anchored"}
 
 
 def test_an_audit_event_of_a_part_has_its_place_and_its_hash_in_the_whole(

@@ -222,7 +222,7 @@ WITHOUT_EVENTS = {
     *("createApiKey", "rotateApiKey", "revokeApiKey", "changeAccountLimit", "approveProposal", "rejectProposal"),
     *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine"),
     *("updatePopulation", "updateBudget", "updateRun", "archiveAccount", "unarchiveAccount"),
-    *("createWebhook", "rotateWebhookSecret", "replaceAlertSettings", "createBlocks"),
+    *("createReceiver", "rotateReceiverSecret", "replaceAlertSettings", "createBlocks"),
 }
 each_with_events = pytest.mark.parametrize(
     "operation", [one for one in WITH_BODY if one.id not in WITHOUT_EVENTS], ids=lambda operation: operation.id

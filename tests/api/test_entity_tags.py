@@ -15,7 +15,7 @@ UNMOVED = {
         "getProposal",
         "getReservation",
     ),
-    *("listAlerts", "getAlertSettings", "listWebhooks", "getWebhook", "listDeliveries"),
+    *("listAlerts", "getAlertSettings", "listReceivers", "getReceiver", "listDeliveries"),
     *(
         "getSigningKey",
         "listCheckpoints",

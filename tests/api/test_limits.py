@@ -49,6 +49,7 @@ def test_one_person_lowers_and_it_holds_at_once(seeded: SeededLedger) -> None:
         {"epsilon": 0.9, "delta": DELTA},
         1,
     )
+    assert reply.headers["ETag"] == seeded.ledger.get(f"/v1/accounts/{seeded.budget}/limit").headers["ETag"]
     assert seeded.ledger.get(f"/v1/budgets/{seeded.budget}").json()["limit"]["epsilon"] == 0.9
     step = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {}, "trainer")
     assert step.json()["epsilon_limit"] == 0.9
@@ -64,7 +65,7 @@ def test_a_planner_proposes_and_lowers_nothing(seeded: SeededLedger) -> None:
 
 def test_raising_takes_a_second_person(seeded: SeededLedger) -> None:
     made = _ask(seeded, 2.0)
-    assert (made.status_code, made.json()["status"]) == (201, "open")
+    assert (made.status_code, made.json()["status"], "ETag" in made.headers) == (201, "open", False)
     assert _limit(seeded)["limit"]["epsilon"] == 1.0
     path = f"/v1/proposals/{made.json()['id']}"
     assert seeded.ledger.post(f"{path}/approve", {}, "planner").status_code == 403

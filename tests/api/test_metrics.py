@@ -152,11 +152,11 @@ def test_no_request_makes_a_new_label_up(watched: SeededLedger) -> None:
     assert len(made) <= 2
 
 
-def test_what_waits_for_webhooks_is_told(watched: SeededLedger) -> None:
+def test_what_waits_for_receivers_is_told(watched: SeededLedger) -> None:
     found = _read(watched.ledger)
-    assert _value(found, "webhook_deliveries_pending", placement="default") >= 1
-    assert _value(found, "webhook_oldest_pending_delivery_age_seconds", placement="default") > 0
-    assert _value(found, "webhooks_disabled", placement="default") == 0
+    assert _value(found, "alert_deliveries_pending", placement="default") >= 1
+    assert _value(found, "alert_oldest_pending_delivery_age_seconds", placement="default") > 0
+    assert _value(found, "receivers_disabled", placement="default") == 0
 
 
 def test_a_last_decision_that_was_exchanged_is_noticed_without_verify(watched: SeededLedger) -> None:

@@ -73,6 +73,7 @@ def test_a_policy_is_set_read_inherited_and_recorded(seeded: SeededLedger) -> No
     _set(seeded, {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": "declare"}, seeded.budget)
     reply = seeded.ledger.get(f"/v1/accounts/{seeded.budget}/policy")
     answer = reply.json()
+    assert put(seeded, answer["policy"], seeded.budget).headers["ETag"] == reply.headers["ETag"]
     assert answer["policy"] == {"max_epsilon": 5.0, "mechanisms": ["gaussian", "zcdp"], "require_plan": "declare"}
     holds = {name: answer["effective"][name] for name in ("max_epsilon", "mechanisms", "require_plan", "max_delta")}
     assert holds == {"max_epsilon": 2.0, "mechanisms": ["gaussian"], "require_plan": "declare", "max_delta": None}

@@ -46,8 +46,8 @@ def _references(shared: SeededLedger) -> dict[str, tuple[str, str, object]]:
         "budget by id": ("POST", "/v1/runs", {"name": "r", "budget": shared.budget}),
         "budget by path": ("POST", "/v1/runs", {"name": "r", "budget": "mimic/icu-team"}),
         "population as budget": ("POST", "/v1/runs", {"name": "r", "budget": shared.population}),
-        "account by id": ("POST", "/v1/webhooks", {"url": "https://alerts.example", "account": shared.budget}),
-        "account by path": ("POST", "/v1/webhooks", {"url": "https://alerts.example", "account": "mimic/icu-team"}),
+        "account by id": ("POST", "/v1/receivers", {"url": "https://alerts.example", "account": shared.budget}),
+        "account by path": ("POST", "/v1/receivers", {"url": "https://alerts.example", "account": "mimic/icu-team"}),
         "filter by parent id": ("GET", f"/v1/budgets?parent={shared.population}", None),
         "filter by parent path": ("GET", "/v1/budgets?parent=mimic", None),
         "filter by budget id": ("GET", f"/v1/runs?budget={shared.budget}", None),
@@ -92,7 +92,7 @@ def test_another_organisations_object_cannot_be_referred_to(shared: SeededLedger
     "path",
     [
         *("/v1/populations", "/v1/budgets", "/v1/runs", "/v1/budgets?path=mimic/icu-team"),
-        *("/v1/alerts", "/v1/webhooks", "/v1/deliveries", "/v1/decisions"),
+        *("/v1/alerts", "/v1/receivers", "/v1/deliveries", "/v1/decisions"),
     ],
 )
 def test_lists_show_nothing_of_another_organisation(shared: SeededLedger, path: str) -> None:
@@ -149,7 +149,7 @@ def test_a_run_is_no_parent_and_no_budget(shared: SeededLedger) -> None:
 
 
 def test_every_operation_that_writes_was_tried() -> None:
-    tried = {"createBudget", "createRun", "createExperiment", "createApiKey", "createWebhook"} | {
+    tried = {"createBudget", "createRun", "createExperiment", "createApiKey", "createReceiver"} | {
         operation.id for operation in WITH_ID
     }
     stateless = {operation.id for operation in POSTS if operation.path.startswith("/v1/accounting/")}

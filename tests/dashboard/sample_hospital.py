@@ -155,7 +155,7 @@ def _today(ledger: Ledger, hospital: Hospital) -> None:
     path = f"/v1/accounts/{hospital.ids['stroke-registry/outcome-models']}/limit"
     proposed = ledger.post(path, raised, "planner", If_Match="*")
     assert proposed.status_code in {201, 202}, proposed.text
-    assert ledger.post("/v1/webhooks", {"url": "https://alerts.example/privacy"}).status_code == 201
+    assert ledger.post("/v1/receivers", {"url": "https://alerts.example/privacy"}).status_code == 201
 
 
 def _run(ledger: Ledger, hospital: Hospital, budget: str, name: str, event: object, **terms: object) -> str:

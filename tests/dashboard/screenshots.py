@@ -33,7 +33,7 @@ def pages_of(hospital: Hospital) -> dict[str, str]:
         "approvals": "/approvals",
         "policies": "/policies",
         "keys": "/keys",
-        "webhooks": "/webhooks",
+        "alerts": "/alerts",
     }
 
 

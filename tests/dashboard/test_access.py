@@ -72,7 +72,7 @@ def test_every_role_sees_the_pages_that_it_is_led_to(server: LiveServer, hospita
         assert {"/", "/planner", "/decisions"} <= led
         for path in PATHS:
             reply = client.get(address(path, hospital))
-            closed = path in {"/audit", "/keys", "/webhooks"} and path not in led
+            closed = path in {"/audit", "/keys", "/alerts"} and path not in led
             assert reply.status_code == (403 if closed else 200), path
             policy = reply.headers["content-security-policy"]
             assert "unsafe" not in policy

@@ -44,7 +44,7 @@ PAGES: Final = {
     "policies of the organisation": "/policies",
     "experiments": "/experiments",
     "keys": "/keys",
-    "webhooks": "/webhooks?account=mimic",
+    "alerts": "/alerts?account=mimic",
     "nowhere": "/nowhere",
     "description of the API": "/docs",
 }
@@ -57,7 +57,7 @@ OPENED: Final = {
     "a chart's table": ("/accounts/{imaging}", "text=Show as a table"),
     "create a key": ("/keys", "button:text-is('Create a key')"),
     "change a key": ("/keys", "summary:has-text('Change')"),
-    "disable a webhook": ("/webhooks", "button:has-text('Disable')"),
+    "disable a receiver": ("/alerts", "button:has-text('Disable')"),
     "details of an audit entry": ("/audit", "#acts summary"),
 }
 """Parts of pages that open: the page, and what is clicked there."""

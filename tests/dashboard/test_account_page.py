@@ -209,7 +209,7 @@ def test_a_loss_without_bound_is_told_beside_what_is_held(ledger: Ledger) -> Non
         reply = visit(ledger, path, signed_in(ledger))
         assert reply.status_code == 200, path
         assert re.search("∞ of 2.* over the limit", words(reply)), path
-    alerts = visit(ledger, "/webhooks", signed_in(ledger, "admin"))
+    alerts = visit(ledger, "/alerts", signed_in(ledger, "admin"))
     assert alerts.status_code == 200
     assert "overdrawn" in alerts.text
     assert "∞ of 2" in words(alerts)

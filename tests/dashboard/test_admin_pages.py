@@ -1,4 +1,4 @@
-"""Approvals, policies, keys and webhooks: what the API can do, a person does here."""
+"""Approvals, policies, keys and receivers: what the API can do, a person does here."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ PAGES = (
     "/approvals?account=mimic/icu-team",
     "/policies?account=imaging/segmentation",
     "/keys",
-    "/webhooks?account=mimic",
+    "/alerts?account=mimic",
 )
 
 
@@ -287,14 +287,14 @@ def test_what_is_wrong_with_a_policy_is_told_at_its_field(enter: Enter) -> None:
     expect(field).to_have_accessible_description("must be less than 0.5")
 
 
-def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -> None:
-    page = enter("privacy_officer", "/webhooks")
-    page.get_by_label("Address").fill("https://receiver.example/alerts")
+def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_deleted(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
+    page.get_by_label("Address", exact=True).fill("https://receiver.example/alerts")
     page.get_by_label("run over its limit").check()
-    page.get_by_role("button", name="Create a webhook").click()
-    _confirm(page, "Create the webhook")
-    dialog = page.get_by_role("dialog", name="The webhook's secret")
-    secret = dialog.get_by_label("The webhook's secret").input_value()
+    page.get_by_role("button", name="Create a receiver").click()
+    _confirm(page, "Create the receiver")
+    dialog = page.get_by_role("dialog", name="The receiver's secret")
+    secret = dialog.get_by_label("The receiver's secret").input_value()
     assert secret.startswith("whsec_")
     dialog.get_by_role("button", name="I have saved it").click()
     hook = page.get_by_role("article", name="https://receiver.example/alerts")
@@ -311,11 +311,51 @@ def test_a_webhook_is_made_tried_given_a_new_secret_and_disabled(enter: Enter) -
     hook.get_by_role("button", name="Disable").click()
     _confirm(page, "Disable")
     expect(hook).to_contain_text("disabled since")
-    expect(hook.get_by_role("button")).to_have_count(0)
+    expect(hook.get_by_role("button", name="Send a test event")).to_have_count(0)
+    hook.get_by_role("button", name="Enable").click()
+    _confirm(page, "Enable")
+    expect(hook).not_to_contain_text("disabled since")
+    expect(hook.get_by_role("button", name="Send a test event")).to_be_visible()
+    hook.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete this receiver?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(hook).to_be_visible()
+    hook.get_by_role("button", name="Delete").click()
+    _confirm(page, "Delete")
+    expect(hook).to_have_count(0)
+
+
+def test_alerts_about_proposals_name_what_is_proposed(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
+    waits = page.get_by_role("row").filter(has_text="run waits for an approval (run)").first
+    expect(waits).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="proposal opened (limit)").first).to_be_visible()
+
+
+def test_the_form_asks_for_what_a_kind_of_receiver_needs(enter: Enter) -> None:
+    page = enter("privacy_officer", "/alerts")
+    address, mails = page.get_by_label("Address", exact=True), page.get_by_label("Mail addresses")
+    expect(address).to_be_visible()
+    expect(mails).to_be_hidden()
+    page.get_by_label("Kind").select_option("Slack")
+    address.fill("https://hooks.slack.example/services/T0/B0/secretsecret")
+    page.get_by_role("button", name="Create a receiver").click()
+    _confirm(page, "Create the receiver")
+    slack = page.get_by_role("article", name="https://hooks.slack.example/…cret")
+    expect(slack).to_contain_text("Slack")
+    expect(slack.get_by_role("button", name="Rotate the secret")).to_have_count(0)
+    assert "secretsecret" not in page.content()
+    page.get_by_label("Kind").select_option("E-mail")
+    expect(address).to_be_hidden()
+    expect(page.get_by_text("This service has no SMTP server")).to_be_visible()
+    mails.fill("office@hospital.example, board@hospital.example")
+    page.get_by_role("button", name="Create a receiver").click()
+    page.get_by_role("dialog").get_by_role("button", name="Create the receiver").click()
+    expect(page.get_by_text("ask its operator to set EPSILON_LEDGER_SMTP_HOST")).to_be_visible()
 
 
 def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
-    page = enter("privacy_officer", "/webhooks?account=mimic/readmission")
+    page = enter("privacy_officer", "/alerts?account=mimic/readmission")
     page.get_by_label("Shares of the limit").fill("0.25, 0.75")
     page.get_by_label("Forecast, in days").fill("14")
     page.get_by_role("button", name="Change").click()
@@ -330,12 +370,12 @@ def test_an_account_is_told_of_what_it_tells(enter: Enter, own_server: LiveServe
 @pytest.mark.parametrize(
     ("role", "shown", "hidden"),
     [
-        ("viewer", {"/approvals": 0, "/policies": 0}, ("/keys", "/webhooks")),
-        ("trainer", {"/approvals": 1, "/policies": 0}, ("/keys", "/webhooks")),  # it withdraws the run that waits
-        ("planner", {"/approvals?account=mimic": 2, "/policies": 0}, ("/keys", "/webhooks")),
-        ("budget_admin", {"/approvals?account=mimic": 1, "/policies": 0}, ("/webhooks",)),
+        ("viewer", {"/approvals": 0, "/policies": 0}, ("/keys", "/alerts")),
+        ("trainer", {"/approvals": 1, "/policies": 0}, ("/keys", "/alerts")),  # it withdraws the run that waits
+        ("planner", {"/approvals?account=mimic": 2, "/policies": 0}, ("/keys", "/alerts")),
+        ("budget_admin", {"/approvals?account=mimic": 1, "/policies": 0}, ("/alerts",)),
         ("privacy_officer", {"/approvals?account=mimic": 5, "/policies": 1}, ()),
-        ("auditor", {"/approvals?account=mimic": 0, "/policies": 0}, ("/keys", "/webhooks")),
+        ("auditor", {"/approvals?account=mimic": 0, "/policies": 0}, ("/keys", "/alerts")),
     ],
 )
 def test_a_page_shows_only_forms_that_the_role_may_use(
@@ -367,12 +407,12 @@ def test_a_team_lead_changes_the_keys_that_are_theirs_to_lend(server: LiveServer
 
 def test_another_organisation_sees_none_of_it(server: LiveServer, hospital: Hospital) -> None:
     with browser_client(server, "admin", "clinic") as client:
-        for path in ("/approvals", "/policies", "/keys", "/webhooks"):
+        for path in ("/approvals", "/policies", "/keys", "/alerts"):
             reply = client.get(path)
             assert reply.status_code == 200
             said = reply.text.replace('placeholder="mimic/icu-team"', "")
             assert not re.search("mimic/|imaging|stroke|alerts.example", said)
-        for path in ("/approvals", "/policies", "/webhooks"):
+        for path in ("/approvals", "/policies", "/alerts"):
             for account in ("mimic", hospital.ids["mimic"]):
                 reply = client.get(path, params={"account": account})
                 assert "There is no population or budget" in reply.text

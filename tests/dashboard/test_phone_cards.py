@@ -44,7 +44,7 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/webhooks?account=mimic", "account", "run"])
+@pytest.mark.parametrize("path", [*PAGES, "/alerts?account=mimic", "account", "run"])
 def test_every_column_is_beside_its_name_and_nothing_is_too_wide(
     path: str, phone: Page, server: LiveServer, hospital: Hospital
 ) -> None:

@@ -97,7 +97,7 @@ def test_every_kind_of_thing_is_there(served: Served) -> None:
     assert times[-1] - times[0] > timedelta(weeks=WEEKS - 1)
     assert len({each.date() for each in times}) > 14
     assert served.items("/v1/alerts", "privacy_officer")
-    assert served.items("/v1/webhooks", "privacy_officer")
+    assert served.items("/v1/receivers", "privacy_officer")
 
 
 def test_a_run_takes_steps_while_one_looks(served: Served) -> None:
@@ -115,7 +115,7 @@ def test_the_printed_link_signs_in_without_a_key(served: Served) -> None:
     assert url.startswith(f"{served.url}{LINK_PATH}#")
     with httpx2.Client(base_url=served.url, headers={"Origin": served.url}, trust_env=False, timeout=60) as http:
         assert http.post(LINK_PATH, data={"token": url}).status_code == HTTPStatus.SEE_OTHER
-        for page in ("/", "/planner", "/decisions", "/audit", "/approvals", "/policies", "/keys", "/webhooks"):
+        for page in ("/", "/planner", "/decisions", "/audit", "/approvals", "/policies", "/keys", "/alerts"):
             assert http.get(page).status_code == HTTPStatus.OK
 
 

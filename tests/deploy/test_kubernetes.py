@@ -107,7 +107,7 @@ def test_every_pod_is_under_a_policy_that_lets_in_only_what_its_ports_are_for(ma
     assert open_ports == {pod.owner["metadata"]["name"]: set(pod.ports().values()) for pod in among}
 
 
-def test_the_service_reaches_its_database_names_and_webhooks_and_nothing_else(made: list[Document]) -> None:
+def test_the_service_reaches_its_database_names_and_receivers_and_nothing_else(made: list[Document]) -> None:
     [service] = selected({**OURS, "app.kubernetes.io/component": "service"}, pods(made))
     reached: dict[int, list[Any]] = {}
     for policy in of_kind(made, "NetworkPolicy"):

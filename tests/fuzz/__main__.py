@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "EPSILON_LEDGER_RATE_LIMIT_ANONYMOUS_PER_SECOND": "0",
     "EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE": "true",
 }
-"""A fuzz asks faster than one may, and is told so by no limit; its webhooks lead to closed ports of this machine."""
+"""A fuzz asks faster than one may, and is told so by no limit; its receivers lead to closed ports of this machine."""
 
 
 def main() -> int:

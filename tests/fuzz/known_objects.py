@@ -18,7 +18,7 @@ SCOPED: Final = {
     "key_id": ("key",),
     "account_id": ACCOUNTS,
     "proposal_id": ("prp",),
-    "webhook_id": ("whk",),
+    "receiver_id": ("rcv",),
     "delivery_id": ("dlv",),
     "experiment_id": ("exp",),
     "verification_id": ("ver",),

@@ -25,7 +25,7 @@ WEIGHTS: Final = {
     "createVerification": 0.05,
     **dict.fromkeys(("getRunHistoryPng", "getAccountHistoryPng", "getRunStatementHtml"), 0.1),
     **dict.fromkeys(("getPopulationStatement", "getPopulationStatementHtml", "getRunStatement"), 0.2),
-    **dict.fromkeys(("abortRun", "completeRun", "disableWebhook", "revokeApiKey", "pauseRun"), 0.3),
+    **dict.fromkeys(("abortRun", "completeRun", "disableReceiver", "revokeApiKey", "pauseRun"), 0.3),
     **dict.fromkeys(("resumeRun", "approveProposal"), 3.0),
 }
 """How often an operation is asked for; any other is worth 1."""

@@ -185,12 +185,12 @@ def _alert(story: Recorder, ids: dict[str, str]) -> None:
     ask("privacy_officer", "PUT", settings, {"thresholds": [0.5, 0.9], "forecast_days": 14})
     ask("viewer", "GET", settings)
     ask("viewer", "GET", f"/v1/accounts/{ids['team']}/forecast")
-    webhook = story.make("privacy_officer", "/v1/webhooks", {"url": "https://alerts.example/privacy"})
-    delivery = story.make("privacy_officer", f"/v1/webhooks/{webhook}/test", None)
-    ask("privacy_officer", "POST", f"/v1/webhooks/{webhook}/rotate", {})
-    ask("privacy_officer", "POST", f"/v1/webhooks/{webhook}/disable", None)
+    receiver = story.make("privacy_officer", "/v1/receivers", {"url": "https://alerts.example/privacy"})
+    delivery = story.make("privacy_officer", f"/v1/receivers/{receiver}/test", None)
+    ask("privacy_officer", "POST", f"/v1/receivers/{receiver}/rotate", {})
+    ask("privacy_officer", "POST", f"/v1/receivers/{receiver}/disable", None)
     ask("privacy_officer", "POST", f"/v1/deliveries/{delivery}/retry", None)
-    for path in (f"/v1/webhooks/{webhook}", "/v1/webhooks", "/v1/deliveries", "/v1/alerts"):
+    for path in (f"/v1/receivers/{receiver}", "/v1/receivers", "/v1/deliveries", "/v1/alerts"):
         ask("privacy_officer", "GET", path)
 
 
@@ -251,7 +251,7 @@ def _look(story: Recorder, ids: dict[str, str]) -> None:
         *(
             "/policies?account=mimic/team",
             "/keys",
-            "/webhooks",
+            "/alerts",
             "/docs",
             "/sign-in",
             "/nowhere",

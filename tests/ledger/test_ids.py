@@ -12,7 +12,7 @@ from app.service.ids import RANDOM_DIGITS, is_of, new_id
 NUMBERS = st.integers(0, (len(ids.PREFIXES) << ids.BITS) - 1)
 IDS = NUMBERS.map(ids.id_of)
 MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2500, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - as it asks
-OTHERS = ("evt", "exp", "key", "prp", "res", "ses", "ver", "whk")
+OTHERS = ("evt", "exp", "key", "prp", "res", "ses", "ver", "rcv")
 
 
 @given(NUMBERS, NUMBERS)

@@ -2,6 +2,7 @@
 
 from tests.mutation_cases import (
     accounting,
+    alerts,
     authentication,
     charging,
     client,
@@ -17,6 +18,7 @@ from tests.mutation_cases.case import Mutation
 
 MUTATIONS: tuple[Mutation, ...] = (
     *accounting.CASES,
+    *alerts.CASES,
     *authentication.CASES,
     *charging.CASES,
     *client.CASES,

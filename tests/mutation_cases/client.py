@@ -182,4 +182,32 @@ CASES = (
         "        self._take(count, event)",
         ("tests/sdk/test_trials.py",),
     ),
+    Mutation(
+        "a request for a secret is repeated although it may have had an effect",
+        f"{SOURCE}/_net/transport.py",
+        "if final or (request.in_doubt and not request.is_repeatable):",
+        "if final:",
+        ("tests/sdk/test_secrets.py",),
+    ),
+    Mutation(
+        "a link with credentials is sent to the ledger",
+        f"{SOURCE}/_run/provenance.py",
+        '"@" not in parts.netloc',
+        "True",
+        ("tests/sdk/test_provenance.py",),
+    ),
+    Mutation(
+        "a limit is changed whatever another person did",
+        f"{SOURCE}/_wire/endpoints/governance.py",
+        "    response = yield post(url, body, if_match=tag_of(if_match))",
+        '    response = yield post(url, body, if_match="*")',
+        ("tests/sdk/test_operations.py",),
+    ),
+    Mutation(
+        "a path of several runs names the newest",
+        f"{SOURCE}/_wire/references.py",
+        "if len(found.items) > 1:",
+        "if False:",
+        ("tests/sdk/test_lookups.py",),
+    ),
 )

@@ -75,7 +75,7 @@ def test_each_dependency_group_is_locked_whole(group: str, lock: str) -> None:
 
 def test_what_every_extra_of_the_client_needs_is_locked_for_its_tests() -> None:
     extras = project("sdk")["project"]["optional-dependencies"]
-    assert set(extras) == {"dp-accounting", "lightning", "mlflow", "numpy", "opacus"}
+    assert set(extras) == {"dp-accounting", "lightning", "mlflow", "numpy", "opacus", "pandas", "verify"}
     _are_met([item for extra in extras.values() for item in extra], pinned(DEV) | pinned(TORCH))
 
 

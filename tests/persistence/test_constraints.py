@@ -70,10 +70,10 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
 
 
 def _have_alerts(ledger: Ledger) -> None:
-    """A webhook whose secret was rotated, a delivery to it, a threshold that was told before, a reading."""
-    made = ledger.post("/v1/webhooks", {"url": "https://alerts.example/a", "account": "mimic/icu-team"})
+    """A receiver whose secret was rotated, a delivery to it, a threshold that was told before, a reading."""
+    made = ledger.post("/v1/receivers", {"url": "https://alerts.example/a", "account": "mimic/icu-team"})
     for audit_event in ("rotate", "test"):
-        assert ledger.post(f"/v1/webhooks/{made.json()['id']}/{audit_event}", None).status_code == 201
+        assert ledger.post(f"/v1/receivers/{made.json()['id']}/{audit_event}", None).status_code == 201
     assert ledger.get("/v1/alerts?type=account.threshold_reached").json()["items"]
     with ledger.database.write(ALL_TENANTS) as tx:
         accounts = metadata.tables["accounts"]
@@ -97,7 +97,9 @@ RESERVED = ("status", "active")
 ENDED = ("status", "forfeited")
 ITEM = ("reservation_id", "active one")
 HOOK = ("url", "https://alerts.example/a")
+NEVER_ROTATED: dict[str, object] = {"previous_secret": None, "previous_secret_expires_at": None}
 TOLD = ("type", "account.threshold_reached")
+TESTED = ("type", "receiver.test")
 SENT = ("status", "pending")
 READ = ("utilisation", 0.5)
 CHARGED = ("position", 0)
@@ -112,31 +114,37 @@ PERSON = {"role": "admin", "oidc_key_thumbprint": "t"}
 COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("accounts", KIND, {"id": "a", "path": "x", "alert_thresholds": ""}, "ck_accounts_alert_thresholds_not_empty"),
     ("accounts", KIND, {"id": "a", "path": "x", "forecast_days": -1}, "ck_accounts_forecast_days_nonnegative"),
-    ("webhooks", HOOK, {}, "webhooks.id"),
-    ("webhooks", HOOK, {"id": "w", "url": ""}, "ck_webhooks_url_not_empty"),
-    ("webhooks", HOOK, {"id": "w", "secret": ""}, "ck_webhooks_secret_not_empty"),
-    ("webhooks", HOOK, {"id": "w", "previous_secret_expires_at": None}, "ck_webhooks_previous_secret_complete"),
-    ("webhooks", HOOK, {"id": "w", "disabled_reason": "why"}, "ck_webhooks_disabled_complete"),
-    ("webhooks", HOOK, {"id": "w", "consecutive_failures": 1}, "ck_webhooks_consecutive_failures_consistent"),
+    ("receivers", HOOK, {}, "receivers.id"),
+    ("receivers", HOOK, {"id": "w", "url": ""}, "ck_receivers_url_not_empty"),
+    ("receivers", HOOK, {"id": "w", "secret": ""}, "ck_receivers_secret_not_empty"),
+    ("receivers", HOOK, {"id": "w", "kind": "pager"}, "ck_receivers_kind_known"),
+    ("receivers", HOOK, {"id": "w", "url": None}, "ck_receivers_url_unless_email"),
+    ("receivers", HOOK, {"id": "w", "addresses": '["a@b.example"]'}, "ck_receivers_addresses_if_email"),
+    ("receivers", HOOK, {"id": "w", "secret": None} | NEVER_ROTATED, "ck_receivers_secret_if_webhook"),
+    ("receivers", HOOK, {"id": "w", "previous_secret_expires_at": None}, "ck_receivers_previous_secret_complete"),
+    ("receivers", HOOK, {"id": "w", "disabled_reason": "why"}, "ck_receivers_disabled_complete"),
+    ("receivers", HOOK, {"id": "w", "consecutive_failures": 1}, "ck_receivers_consecutive_failures_consistent"),
     (
-        "webhooks",
+        "receivers",
         HOOK,
         {"id": "w", "consecutive_failures": -1, "failing_since": NEXT_YEAR},
-        "ck_webhooks_consecutive_failures_consistent",
+        "ck_receivers_consecutive_failures_consistent",
     ),
-    ("webhooks", HOOK, {"id": "w", "organisation_id": "org_nowhere", "account_id": None}, "FOREIGN KEY"),
-    ("webhooks", HOOK, {"id": "w", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("receivers", HOOK, {"id": "w", "organisation_id": "org_nowhere", "account_id": None}, "FOREIGN KEY"),
+    ("receivers", HOOK, {"id": "w", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("alerts", TOLD, {"dedup_key": "x"}, "alerts.id"),
     ("alerts", TOLD, {"id": "e"}, "alerts.dedup_key"),
-    ("alerts", TOLD, {"id": "e", "account_id": None}, "ck_alerts_account_unless_test"),
+    ("alerts", TOLD, {"id": "e", "account_id": None}, "ck_alerts_account_unless_of_organisation"),
+    ("alerts", TESTED, {"id": "e"}, "alerts.dedup_key"),
+    ("alerts", TESTED, {"id": "e", "account_id": "icu-team"}, "ck_alerts_test_without_account"),
     ("alerts", TOLD, {"id": "e", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("alerts", TOLD, {"id": "e", "organisation_id": "clinic"}, "FOREIGN KEY"),
-    ("deliveries", SENT, {"webhook_id": "whk_nowhere"}, "deliveries.id"),
-    ("deliveries", SENT, {"id": "d"}, "deliveries.webhook_id"),
+    ("deliveries", SENT, {"receiver_id": "rcv_nowhere"}, "deliveries.id"),
+    ("deliveries", SENT, {"id": "d"}, "deliveries.receiver_id"),
     ("deliveries", SENT, {"id": "d", "status": "lost"}, "ck_deliveries_status_known"),
     ("deliveries", SENT, {"id": "d", "status": "delivered"}, "ck_deliveries_delivered_at_if_delivered"),
     ("deliveries", SENT, {"id": "d", "attempts": -1}, "ck_deliveries_attempts_nonnegative"),
-    ("deliveries", SENT, {"id": "d", "webhook_id": "whk_nowhere"}, "FOREIGN KEY"),
+    ("deliveries", SENT, {"id": "d", "receiver_id": "rcv_nowhere"}, "FOREIGN KEY"),
     ("deliveries", SENT, {"id": "d", "alert_id": "evt_nowhere"}, "FOREIGN KEY"),
     ("account_usage_snapshots", READ, {}, "account_usage_snapshots.day"),
     ("account_usage_snapshots", READ, {"day": -1}, "ck_account_usage_snapshots_day_nonnegative"),

@@ -83,9 +83,9 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     made("/v1/verifications", {})
     made(f"/v1/runs/{run}/reservations", {"plan": [{"event": event, "count": 3}]})
     hooked = {"url": "https://alerts.example/"}
-    reply = ledger.http.post("/v1/webhooks", json=hooked, headers=ledger.headers("admin", organisation))
+    reply = ledger.http.post("/v1/receivers", json=hooked, headers=ledger.headers("admin", organisation))
     hook = reply.json()["id"]
-    made(f"/v1/webhooks/{hook}/test", {})
+    made(f"/v1/receivers/{hook}/test", {})
     record_usage_snapshots(ledger.database, datetime.now(UTC))
     cookie_for(ledger, "admin", organisation)
     create_sign_in_link(ledger.database, organisation, datetime.now(UTC))

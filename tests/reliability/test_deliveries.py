@@ -12,16 +12,16 @@ from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import deliveries
 from tests.conftest import LiveServer
 from tests.reliability.conftest import issue_keys
-from tests.service.receiver import Receiver, receiving
+from tests.service.endpoint import Endpoint, receiving
 
 LOUD = {"type": "gaussian", "noise_multiplier": 60.0}
 
 
-def _alerted(http: httpx2.Client, receiver: Receiver) -> set[str]:
+def _alerted(http: httpx2.Client, endpoint: Endpoint) -> set[str]:
     """Charge a run until thresholds of three accounts are reached; the ids of what was told."""
     limit = {"epsilon": 1.0, "delta": 1e-5}
     population = {"name": "p", "privacy_unit": "user", "neighboring_relation": "add_or_remove_one", "limit": limit}
-    assert http.post("/v1/webhooks", json={"url": receiver.url}).status_code == 201
+    assert http.post("/v1/receivers", json={"url": endpoint.url}).status_code == 201
     for path, body in (
         ("populations", population),
         ("budgets", {"name": "b", "parent": "p", "limit": limit}),
@@ -41,22 +41,22 @@ def test_kill_9_between_the_claim_and_the_acknowledgement_loses_no_alert(
     monkeypatch.setenv("EPSILON_LEDGER_WEBHOOKS_ALLOW_PRIVATE", "true")
     server = LiveServer(tmp_path, database_url)
     database = Database(server.database_url)
-    with receiving() as receiver:
-        receiver.answer = lambda _: time.sleep(2)  # it has the alert, and the ledger does not know it
+    with receiving() as endpoint:
+        endpoint.answer = lambda _: time.sleep(2)  # it has the alert, and the ledger does not know it
         try:
             server.start()
             issue_keys(server)
             with server.client("admin") as http:
-                alerts = _alerted(http, receiver)
-                receiver.await_messages(1)
+                alerts = _alerted(http, endpoint)
+                endpoint.await_messages(1)
             assert server.process is not None
             server.kill()
             assert server.process.returncode == -signal.SIGKILL
-            receiver.answer = None
+            endpoint.answer = None
             with database.write(ALL_TENANTS) as tx:  # as if the minute of the claim was over
                 tx.execute(update(deliveries).values(next_attempt_at=deliveries.c.created_at))
             server.start()
-            receiver.await_messages(1 + len(alerts))
+            endpoint.await_messages(1 + len(alerts))
             until = time.monotonic() + 30
             with server.client("admin") as http:
                 while http.get("/v1/deliveries?status=pending").json()["items"]:
@@ -66,5 +66,5 @@ def test_kill_9_between_the_claim_and_the_acknowledgement_loses_no_alert(
             database.dispose()
             if server.process is not None and server.process.poll() is None:
                 server.stop()
-    assert set(receiver.ids) == alerts
-    assert len(receiver.ids) == 1 + len(alerts)  # the one that was on its way comes twice
+    assert set(endpoint.ids) == alerts
+    assert len(endpoint.ids) == 1 + len(alerts)  # the one that was on its way comes twice

@@ -32,6 +32,8 @@ RUN = {
     "binding_account_path": "mimic/icu-team",
     "privacy_unit": "record",
     "neighboring_relation": "add_or_remove_one",
+    "labels": {},
+    "links": [],
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00.123456Z",
 }

@@ -43,7 +43,7 @@ PLAN = {
     ],
 }
 ACCOUNT = {
-    "id": "pop_1",
+    "id": "pop_000000000000001",
     "name": "mimic",
     "path": "mimic",
     "limit": {"epsilon": 3, "delta": 1e-5},
@@ -55,6 +55,8 @@ ACCOUNT = {
     "epsilon": 0.0,
     "epsilon_rdp": 0.0,
     "weights_frozen": False,
+    "labels": {},
+    "links": [],
     "created_at": "2026-11-21T08:00:00Z",
     "updated_at": "2026-11-21T08:00:00+00:00",
     "of_tomorrow": [1, 2],
@@ -63,8 +65,8 @@ POPULATION = ACCOUNT | {"privacy_unit": "record", "neighboring_relation": "repla
 BUDGET = ACCOUNT | {
     "id": "bud_1",
     "path": "mimic/icu",
-    "parent": "pop_1",
-    "population": "pop_1",
+    "parent": "pop_000000000000001",
+    "population": "pop_000000000000001",
     "planned": [],
     "plan": None,
 }
@@ -163,7 +165,7 @@ def test_populations(client: LedgerClient, ledger: FakeLedger) -> None:
     assert made.plan == Plan("active", 0.96, 9.6e-6, 90, 4, 1, 85, items)
     assert made.size is None
     assert made.created_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
-    assert client.get_population("pop_1") == made
+    assert client.get_population("pop_000000000000001") == made
 
 
 def test_a_population_that_another_person_opens_is_told_as_proposed(client: LedgerClient, ledger: FakeLedger) -> None:
@@ -206,7 +208,7 @@ def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
         "limit": {"epsilon": 3.0, "delta": 1e-5},
         "planned": planned,
     }
-    assert (made.parent, made.planned, made.plan) == ("pop_1", (), None)
+    assert (made.parent, made.planned, made.plan) == ("pop_000000000000001", (), None)
     assert client.get_budget("bud_1") == made
 
 
@@ -263,8 +265,9 @@ def test_what_is_no_plan_is_named_before_anything_is_sent(
     assert ledger.requests == []
 
 
-def test_runs(client: LedgerClient, ledger: FakeLedger) -> None:
-    client.create_run("icu", budget="mimic/icu")
+def test_runs(client: LedgerClient, ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_run("icu", budget="mimic/icu", collect_metadata=False)
+    monkeypatch.setenv("EPSILON_LEDGER_COLLECT_METADATA", "0")
     client.create_run(
         "icu",
         budget="bud_1",
@@ -298,7 +301,7 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
         "epsilon": 0.5,
         "delta": 1e-5,
         "events": [{"event": {"type": "gaussian", "noise_multiplier": 2.0}, "count": 2}],
-        "accounts": ["pop_1", "bud_1", RUN_ID],
+        "accounts": ["pop_000000000000001", "bud_1", RUN_ID],
         "created_at": "2026-11-21T08:00:00Z",
     }
     points = [point, point | {"events_truncated": False}, point | {"events_truncated": True}]
@@ -333,8 +336,15 @@ def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
 
 
 def test_an_id_cannot_leave_its_place_in_the_path(client: LedgerClient, ledger: FakeLedger) -> None:
-    client.get_run("../budgets?x=1")
-    assert ledger.requests[0].url.raw_path == b"/v1/runs/..%2Fbudgets%3Fx%3D1"
+    with pytest.raises(UnexpectedResponseError):  # the answer is a run, not a proposal
+        client.get_proposal("../budgets?x=1")
+    assert ledger.requests[0].url.raw_path == b"/v1/proposals/..%2Fbudgets%3Fx%3D1"
+
+
+def test_a_path_cannot_leave_its_place_in_the_query(client: LedgerClient, ledger: FakeLedger) -> None:
+    with pytest.raises(UnexpectedResponseError):  # the answer is a run, not a page
+        client.get_run("mimic/icu&status=paused#x")
+    assert ledger.requests[0].url.raw_path == b"/v1/runs?path=mimic%2Ficu%26status%3Dpaused%23x"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from app.service.governance.api_keys import create_key
 from app.service.placements import Placements
 from app.settings import Settings
 from tests.conftest import Ledger, new_database
+from tests.service.endpoint import Endpoint, receiving
 from tests.service.placed_service import NOW, PlacedService
-from tests.service.receiver import Receiver, receiving
 
 
 @pytest.fixture
@@ -56,6 +56,6 @@ def placed(placed_urls: dict[str, str]) -> Iterator[PlacedService]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def endpoint() -> Iterator[Endpoint]:
     with receiving() as opened:
         yield opened

@@ -9,7 +9,10 @@ import pytest
 
 from app.persistence.database import Database
 from app.service.alerts import delivery_worker
-from app.service.alerts.delivery_worker import DeliveryResult, WebhookSender, claim_due, deliver, record_attempt
+from app.service.alerts.alert_sender import AlertSender
+from app.service.alerts.delivery_worker import claim_due, deliver, record_attempt
+from app.service.alerts.http_sender import DeliveryResult
+from app.service.alerts.mail_sender import SmtpServer
 from tests.conftest import Ledger
 
 
@@ -17,9 +20,9 @@ def now(seconds: float = 0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def tried(ledger: Ledger, webhook: dict[str, str]) -> str:
+def tried(ledger: Ledger, receiver: dict[str, str]) -> str:
     """A delivery of a test, due at once."""
-    reply = ledger.post(f"/v1/webhooks/{webhook['id']}/test", None)
+    reply = ledger.post(f"/v1/receivers/{receiver['id']}/test", None)
     assert reply.status_code == 201, reply.text
     return str(reply.json()["id"])
 
@@ -31,11 +34,18 @@ def shown(ledger: Ledger, **filters: str) -> list[dict[str, Any]]:
     return items[::-1]
 
 
-def sent_once(ledger: Ledger, *, allowed: bool = True, at: float = 0) -> list[DeliveryResult]:
+def sent_once(
+    ledger: Ledger,
+    *,
+    allowed: bool = True,
+    at: float = 0,
+    smtp: SmtpServer | None = None,
+    public_url: str | None = None,
+) -> list[DeliveryResult]:
     """Claim what is due and send it, once."""
 
     async def main() -> list[DeliveryResult]:
-        sender, outcomes = WebhookSender(allow_private=allowed), []
+        sender, outcomes = AlertSender(allow_private=allowed, smtp=smtp, public_url=public_url), []
         moment = max(now(), ledger.database.clock.now()) + timedelta(seconds=at)  # a server's clock may be ahead
         for due in claim_due(ledger.database, moment):
             sent = await sender.send(due, now())
@@ -56,7 +66,7 @@ def at_work(databases: list[Database], done: Callable[[], object], seconds: floa
     """Deliverers that look often, and send to this machine; that of the application, which does not, sleeps."""
 
     async def main() -> None:
-        sender = WebhookSender(allow_private=True)
+        sender = AlertSender(allow_private=True)
         work = [asyncio.create_task(deliver(database, sender)) for database in databases]
         async with asyncio.timeout(seconds):
             while not done():  # noqa: ASYNC110 - another thread receives

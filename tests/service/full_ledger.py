@@ -30,10 +30,10 @@ def fill(ledger: Ledger) -> Trainer:
         ledger: with its organisations, and nothing else.
     """
     trainer = hired(ledger)
-    hook = ledger.post("/v1/webhooks", {"url": "https://alerts.example/", "account": "mimic"})
+    hook = ledger.post("/v1/receivers", {"url": "https://alerts.example/", "account": "mimic"})
     _answered(201, hook)
-    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/rotate", None))
-    _answered(201, ledger.post(f"/v1/webhooks/{hook.json()['id']}/test", None))
+    _answered(201, ledger.post(f"/v1/receivers/{hook.json()['id']}/rotate", None))
+    _answered(201, ledger.post(f"/v1/receivers/{hook.json()['id']}/test", None))
     _answered(200, trainer.steps(count=2))
     _answered(201, ledger.post("/v1/verifications", None, "auditor"))
     _answered(403, trainer.steps("refused", event=HUGE))

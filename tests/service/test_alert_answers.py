@@ -1,4 +1,4 @@
-"""Whatever a receiver does, and however it answers: only 2xx acknowledges, and nobody waits for it."""
+"""Whatever a endpoint does, and however it answers: only 2xx acknowledges, and nobody waits for it."""
 
 import time
 from http.server import BaseHTTPRequestHandler
@@ -6,48 +6,49 @@ from typing import Any
 
 import pytest
 
-from app.service.alerts import delivery_worker
-from app.service.alerts.delivery_worker import DeliveryResult, claim_due, record_attempt
+from app.service.alerts import http_sender
+from app.service.alerts.delivery_worker import claim_due, record_attempt
+from app.service.alerts.http_sender import DeliveryResult
 from tests.conftest import Ledger
 from tests.service.deliveries import delivering, now, sent_once, shown, tried
-from tests.service.receiver import Receiver, receiving, status, subscribed
+from tests.service.endpoint import Endpoint, receiving, status, subscribed
 from tests.service.step_commands import sound
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
-def test_every_answer_of_2xx_acknowledges(ledger: Ledger, receiver: Receiver, code: int) -> None:
-    tried(ledger, subscribed(ledger, receiver.url))
-    receiver.answer = status(code)
+def test_every_answer_of_2xx_acknowledges(ledger: Ledger, endpoint: Endpoint, code: int) -> None:
+    tried(ledger, subscribed(ledger, endpoint.url))
+    endpoint.answer = status(code)
     assert sent_once(ledger) == [DeliveryResult(code, None)]
     assert [each["status"] for each in shown(ledger)] == ["delivered"]
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 308, 400, 401, 404, 429, 500, 503])
-def test_no_other_answer_does_and_redirects_are_not_followed(ledger: Ledger, receiver: Receiver, code: int) -> None:
+def test_no_other_answer_does_and_redirects_are_not_followed(ledger: Ledger, endpoint: Endpoint, code: int) -> None:
     with receiving() as elsewhere:
-        tried(ledger, subscribed(ledger, receiver.url))
-        receiver.answer = status(code, Location=elsewhere.url)
+        tried(ledger, subscribed(ledger, endpoint.url))
+        endpoint.answer = status(code, Location=elsewhere.url)
         assert sent_once(ledger) == [DeliveryResult(code, f"The answer was {code}.")]
-    assert (len(receiver.messages), elsewhere.messages) == (1, [])
+    assert (len(endpoint.messages), elsewhere.messages) == (1, [])
     assert [each["status"] for each in shown(ledger)] == ["pending"]
 
 
-def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
-    hook = subscribed(ledger, receiver.url)
+def test_410_disables_the_receiver(ledger: Ledger, endpoint: Endpoint) -> None:
+    hook = subscribed(ledger, endpoint.url)
     tried(ledger, hook)
     tried(ledger, hook)
-    receiver.answer = status(410)
+    endpoint.answer = status(410)
     [late] = claim_due(ledger.database, now())
     assert sent_once(ledger) == [DeliveryResult(410, "The answer was 410.")]
     assert [each["status"] for each in shown(ledger)] == ["given_up", "given_up"]
-    read = ledger.get(f"/v1/webhooks/{hook['id']}", "admin").json()
+    read = ledger.get(f"/v1/receivers/{hook['id']}", "admin").json()
     assert (read["disabled_reason"], read["disabled_at"] is None) == ("The receiver answered 410 Gone.", False)
     assert sent_once(ledger, at=10**6) == []
     record_attempt(ledger.database, late, DeliveryResult(410, "late"), now())
     [audit_event] = [
         audit_event
         for audit_event in ledger.get("/v1/audit-events", "admin").json()["items"]
-        if audit_event["action"] == "webhook.disabled"
+        if audit_event["action"] == "receiver.disabled"
     ]
     assert (audit_event["actor"], audit_event["subject"], audit_event["reason"]) == (
         "service",
@@ -56,7 +57,7 @@ def test_410_disables_the_webhook(ledger: Ledger, receiver: Receiver) -> None:
     )
     assert sound(ledger)
     reply = ledger.post(f"/v1/deliveries/{shown(ledger)[0]['id']}/retry", None)
-    assert (reply.status_code, reply.json()["code"]) == (409, "webhook_state_conflict")
+    assert (reply.status_code, reply.json()["code"]) == (409, "receiver_state_conflict")
 
 
 def _hang(_: BaseHTTPRequestHandler) -> None:
@@ -85,15 +86,15 @@ def _flood(handler: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("answer", [_hang, _drip], ids=["it hangs", "it drips"])
-def test_a_receiver_that_is_too_slow_is_left(
+def test_an_endpoint_that_is_too_slow_is_left(
     ledger: Ledger,
-    receiver: Receiver,
+    endpoint: Endpoint,
     monkeypatch: pytest.MonkeyPatch,
     answer: Any,  # noqa: ANN401 - how it answers
 ) -> None:
-    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 0.5)
-    tried(ledger, subscribed(ledger, receiver.url))
-    receiver.answer = answer
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 0.5)
+    tried(ledger, subscribed(ledger, endpoint.url))
+    endpoint.answer = answer
     begun = time.monotonic()
     [sent] = sent_once(ledger)
     assert time.monotonic() - begun < 2.5
@@ -102,9 +103,9 @@ def test_a_receiver_that_is_too_slow_is_left(
 
 @pytest.mark.parametrize("answer", [_slam, _babble], ids=["it hangs up", "it speaks no HTTP"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_receiver_that_speaks_nonsense_is_tried_again(ledger: Ledger, receiver: Receiver, answer: Any) -> None:  # noqa: ANN401 - how it answers
-    tried(ledger, subscribed(ledger, receiver.url))
-    receiver.answer = answer
+def test_an_endpoint_that_speaks_nonsense_is_tried_again(ledger: Ledger, endpoint: Endpoint, answer: Any) -> None:  # noqa: ANN401 - how it answers
+    tried(ledger, subscribed(ledger, endpoint.url))
+    endpoint.answer = answer
     [sent] = sent_once(ledger)
     assert sent.status is None
     assert sent.error
@@ -112,15 +113,15 @@ def test_a_receiver_that_speaks_nonsense_is_tried_again(ledger: Ledger, receiver
     assert (delivery["status"], delivery["last_error"]) == ("pending", sent.error)
 
 
-def test_an_answer_without_end_is_not_read(ledger: Ledger, receiver: Receiver) -> None:
-    tried(ledger, subscribed(ledger, receiver.url))
-    receiver.answer = _flood
+def test_an_answer_without_end_is_not_read(ledger: Ledger, endpoint: Endpoint) -> None:
+    tried(ledger, subscribed(ledger, endpoint.url))
+    endpoint.answer = _flood
     begun = time.monotonic()
     assert sent_once(ledger) == [DeliveryResult(200, None)]
     assert time.monotonic() - begun < 5
 
 
-def test_a_receiver_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
+def test_an_endpoint_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
     with receiving() as gone:
         url = gone.url
     tried(ledger, subscribed(ledger, url))
@@ -128,34 +129,34 @@ def test_a_receiver_that_is_not_there_is_tried_again(ledger: Ledger) -> None:
     assert sent.status is None
 
 
-def test_nothing_is_sent_to_an_address_that_is_not_public(ledger: Ledger, receiver: Receiver) -> None:
-    tried(ledger, subscribed(ledger, receiver.url.replace("127.0.0.1", "localhost")))
+def test_nothing_is_sent_to_an_address_that_is_not_public(ledger: Ledger, endpoint: Endpoint) -> None:
+    tried(ledger, subscribed(ledger, endpoint.url.replace("127.0.0.1", "localhost")))
     [sent] = sent_once(ledger, allowed=False)
     assert (sent.status, sent.error) == (None, "The host localhost is not at a public address; nothing was sent.")
-    assert receiver.messages == []
+    assert endpoint.messages == []
 
 
 def test_a_proxy_of_the_environment_is_not_asked(
-    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiving() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        tried(ledger, subscribed(ledger, receiver.url))
+        tried(ledger, subscribed(ledger, endpoint.url))
         assert sent_once(ledger) == [DeliveryResult(204, None)]
     assert proxy.messages == []
 
 
-def test_a_receiver_that_hangs_holds_up_no_other(
-    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+def test_an_endpoint_that_hangs_holds_up_no_other(
+    ledger: Ledger, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_worker, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(http_sender, "TIMEOUT_SECONDS", 2.0)
     with receiving() as other:
-        receiver.answer = _hang
-        hanging, quick = subscribed(ledger, receiver.url), subscribed(ledger, other.url)
+        endpoint.answer = _hang
+        hanging, quick = subscribed(ledger, endpoint.url), subscribed(ledger, other.url)
         for hook in (hanging, quick, hanging, quick, quick):
             tried(ledger, hook)
         begun = time.monotonic()
         delivering(ledger, lambda: len(other.messages) == 3)
         assert other.messages[-1].came_at - begun < 2.0
-    assert len(receiver.messages) == 1
+    assert len(endpoint.messages) == 1

@@ -20,38 +20,39 @@ from app.service.alerts.delivery_worker import (
     JITTER,
     LONG_FAILING,
     MANY_FAILURES,
-    DeliveryResult,
     claim_due,
     record_attempt,
     retry_delay,
 )
+from app.service.alerts.http_sender import DeliveryResult
+from app.service.verification import verify
 from tests.conftest import Ledger
 from tests.service.deliveries import at_work, delivering, now, sent_once, shown, tried
-from tests.service.receiver import Receiver, status, subscribed
+from tests.service.endpoint import Endpoint, status, subscribed
 from tests.service.step_commands import opened
 
 
-def test_a_threshold_that_is_crossed_reaches_the_receiver_signed(ledger: Ledger, receiver: Receiver) -> None:
-    hook = subscribed(ledger, receiver.url, account="mimic/icu-team") if opened(ledger) else {}
+def test_a_threshold_that_is_crossed_reaches_the_endpoint_signed(ledger: Ledger, endpoint: Endpoint) -> None:
+    hook = subscribed(ledger, endpoint.url, account="mimic/icu-team") if opened(ledger) else {}
     run = ledger.get("/v1/runs").json()["items"][0]["id"]
     assert ledger.post(f"/v1/runs/{run}/steps", {"count": 100}, "trainer").status_code == 200
     delivering(ledger, lambda: [each["status"] for each in shown(ledger)] == ["delivered"])
-    [message] = receiver.messages
+    [message] = endpoint.messages
     response = Verifier(hook["secret"]).verify(message.body, message.headers)
     assert (response["type"], response["data"]["threshold"]) == ("account.threshold_reached", 0.5)
     [alert] = ledger.get("/v1/alerts").json()["items"]
     assert (message.headers["webhook-id"], alert["data"]) == (alert["id"], response["data"])
     assert message.headers["content-type"] == "application/json"
     assert message.path == "/alerts?from=ledger"
-    [delivery] = shown(ledger, webhook=hook["id"], status="delivered")
+    [delivery] = shown(ledger, receiver=hook["id"], status="delivered")
     assert (delivery["attempts"], delivery["last_status"], delivery["next_attempt_at"]) == (1, 204, None)
 
 
 def test_what_fails_is_sent_again_with_growing_waits_until_it_is_acknowledged(
-    ledger: Ledger, receiver: Receiver
+    ledger: Ledger, endpoint: Endpoint
 ) -> None:
-    tried(ledger, subscribed(ledger, receiver.url))
-    receiver.answer = status(500)
+    tried(ledger, subscribed(ledger, endpoint.url))
+    endpoint.answer = status(500)
     at = 0.0
     for attempt in range(1, 12):
         assert sent_once(ledger, at=at) == [DeliveryResult(500, "The answer was 500.")]
@@ -60,11 +61,11 @@ def test_what_fails_is_sent_again_with_growing_waits_until_it_is_acknowledged(
         wait = BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS)) - 1]
         assert sent_once(ledger, at=at + wait * (1 - JITTER) - 1) == []
         at += wait * (1 + JITTER) + 1
-    receiver.answer = None
+    endpoint.answer = None
     assert sent_once(ledger, at=at) == [DeliveryResult(204, None)]
     [delivery] = shown(ledger)
     assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 12, None)
-    assert len(set(receiver.ids)) == 1
+    assert len(set(endpoint.ids)) == 1
     assert sent_once(ledger, at=at + 10**6) == []
 
 
@@ -74,33 +75,33 @@ def test_waits_are_spread_so_that_what_failed_together_does_not_come_back_togeth
     assert 660 < max(drawn) <= 600 * (1 + JITTER)
 
 
-def test_a_webhook_that_fails_for_long_is_tried_with_one_delivery_at_a_time(ledger: Ledger, receiver: Receiver) -> None:
-    hook, other = subscribed(ledger, receiver.url), subscribed(ledger, receiver.url)
+def test_a_receiver_that_fails_for_long_gets_one_delivery_at_a_time(ledger: Ledger, endpoint: Endpoint) -> None:
+    hook, other = subscribed(ledger, endpoint.url), subscribed(ledger, endpoint.url)
     for _ in range(MANY_FAILURES + 1):
         tried(ledger, hook)
     tried(ledger, other)
-    receiver.answer = status(500)
+    endpoint.answer = status(500)
     for _ in range(MANY_FAILURES):
         sent_once(ledger)
     later = LONG_FAILING.total_seconds() - 60
-    assert len(sent_once(ledger, at=later)) == 2, "one of each webhook"
-    assert [each.webhook.id for each in claim_due(ledger.database, now(later))] == [hook["id"]], "often, but not long"
+    assert len(sent_once(ledger, at=later)) == 2, "one of each receiver"
+    assert [each.receiver.id for each in claim_due(ledger.database, now(later))] == [hook["id"]], "often, but not long"
     later += 2 * CLAIM_SECONDS
     assert len(sent_once(ledger, at=later)) == 2
-    assert claim_due(ledger.database, now(later + 1)) == [], "the others wait, and the other webhook has nothing else"
+    assert claim_due(ledger.database, now(later + 1)) == [], "the others wait, and the other receiver has nothing else"
     tried(ledger, hook)
     assert sent_once(ledger, at=later + 1) == [DeliveryResult(500, "The answer was 500.")], (
         "what is new is tried at once"
     )
-    receiver.answer = None
+    endpoint.answer = None
     later += BACK_OFF_SECONDS[-1]
     while sent_once(ledger, at=later):
         later += 1
-    assert {each["status"] for each in shown(ledger, webhook=hook["id"], limit="200")} == {"delivered"}
+    assert {each["status"] for each in shown(ledger, receiver=hook["id"], limit="200")} == {"delivered"}
 
 
-def test_a_claim_is_held_by_one_and_comes_back_if_nobody_says_how_it_went(ledger: Ledger, receiver: Receiver) -> None:
-    tried(ledger, subscribed(ledger, receiver.url))
+def test_a_claim_is_held_by_one_and_comes_back_if_nobody_says_how_it_went(ledger: Ledger, endpoint: Endpoint) -> None:
+    tried(ledger, subscribed(ledger, endpoint.url))
     [first] = claim_due(ledger.database, now())
     assert claim_due(ledger.database, now()) == []
     assert claim_due(ledger.database, now(CLAIM_SECONDS - 5)) == []
@@ -114,18 +115,18 @@ def test_a_claim_is_held_by_one_and_comes_back_if_nobody_says_how_it_went(ledger
     assert [each["status"] for each in shown(ledger)] == ["delivered"]
 
 
-def test_one_webhook_gets_one_alert_at_a_time(ledger: Ledger, receiver: Receiver) -> None:
-    slow, quick = subscribed(ledger, receiver.url), subscribed(ledger, receiver.url)
+def test_one_receiver_gets_one_alert_at_a_time(ledger: Ledger, endpoint: Endpoint) -> None:
+    slow, quick = subscribed(ledger, endpoint.url), subscribed(ledger, endpoint.url)
     for hook in (slow, slow, quick, quick):
         tried(ledger, hook)
     taken = claim_due(ledger.database, now())
-    assert [due.webhook.id for due in taken] == [slow["id"], quick["id"]]
+    assert [due.receiver.id for due in taken] == [slow["id"], quick["id"]]
     assert claim_due(ledger.database, now(), frozenset({slow["id"], quick["id"]})) == []
-    assert [due.webhook.id for due in claim_due(ledger.database, now(), frozenset({slow["id"]}))] == [quick["id"]]
+    assert [due.receiver.id for due in claim_due(ledger.database, now(), frozenset({slow["id"]}))] == [quick["id"]]
 
 
-def test_two_replicas_deliver_each_alert_once(ledger: Ledger, receiver: Receiver) -> None:
-    hooks = [subscribed(ledger, receiver.url) for _ in range(5)]
+def test_two_replicas_deliver_each_alert_once(ledger: Ledger, endpoint: Endpoint) -> None:
+    hooks = [subscribed(ledger, endpoint.url) for _ in range(5)]
     for hook in hooks * 6:
         tried(ledger, hook)
     url = ledger.database.engine.url.render_as_string(hide_password=False)
@@ -134,21 +135,21 @@ def test_two_replicas_deliver_each_alert_once(ledger: Ledger, receiver: Receiver
     at_work(replicas, lambda: {each["status"] for each in shown(ledger, limit="200")} == {"delivered"}, 60)
     for replica in replicas:
         replica.dispose()
-    assert len(receiver.ids) == len(set(receiver.ids)) == 30
+    assert len(endpoint.ids) == len(set(endpoint.ids)) == 30
 
 
-def test_claims_at_the_same_moment_share_nothing(ledger: Ledger, receiver: Receiver) -> None:
+def test_claims_at_the_same_moment_share_nothing(ledger: Ledger, endpoint: Endpoint) -> None:
     for _ in range(8):
-        tried(ledger, subscribed(ledger, receiver.url))
+        tried(ledger, subscribed(ledger, endpoint.url))
     with ThreadPoolExecutor(4) as pool:
         taken = list(pool.map(lambda _: claim_due(ledger.database, now()), range(4)))
     ids = [due.id for each in taken for due in each]
     assert len(ids) == len(set(ids)) == 8
 
 
-def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_service_itself_delivers(ledger: Ledger, endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     """A database that fails for a while delays what is to be delivered, and loses none of it."""
-    tried(ledger, subscribed(ledger, receiver.url))
+    tried(ledger, subscribed(ledger, endpoint.url))
     real, failures = delivery_worker.claim_due, iter([LookupError("a bug")])
 
     def failing(*asked: Any) -> Any:  # noqa: ANN401 - passed through
@@ -158,30 +159,30 @@ def test_the_service_itself_delivers(ledger: Ledger, receiver: Receiver, caplog:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(delivery_worker, "claim_due", failing)
-        delivering(ledger, lambda: receiver.messages)
+        delivering(ledger, lambda: endpoint.messages)
     assert [record.message for record in caplog.records if record.name == background.__name__] == [
         "Deliveries cannot be looked for, and are looked for again"
     ]
 
 
-def test_what_was_delivered_can_be_sent_again(ledger: Ledger, receiver: Receiver) -> None:
-    delivery = tried(ledger, subscribed(ledger, receiver.url))
+def test_what_was_delivered_can_be_sent_again(ledger: Ledger, endpoint: Endpoint) -> None:
+    delivery = tried(ledger, subscribed(ledger, endpoint.url))
     sent_once(ledger)
     reply = ledger.post(f"/v1/deliveries/{delivery}/retry", None)
     assert (reply.status_code, reply.json()["status"]) == (200, "pending")
     assert sent_once(ledger) == [DeliveryResult(204, None)]
-    assert receiver.ids[0] == receiver.ids[1]
+    assert endpoint.ids[0] == endpoint.ids[1]
 
 
-def test_a_rotated_secret_is_used_with_the_one_before_for_a_while(ledger: Ledger, receiver: Receiver) -> None:
-    hook = subscribed(ledger, receiver.url)
-    rotated = ledger.post(f"/v1/webhooks/{hook['id']}/rotate", {"overlap_seconds": 3600}).json()
+def test_a_rotated_secret_is_used_with_the_one_before_for_a_while(ledger: Ledger, endpoint: Endpoint) -> None:
+    hook = subscribed(ledger, endpoint.url)
+    rotated = ledger.post(f"/v1/receivers/{hook['id']}/rotate", {"overlap_seconds": 3600}).json()
     tried(ledger, hook)
     sent_once(ledger)
-    at_once = ledger.post(f"/v1/webhooks/{hook['id']}/rotate", {"overlap_seconds": 0}).json()
+    at_once = ledger.post(f"/v1/receivers/{hook['id']}/rotate", {"overlap_seconds": 0}).json()
     tried(ledger, hook)
     sent_once(ledger)
-    both, one = receiver.messages
+    both, one = endpoint.messages
     for secret in (hook["secret"], rotated["secret"]):
         Verifier(secret).verify(both.body, both.headers)
     assert one.headers["webhook-signature"].count("v1,") == 1
@@ -189,40 +190,54 @@ def test_a_rotated_secret_is_used_with_the_one_before_for_a_while(ledger: Ledger
     assert len({hook["secret"], rotated["secret"], at_once["secret"]}) == 3
 
 
-def test_a_delivery_to_a_webhook_that_was_disabled_meanwhile_is_not_sent(ledger: Ledger, receiver: Receiver) -> None:
-    hook = subscribed(ledger, receiver.url)
+def test_a_delivery_to_a_receiver_that_was_disabled_meanwhile_is_not_sent(ledger: Ledger, endpoint: Endpoint) -> None:
+    hook = subscribed(ledger, endpoint.url)
     tried(ledger, hook)
-    assert ledger.post(f"/v1/webhooks/{hook['id']}/disable", None).status_code == 200
+    assert ledger.post(f"/v1/receivers/{hook['id']}/disable", None).status_code == 200
     with ledger.database.write(ALL_TENANTS) as tx:
         tx.execute(update(kept).values(status="pending"))
     assert sent_once(ledger) == []
 
 
+@pytest.mark.parametrize("code", [204, 410, 500])
+def test_an_answer_for_a_receiver_that_was_deleted_meanwhile_is_dropped(
+    ledger: Ledger, endpoint: Endpoint, code: int
+) -> None:
+    hook = subscribed(ledger, endpoint.url)
+    tried(ledger, hook)
+    [due] = claim_due(ledger.database, now())
+    assert ledger.http.delete(f"/v1/receivers/{hook['id']}", headers=ledger.headers()).status_code == 204
+    record_attempt(ledger.database, due, DeliveryResult(code, None if code == 204 else "late"), now())
+    assert shown(ledger) == []
+    assert sent_once(ledger) == []
+    assert verify(ledger.database).problems == ()
+
+
 def test_no_secret_is_shown_again_or_logged(
-    ledger: Ledger, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    hook = subscribed(ledger, receiver.url)
+    hook = subscribed(ledger, endpoint.url)
     tried(ledger, hook)
-    receiver.answer = status(500)
+    endpoint.answer = status(500)
     sent_once(ledger)
     read = [
         ledger.get(path, "admin").text
-        for path in ("/v1/webhooks", f"/v1/webhooks/{hook['id']}", "/v1/deliveries", "/v1/alerts")
+        for path in ("/v1/receivers", f"/v1/receivers/{hook['id']}", "/v1/deliveries", "/v1/alerts")
     ]
-    read.append(ledger.post(f"/v1/webhooks/{hook['id']}/disable", None).text)
+    read.append(ledger.post(f"/v1/receivers/{hook['id']}/disable", None).text)
     bare = hook["secret"].removeprefix("whsec_")
     assert not [
-        text for text in (*read, caplog.text, json.dumps([m.headers for m in receiver.messages])) if bare in text
+        text for text in (*read, caplog.text, json.dumps([m.headers for m in endpoint.messages])) if bare in text
     ]
 
 
-def test_a_service_that_stops_settles_what_it_is_sending(ledger: Ledger, receiver: Receiver) -> None:
+def test_a_service_that_stops_settles_what_it_is_sending(ledger: Ledger, endpoint: Endpoint) -> None:
     def slow(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(0.5)
         status(204)(handler)
 
-    receiver.answer = slow
-    tried(ledger, subscribed(ledger, receiver.url))
-    delivering(ledger, lambda: receiver.messages)
+    endpoint.answer = slow
+    tried(ledger, subscribed(ledger, endpoint.url))
+    delivering(ledger, lambda: endpoint.messages)
     assert [each["status"] for each in shown(ledger)] == ["delivered"]

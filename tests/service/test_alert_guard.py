@@ -1,4 +1,4 @@
-"""Where webhooks may lead: no name, number or spelling leads to an address that is not public."""
+"""Where receivers may lead: no name, number or spelling leads to an address that is not public."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ import pytest
 from app.ledger.errors import InvalidInputError
 from app.service.alerts.guarded_backend import ForbiddenAddressError, GuardedBackend
 from app.service.alerts.ssrf_guard import check_url, is_public, resolve
-from tests.service.receiver import receiving
+from tests.service.endpoint import receiving
 
 PUBLIC = [
     *("1.1.1.1", "8.8.8.8", "100.63.255.255", "100.128.0.0", "172.15.255.255", "172.32.0.0", "192.167.255.255"),
@@ -62,14 +62,14 @@ def _connect(resolver_answers: list[list[str]], port: int, *, allowed: bool = Fa
 
 
 def test_what_is_connected_to_is_what_was_checked() -> None:
-    with receiving() as receiver:
+    with receiving() as endpoint:
         local = ["127.0.0.1"]
-        assert _connect([local, local], receiver.port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
+        assert _connect([local, local], endpoint.port, allowed=True) == ["127.0.0.1", "127.0.0.1"]
         # The resolver's first answer would do, and its second is asked for by nobody.
-        assert _connect([local], receiver.port) == ["ForbiddenAddressError"]
-        assert _connect([["8.8.8.8", "127.0.0.1"]], receiver.port) == ["ForbiddenAddressError"]
-        assert _connect([["::ffff:127.0.0.1"]], receiver.port) == ["ForbiddenAddressError"]
-    assert receiver.messages == []
+        assert _connect([local], endpoint.port) == ["ForbiddenAddressError"]
+        assert _connect([["8.8.8.8", "127.0.0.1"]], endpoint.port) == ["ForbiddenAddressError"]
+        assert _connect([["::ffff:127.0.0.1"]], endpoint.port) == ["ForbiddenAddressError"]
+    assert endpoint.messages == []
 
 
 def test_a_name_without_an_address_is_no_connection() -> None:
@@ -85,9 +85,9 @@ def test_no_spelling_of_this_host_passes(host: str) -> None:
 
 
 def test_the_second_address_of_a_host_is_tried() -> None:
-    with receiving() as receiver:
-        assert _connect([["127.0.0.2", "127.0.0.1"]], receiver.port, allowed=True)[0] in {"127.0.0.1", "127.0.0.2"}
-        assert _connect([["::1", "127.0.0.1"]], receiver.port, allowed=True) == ["127.0.0.1"]
+    with receiving() as endpoint:
+        assert _connect([["127.0.0.2", "127.0.0.1"]], endpoint.port, allowed=True)[0] in {"127.0.0.1", "127.0.0.2"}
+        assert _connect([["::1", "127.0.0.1"]], endpoint.port, allowed=True) == ["127.0.0.1"]
 
 
 def test_a_socket_of_this_machine_is_no_host() -> None:

@@ -24,7 +24,7 @@ from app.service.charging import saving
 from app.service.charging.groups import commit_group
 from app.service.maintenance import expire_reservations
 from tests.conftest import Ledger
-from tests.service.receiver import subscribed
+from tests.service.endpoint import subscribed
 from tests.service.step_commands import HUGE, LOUD, QUIET, CommandRunner, another, opened, request
 
 _numbers = itertools.count()
@@ -140,7 +140,7 @@ def test_nothing_is_asked_or_written_for_a_charge_that_crosses_nothing(ledger: L
     sql_event.listen(ledger.database.engine, "before_cursor_execute", note)
     runner.charged(request(run, (QUIET, 1)))
     sql_event.remove(ledger.database.engine, "before_cursor_execute", note)
-    assert not [statement for statement in asked if any(name in statement for name in ("alerts", "webhooks"))]
+    assert not [statement for statement in asked if any(name in statement for name in ("alerts", "receivers"))]
 
 
 def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
@@ -245,15 +245,15 @@ def test_what_a_forfeit_charges_reaches_thresholds_too(ledger: Ledger) -> None:
 
 
 def _addressed(ledger: Ledger) -> set[tuple[str, str, str]]:
-    """Webhook, type and account of everything that is to be delivered."""
-    found = select(deliveries.c.webhook_id, alerts.c.type, alerts.c.account_id).join(
+    """Receiver, type and account of everything that is to be delivered."""
+    found = select(deliveries.c.receiver_id, alerts.c.type, alerts.c.account_id).join(
         alerts, alerts.c.id == deliveries.c.alert_id
     )
     with ledger.database.read(ALL_TENANTS) as tx:
-        return {(row.webhook_id, row.type, row.account_id) for row in tx.execute(found)}
+        return {(row.receiver_id, row.type, row.account_id) for row in tx.execute(found)}
 
 
-def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
+def test_each_receiver_is_told_of_what_it_wants(ledger: Ledger) -> None:
     run = opened(ledger)
     ledger.budget("other")
     hooks = {
@@ -265,7 +265,7 @@ def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
         "its type": subscribed(ledger, NOWHERE, types=["run.overdrawn", "account.exhausted"])["id"],
         "disabled": subscribed(ledger, NOWHERE)["id"],
     }
-    assert ledger.post(f"/v1/webhooks/{hooks['disabled']}/disable", None).status_code == 200
+    assert ledger.post(f"/v1/receivers/{hooks['disabled']}/disable", None).status_code == 200
     huge = {"type": "gaussian", "noise_multiplier": 0.5}
     assert steps(ledger, run, event=huge, mode="report") == 200
     sent = {name: {kind for hook, kind, _ in _addressed(ledger) if hook == made} for name, made in hooks.items()}
@@ -282,7 +282,7 @@ def test_each_webhook_is_told_of_what_it_wants(ledger: Ledger) -> None:
 
 
 def test_another_organisation_hears_nothing(ledger: Ledger) -> None:
-    clinic = ledger.http.post("/v1/webhooks", json={"url": NOWHERE}, headers=ledger.headers("admin", "clinic"))
+    clinic = ledger.http.post("/v1/receivers", json={"url": NOWHERE}, headers=ledger.headers("admin", "clinic"))
     assert clinic.status_code == 201
     assert steps(ledger, opened(ledger), count=200) == 200
     assert answer(ledger)

@@ -7,9 +7,8 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from app.ledger.alerts import Alert, AlertType, Webhook
-from app.service.alerts.delivery_worker import message, signature, signed_headers
-from app.service.alerts.webhooks import new_secret
+from app.ledger.alerts import Alert, AlertType, Receiver, ReceiverKind
+from app.service.alerts.webhook_signatures import message, new_secret, signature, signed_headers
 
 
 @pytest.fixture
@@ -61,13 +60,22 @@ def test_the_reference_library_refuses_what_was_changed(now: datetime, what: str
 def test_during_a_rotation_both_secrets_verify(now: datetime) -> None:
     old, new, body = new_secret(), new_secret(), message(_alert(now))
     until = now + timedelta(hours=1)
-    webhook = Webhook(
-        "whk_1", "https://x.example", (), None, new, now, previous_secret=old, previous_secret_expires_at=until
+    receiver = Receiver(
+        "rcv_1",
+        ReceiverKind.WEBHOOK,
+        "https://x.example",
+        (),
+        (),
+        None,
+        new,
+        now,
+        previous_secret=old,
+        previous_secret_expires_at=until,
     )
-    headers = signed_headers(webhook.secrets(now), "evt_1", int(now.timestamp()), body)
+    headers = signed_headers(receiver.secrets(now), "evt_1", int(now.timestamp()), body)
     assert headers["webhook-signature"].count("v1,") == 2
     assert _verified(old, headers, body) == _verified(new, headers, body)
-    assert webhook.secrets(until) == (new,)
+    assert receiver.secrets(until) == (new,)
 
 
 def test_a_secret_is_long_and_never_the_same() -> None:

@@ -54,5 +54,5 @@ def test_an_order_a_zone_and_an_integer_are_recorded_as_they_are_kept(ledger: Le
     key = {"role": "trainer", "name": "\u00e9", "expires_at": "2099-01-01T00:00:00.25+02:00"}
     assert ledger.post("/v1/api-keys", key).status_code == 201
     hook = {"url": "https://alerts.example/", "types": ["run.overdrawn", "account.exhausted", "run.overdrawn"]}
-    assert ledger.post("/v1/webhooks", hook).status_code == 201
+    assert ledger.post("/v1/receivers", hook).status_code == 201
     assert verify(ledger.database).problems == ()

@@ -67,4 +67,5 @@ def _changed(context: RequestContext, account_id: str | None, body: ReplacePolic
     changed = policies.change_policy(context, account_id, body.policy.domain(), body.reason, if_match)
     if isinstance(changed, DomainProposal):
         return Response(Proposal.of(changed).model_dump_json(), HTTPStatus.CREATED, media_type="application/json")
-    return Response(AccountPolicy.of(changed).model_dump_json(), media_type="application/json")
+    content = AccountPolicy.of(changed).model_dump_json()
+    return Response(content, headers={"ETag": changed.tag}, media_type="application/json")

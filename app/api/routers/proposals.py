@@ -23,7 +23,11 @@ routes = router()
 def get_account_limit(account_id: str, request: Request, context: ContextDep) -> Response:
     """Get the limit and its number of changes; `/v1/audit-events?subject=…` lists their actors and reasons."""
     record = limit_changes.read_limit(context, account_id)
-    return etag_response(request, AccountLimit.of(record.account), limit_changes.limit_etag(record))
+    return etag_response(
+        request,
+        AccountLimit.of(record.account),
+        limit_changes.limit_etag(record.account.id, record.account.limit_revision),
+    )
 
 
 @routes.post(
@@ -48,7 +52,11 @@ def change_account_limit(
     Earlier refusals stay. All spending counts against the new limit.
     """
     effect = limit_changes.change_limit(context, account_id, body.limit.domain(), body.reason, if_match)
-    return idempotency.respond(effect, _changed_or_proposed, body)
+    response = idempotency.respond(effect, _changed_or_proposed, body)
+    if response.status_code == HTTPStatus.OK:
+        changed = AccountLimit.model_validate_json(bytes(response.body))
+        response.headers["ETag"] = limit_changes.limit_etag(changed.account, changed.revision)
+    return response
 
 
 def _changed_or_proposed(result: AccountRecord | DomainProposal) -> Proposal | StoredResponse:

@@ -1,9 +1,9 @@
-"""Schemas of alerts, forecasts, webhooks and deliveries."""
+"""Schemas of alerts, forecasts, receivers and deliveries."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypeAliasType
 
 from app.api.schemas.accounts import AvailableEpsilon
@@ -16,19 +16,21 @@ from app.api.schemas.common import (
     Reference,
     example,
 )
-from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus
+from app.ledger.alerts import LARGEST_THRESHOLD, MOST_THRESHOLDS, AlertType, DeliveryStatus, ReceiverKind
 from app.ledger.alerts import AlertSettings as DomainAlertSettings
-from app.ledger.names import MAX_URL_LENGTH
+from app.ledger.names import EMAIL_PATTERN, MAX_EMAIL_LENGTH, MAX_URL_LENGTH
 from app.service.alerts.forecasts import PathForecast
-from app.service.alerts.webhooks import Subscription
+from app.service.alerts.receivers import Subscription
 
-_WEBHOOK_ID = "whk_19aa5b3c4d9d2e1f0a314253647"
+_RECEIVER_ID = "rcv_19aa5b3c4d9d2e1f0a314253647"
 _ALERT_ID = "evt_19aa5b3c4dae3f201b425364758"
 _DELIVERY_ID = "dlv_19aa5b3c4dbf40312c536475869"
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="  # noqa: S105 - an example of one
 
-WEBHOOK_EXAMPLE: dict[str, Any] = {
-    "id": _WEBHOOK_ID,
+RECEIVER_EXAMPLE: dict[str, Any] = {
+    "id": _RECEIVER_ID,
+    "kind": "webhook",
+    "addresses": [],
     "url": "https://alerts.hospital.example/privacy",
     "types": ["account.threshold_reached", "run.overdrawn"],
     "account": EXAMPLE_BUDGET_ID,
@@ -54,7 +56,7 @@ ALERT_EXAMPLE: dict[str, Any] = {
 }
 DELIVERY_EXAMPLE: dict[str, Any] = {
     "id": _DELIVERY_ID,
-    "webhook": _WEBHOOK_ID,
+    "receiver": _RECEIVER_ID,
     "alert": _ALERT_ID,
     "alert_type": "account.threshold_reached",
     "status": "pending",
@@ -76,17 +78,45 @@ SubscribedAlertType = TypeAliasType(
         "run.overdrawn",
         "reservation.stale",
         "reservation.forfeited",
+        "run.pending",
+        "proposal.opened",
+        "proposal.decided",
     ],
 )
 """Every type of alert except tests, which are always delivered."""
 
 
-class CreateWebhook(Body):
-    """A new webhook."""
+MOST_ADDRESSES: Final = 20
 
-    model_config = example({"url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"})
+MailAddress = Annotated[str, Field(pattern=EMAIL_PATTERN, max_length=MAX_EMAIL_LENGTH)]
 
-    url: str = Field(min_length=1, max_length=MAX_URL_LENGTH, description="URL of the receiver: https only.")
+
+class CreateReceiver(Body):
+    """A new receiver."""
+
+    model_config = example(
+        {"kind": "webhook", "url": "https://alerts.hospital.example/privacy", "account": "mimic/icu-team"},
+        {
+            "kind": "email",
+            "addresses": ["privacy-office@hospital.example"],
+            "types": ["proposal.opened", "run.pending"],
+        },
+    )
+
+    kind: Annotated[ReceiverKind, Field(strict=False)] = Field(
+        default=ReceiverKind.WEBHOOK,
+        description="`webhook`: signed JSON to a service of yours. `slack`, `teams`: a message to the channel of an "
+        "incoming webhook. `email`: a mail.",
+    )
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_URL_LENGTH,
+        description="Where to, https only. Of Slack or Teams: the incoming webhook. Required unless `email`.",
+    )
+    addresses: list[MailAddress] = Field(
+        default=[], max_length=MOST_ADDRESSES, description="Mail addresses; required for `email`."
+    )
     types: list[SubscribedAlertType] = Field(
         default=[], max_length=len(AlertType), description="Types of alerts; empty: all."
     )
@@ -94,13 +124,22 @@ class CreateWebhook(Body):
         default=None, description="Only alerts about this account (id or path) or accounts under it."
     )
 
+    @model_validator(mode="after")
+    def _has_one_destination(self) -> Self:
+        if self.kind is ReceiverKind.EMAIL and (self.url is not None or not self.addresses):
+            raise ValueError("a receiver of the kind `email` has `addresses` and no `url`")
+        if self.kind is not ReceiverKind.EMAIL and (self.url is None or self.addresses):
+            raise ValueError(f"a receiver of the kind `{self.kind}` has a `url` and no `addresses`")
+        return self
+
     def subscription(self) -> Subscription:
         """Convert to the domain."""
-        return Subscription(self.url, tuple(map(AlertType, dict.fromkeys(self.types))), self.account)
+        addresses, types = dict.fromkeys(self.addresses), dict.fromkeys(self.types)
+        return Subscription(self.kind, self.url, tuple(addresses), tuple(map(AlertType, types)), self.account)
 
 
-class RotateWebhookSecret(Body):
-    """A rotation of a webhook's secret."""
+class RotateReceiverSecret(Body):
+    """A rotation of a receiver's secret."""
 
     model_config = example({"overlap_seconds": 86400})
 
@@ -109,13 +148,17 @@ class RotateWebhookSecret(Body):
     )
 
 
-class Webhook(Output):
-    """A webhook, without its secret."""
+class Receiver(Output):
+    """A receiver, without its secret."""
 
-    model_config = example(WEBHOOK_EXAMPLE)
+    model_config = example(RECEIVER_EXAMPLE)
 
     id: str
-    url: str
+    kind: ReceiverKind
+    url: str | None = Field(
+        validation_alias="shown_url", description="That of Slack or Teams is masked; null for `email`."
+    )
+    addresses: list[str] = Field(description="Mail addresses; empty unless `email`.")
     types: list[str] = Field(description="Types of alerts; empty: all.")
     account: str | None = Field(
         validation_alias="account_id", description="Only alerts about this account or accounts under it; null: all."
@@ -126,16 +169,16 @@ class Webhook(Output):
     disabled_reason: str | None
 
 
-class CreatedWebhook(Webhook):
-    """A webhook with its secret, which is shown once."""
+class CreatedReceiver(Receiver):
+    """A receiver with its secret, which is shown once."""
 
-    model_config = example(WEBHOOK_EXAMPLE | {"secret": _SECRET})
+    model_config = example(RECEIVER_EXAMPLE | {"secret": _SECRET})
 
-    secret: str = Field(description="For a Standard Webhooks library at the receiver.")
+    secret: str | None = Field(description="For a Standard Webhooks library at the receiver; null unless `webhook`.")
 
 
-class WebhookPage(Page[Webhook]):
-    """Webhooks, newest first."""
+class ReceiverPage(Page[Receiver]):
+    """Receivers, newest first."""
 
 
 class Alert(Output):
@@ -145,7 +188,9 @@ class Alert(Output):
 
     id: str = Field(description="Also the webhook-id header of its deliveries.")
     type: AlertType
-    account: str | None = Field(validation_alias="account_id", description="The account of the alert; null: a test.")
+    account: str | None = Field(
+        validation_alias="account_id", description="The account of the alert; null: the organisation itself, or a test."
+    )
     data: dict[str, Any] = Field(validation_alias="payload")
     created_at: datetime
 
@@ -155,20 +200,20 @@ class AlertPage(Page[Alert]):
 
 
 class Delivery(Output):
-    """A delivery of an alert to a webhook."""
+    """A delivery of an alert to a receiver."""
 
     model_config = example(DELIVERY_EXAMPLE)
 
     id: str
-    webhook: str = Field(validation_alias="webhook_id")
+    receiver: str = Field(validation_alias="receiver_id")
     alert: str = Field(validation_alias="alert_id")
     alert_type: AlertType
-    status: DeliveryStatus = Field(description="`given_up`: the webhook was disabled before acknowledgement.")
+    status: DeliveryStatus = Field(description="`given_up`: the receiver was disabled before acknowledgement.")
     attempts: int
     next_attempt_at: datetime | None = Field(validation_alias="due_at", description="Null unless pending.")
     last_attempt_at: datetime | None
-    last_status: int | None = Field(description="HTTP status of the last response, or null.")
-    last_error: str | None
+    last_status: int | None = Field(description="Status of the last response, by HTTP or SMTP, or null.")
+    last_error: str | None = Field(description="Why the last attempt failed, or which mail addresses it left out.")
     delivered_at: datetime | None = Field(description="Last acknowledgement; it may be pending again.")
     created_at: datetime
 

@@ -1,4 +1,4 @@
-"""Alerts, written in the transaction of their cause, webhooks that receive them, and deliveries (ADR 0018)."""
+"""Alerts, written in the transaction of their cause, their receivers, and deliveries (ADR 0018)."""
 
 import json
 import secrets
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Update, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Update, delete, exists, func, insert, select, update
 
-from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Webhook
+from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
 from app.persistence.repositories.expressions import (
@@ -23,11 +23,16 @@ from app.persistence.repositories.expressions import (
     values_of,
 )
 from app.persistence.repositories.locks import ancestor_ids, within
-from app.persistence.tables import alerts, deliveries, webhooks
+from app.persistence.tables import alerts, deliveries, receivers
+
+
+def _tuple(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
 
 _ALERTS = RecordTable(alerts, Alert, type=AlertType, payload=json.loads)
-_WEBHOOKS = RecordTable(webhooks, Webhook, types=lambda text: tuple(json.loads(text)))
-_WITH_WEBHOOK = join_on(webhooks, deliveries, id="webhook_id")
+_RECEIVERS = RecordTable(receivers, Receiver, kind=ReceiverKind, types=_tuple, addresses=_tuple)
+_WITH_RECEIVER = join_on(receivers, deliveries, id="receiver_id")
 _WITH_ALERT = join_on(alerts, deliveries, id="alert_id")
 _DELIVERIES = select(
     *(
@@ -36,14 +41,14 @@ _DELIVERIES = select(
     )
 ).join_from(deliveries, alerts, _WITH_ALERT)
 
-find_webhook = _WEBHOOKS.find
-newest_webhook_id = _WEBHOOKS.newest_id
-list_webhooks = _WEBHOOKS.page
+find_receiver = _RECEIVERS.find
+newest_receiver_id = _RECEIVERS.newest_id
+list_receivers = _RECEIVERS.page
 
 
 def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
-    """Add new alerts, and a delivery to each webhook that wants them, ignoring duplicates."""
-    wanting = active_webhooks(tx, organisation_id)
+    """Add new alerts, and a delivery to each receiver that wants them, ignoring duplicates."""
+    wanting = active_receivers(tx, organisation_id)
     for alert in new:
         values = {"organisation_id": organisation_id, **values_of(alert)}
         added = upsert(tx, alerts).values(values).on_conflict_do_nothing()
@@ -54,30 +59,30 @@ def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
         _address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
 
 
-def add_test(tx: Connection, organisation_id: str, alert: Alert, webhook_id: str) -> str:
-    """Add a test alert for one webhook; return the delivery's id."""
+def add_test(tx: Connection, organisation_id: str, alert: Alert, receiver_id: str) -> str:
+    """Add a test alert for one receiver; return the delivery's id."""
     _ALERTS.add(tx, organisation_id, alert)
-    [delivery_id] = _address(tx, organisation_id, alert, [webhook_id])
+    [delivery_id] = _address(tx, organisation_id, alert, [receiver_id])
     return delivery_id
 
 
-def _address(tx: Connection, organisation_id: str, alert: Alert, webhook_ids: Sequence[str]) -> list[str]:
-    """Add an alert's deliveries, due now, to some webhooks; return their ids."""
+def _address(tx: Connection, organisation_id: str, alert: Alert, receiver_ids: Sequence[str]) -> list[str]:
+    """Add an alert's deliveries, due now, to some receivers; return their ids."""
     # Like all ids, it sorts by the time of creation, which is the alert's.
-    made = [f"dlv_{alert.id[4:][:TIME_DIGITS]}{secrets.token_hex(8)}" for _ in webhook_ids]
+    made = [f"dlv_{alert.id[4:][:TIME_DIGITS]}{secrets.token_hex(8)}" for _ in receiver_ids]
     if made:
         rows = [
             {
                 "organisation_id": organisation_id,
                 "id": delivery_id,
-                "webhook_id": webhook_id,
+                "receiver_id": receiver_id,
                 "alert_id": alert.id,
                 "status": str(DeliveryStatus.PENDING),
                 "attempts": 0,
                 "next_attempt_at": alert.created_at,
                 "created_at": alert.created_at,
             }
-            for delivery_id, webhook_id in zip(made, webhook_ids, strict=True)
+            for delivery_id, receiver_id in zip(made, receiver_ids, strict=True)
         ]
         tx.execute(insert(deliveries), rows)
     return made
@@ -89,43 +94,58 @@ def list_alerts(tx: Connection, organisation_id: str, wanted: AlertFilter, reque
     return _ALERTS.page(tx, organisation_id, request, *matches(alerts, type=wanted.kind), about)
 
 
-def add_webhook(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
-    """Add a webhook."""
-    _WEBHOOKS.add(tx, organisation_id, webhook, consecutive_failures=0)
+def add_receiver(tx: Connection, organisation_id: str, receiver: Receiver) -> None:
+    """Add a receiver."""
+    _RECEIVERS.add(tx, organisation_id, receiver, consecutive_failures=0)
 
 
-def active_webhooks(tx: Connection, organisation_id: str) -> list[Webhook]:
-    """List the enabled webhooks by id, locked against disabling until the transaction ends."""
-    found = _WEBHOOKS.select(organisation_id).where(webhooks.c.disabled_at.is_(None)).order_by(webhooks.c.id)
-    return [_WEBHOOKS.read(row) for row in tx.execute(found.with_for_update(read=True))]
+def active_receivers(tx: Connection, organisation_id: str) -> list[Receiver]:
+    """List the enabled receivers by id, locked against disabling until the transaction ends."""
+    found = _RECEIVERS.select(organisation_id).where(receivers.c.disabled_at.is_(None)).order_by(receivers.c.id)
+    return [_RECEIVERS.read(row) for row in tx.execute(found.with_for_update(read=True))]
 
 
-def save_secrets(tx: Connection, organisation_id: str, webhook: Webhook) -> None:
-    """Write a webhook's secrets."""
+def save_secrets(tx: Connection, organisation_id: str, receiver: Receiver) -> None:
+    """Write a receiver's secrets."""
     names = ("secret", "previous_secret", "previous_secret_expires_at")
-    tx.execute(_WEBHOOKS.update(organisation_id, webhook.id).values(values_of(webhook, names)))
+    tx.execute(_RECEIVERS.update(organisation_id, receiver.id).values(values_of(receiver, names)))
 
 
-def disable_webhook(tx: Connection, organisation_id: str, webhook_id: str, why: str, now: datetime) -> None:
-    """Disable a webhook; the first reason stays."""
-    this = _WEBHOOKS.update(organisation_id, webhook_id).where(webhooks.c.disabled_at.is_(None))
+def disable_receiver(tx: Connection, organisation_id: str, receiver_id: str, why: str, now: datetime) -> None:
+    """Disable a receiver; the first reason stays."""
+    this = _RECEIVERS.update(organisation_id, receiver_id).where(receivers.c.disabled_at.is_(None))
     tx.execute(this.values(disabled_at=now, disabled_reason=why))
 
 
-def note_success(tx: Connection, organisation_id: str, webhook_id: str) -> None:
-    """Reset a webhook's failures after an acknowledged delivery."""
-    failing = _WEBHOOKS.update(organisation_id, webhook_id).where(webhooks.c.consecutive_failures > 0)
+def enable_receiver(tx: Connection, organisation_id: str, receiver_id: str) -> None:
+    """Enable a disabled receiver, without the failures that it had."""
+    fresh = {"disabled_at": None, "disabled_reason": None, "consecutive_failures": 0, "failing_since": None}
+    tx.execute(_RECEIVERS.update(organisation_id, receiver_id).values(fresh))
+
+
+def delete_receiver(tx: Connection, organisation_id: str, receiver_id: str) -> None:
+    """Delete a receiver and its deliveries; the alerts stay."""
+    this = owned_by(receivers, organisation_id, id=receiver_id)
+    # Who adds an alert holds the row until its deliveries are written: locked first, none is added behind this.
+    tx.execute(select(receivers.c.id).where(this).with_for_update())
+    tx.execute(delete(deliveries).where(owned_by(deliveries, organisation_id, receiver_id=receiver_id)))
+    tx.execute(delete(receivers).where(this))
+
+
+def note_success(tx: Connection, organisation_id: str, receiver_id: str) -> None:
+    """Reset a receiver's failures after an acknowledged delivery."""
+    failing = _RECEIVERS.update(organisation_id, receiver_id).where(receivers.c.consecutive_failures > 0)
     tx.execute(failing.values(consecutive_failures=0, failing_since=None))
 
 
-def note_failure(tx: Connection, organisation_id: str, webhook_id: str, now: datetime) -> tuple[int, datetime]:
-    """Count a failed attempt; return the consecutive failures and when they began."""
-    failed = _WEBHOOKS.update(organisation_id, webhook_id).values(
-        consecutive_failures=webhooks.c.consecutive_failures + 1,
-        failing_since=func.coalesce(webhooks.c.failing_since, now),
+def note_failure(tx: Connection, organisation_id: str, receiver_id: str, now: datetime) -> tuple[int, datetime]:
+    """Count a failed attempt; return the consecutive failures and when they began; 0 and now if it was deleted."""
+    failed = _RECEIVERS.update(organisation_id, receiver_id).values(
+        consecutive_failures=receivers.c.consecutive_failures + 1,
+        failing_since=func.coalesce(receivers.c.failing_since, now),
     )
-    row = tx.execute(failed.returning(webhooks.c.consecutive_failures, webhooks.c.failing_since)).one()
-    return row.consecutive_failures, row.failing_since
+    row = tx.execute(failed.returning(receivers.c.consecutive_failures, receivers.c.failing_since)).one_or_none()
+    return (0, now) if row is None else (row.consecutive_failures, row.failing_since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +158,24 @@ class ClaimedDelivery:
     organisation_id: str
     id: str
     attempts: int
-    webhook: Webhook
+    receiver: Receiver
     alert: Alert
 
 
 def has_due(tx: Connection, now: datetime, busy: Collection[str]) -> bool:
-    """Check whether a delivery is due for a webhook that is not busy."""
+    """Check whether a delivery is due for a receiver that is not busy."""
     return bool(tx.execute(select(exists(_due(now, busy)))).scalar())
 
 
 def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str], most: int) -> list[ClaimedDelivery]:
-    """Claim due deliveries until `until`, at most one per idle webhook.
+    """Claim due deliveries until `until`, at most one per idle receiver.
 
     PostgreSQL skips rows locked by another claim. They become due again unless their outcome is written.
     """
     found = _due(now, busy).order_by(deliveries.c.next_attempt_at, deliveries.c.id).limit(most)
     taken: dict[tuple[str, str], str] = {}
     for row in tx.execute(found.with_for_update(of=deliveries, skip_locked=True)):
-        taken.setdefault((row.organisation_id, row.webhook_id), row.id)
+        taken.setdefault((row.organisation_id, row.receiver_id), row.id)
     due = []
     for (organisation_id, _), delivery_id in taken.items():
         this = owned_by(deliveries, organisation_id, id=delivery_id)
@@ -165,17 +185,19 @@ def claim(tx: Connection, now: datetime, until: datetime, busy: Collection[str],
             .values(attempts=deliveries.c.attempts + 1, last_attempt_at=now, next_attempt_at=until)
         )
         attempts: int = tx.execute(started.returning(deliveries.c.attempts)).scalar_one()
-        to = select(*_WEBHOOKS.columns).join(deliveries, _WITH_WEBHOOK).where(this)
-        webhook = _WEBHOOKS.read(tx.execute(to).one())
+        to = select(*_RECEIVERS.columns).join(deliveries, _WITH_RECEIVER).where(this)
+        receiver = _RECEIVERS.read(tx.execute(to).one())
         of = select(*_ALERTS.columns).join(deliveries, _WITH_ALERT).where(this)
-        due.append(ClaimedDelivery(organisation_id, delivery_id, attempts, webhook, _ALERTS.read(tx.execute(of).one())))
+        due.append(
+            ClaimedDelivery(organisation_id, delivery_id, attempts, receiver, _ALERTS.read(tx.execute(of).one()))
+        )
     return due
 
 
-def save_success(tx: Connection, sent: ClaimedDelivery, status: int, now: datetime) -> None:
-    """Write that a delivery was acknowledged."""
+def save_success(tx: Connection, sent: ClaimedDelivery, status: int, note: str | None, now: datetime) -> None:
+    """Write that a delivery was acknowledged, and what it left out."""
     delivered = {"status": str(DeliveryStatus.DELIVERED), "delivered_at": now}
-    tx.execute(_attempt(sent).values(**delivered, last_status=status, last_error=None))
+    tx.execute(_attempt(sent).values(**delivered, last_status=status, last_error=note))
 
 
 def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why: str, again_at: datetime) -> None:
@@ -183,15 +205,15 @@ def save_failure(tx: Connection, sent: ClaimedDelivery, status: int | None, why:
     tx.execute(_attempt(sent).values(last_status=status, last_error=why, next_attempt_at=again_at))
 
 
-def postpone(tx: Connection, organisation_id: str, webhook_id: str, until: datetime) -> None:
-    """Postpone a webhook's pending deliveries to a time."""
-    early = _pending(organisation_id, webhook_id).where(deliveries.c.next_attempt_at < until)
+def postpone(tx: Connection, organisation_id: str, receiver_id: str, until: datetime) -> None:
+    """Postpone a receiver's pending deliveries to a time."""
+    early = _pending(organisation_id, receiver_id).where(deliveries.c.next_attempt_at < until)
     tx.execute(early.values(next_attempt_at=until))
 
 
-def give_up(tx: Connection, organisation_id: str, webhook_id: str) -> None:
-    """Give up a webhook's pending deliveries."""
-    tx.execute(_pending(organisation_id, webhook_id).values(status=str(DeliveryStatus.GIVEN_UP)))
+def give_up(tx: Connection, organisation_id: str, receiver_id: str) -> None:
+    """Give up a receiver's pending deliveries."""
+    tx.execute(_pending(organisation_id, receiver_id).values(status=str(DeliveryStatus.GIVEN_UP)))
 
 
 def send_again(tx: Connection, organisation_id: str, delivery_id: str, now: datetime) -> None:
@@ -207,10 +229,10 @@ def find_delivery(tx: Connection, organisation_id: str, delivery_id: str) -> Del
 
 
 def count_pending(tx: Connection, organisation_id: str) -> dict[str, int]:
-    """Count the pending deliveries by webhook."""
+    """Count the pending deliveries by receiver."""
     mine = deliveries.c.organisation_id == organisation_id
-    counted = select(deliveries.c.webhook_id, func.count()).where(mine, PENDING).group_by(deliveries.c.webhook_id)
-    return {webhook_id: int(number) for webhook_id, number in tx.execute(counted)}
+    counted = select(deliveries.c.receiver_id, func.count()).where(mine, PENDING).group_by(deliveries.c.receiver_id)
+    return {receiver_id: int(number) for receiver_id, number in tx.execute(counted)}
 
 
 def list_deliveries(
@@ -218,32 +240,32 @@ def list_deliveries(
     organisation_id: str,
     request: PageRequest,
     *,
-    webhook_id: str | None = None,
+    receiver_id: str | None = None,
     alert_id: str | None = None,
     status: DeliveryStatus | None = None,
 ) -> Page[Delivery]:
     """List deliveries, newest first."""
-    wanted = matches(deliveries, webhook_id=webhook_id, alert_id=alert_id, status=status)
+    wanted = matches(deliveries, receiver_id=receiver_id, alert_id=alert_id, status=status)
     found = _DELIVERIES.where(deliveries.c.organisation_id == organisation_id, *wanted)
     return read_page(tx, found, deliveries.c.id, request, _delivery)
 
 
 def _due(now: datetime, busy: Collection[str]) -> Select[Any]:
     return (
-        select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.webhook_id)
-        .join(webhooks, _WITH_WEBHOOK)
+        select(deliveries.c.organisation_id, deliveries.c.id, deliveries.c.receiver_id)
+        .join(receivers, _WITH_RECEIVER)
         .where(
             PENDING,
             deliveries.c.next_attempt_at <= now,
-            webhooks.c.disabled_at.is_(None),
-            deliveries.c.webhook_id.not_in(busy),
+            receivers.c.disabled_at.is_(None),
+            deliveries.c.receiver_id.not_in(busy),
         )
     )
 
 
-def _pending(organisation_id: str, webhook_id: str) -> Update:
-    """Build an update of a webhook's pending deliveries."""
-    return update(deliveries).where(owned_by(deliveries, organisation_id, webhook_id=webhook_id), PENDING)
+def _pending(organisation_id: str, receiver_id: str) -> Update:
+    """Build an update of a receiver's pending deliveries."""
+    return update(deliveries).where(owned_by(deliveries, organisation_id, receiver_id=receiver_id), PENDING)
 
 
 def _attempt(sent: ClaimedDelivery) -> Update:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, func, insert, or_, select, true, union_all
 
+from app.ledger.alerts import ReceiverKind
 from app.ledger.audit import (
     Actor,
     AuditAction,
@@ -55,12 +56,12 @@ from app.persistence.tables import (
     idempotent_responses,
     organisations,
     proposals,
+    receivers,
     run_anchors,
     runs,
     sessions,
     sign_in_links,
     verifications,
-    webhooks,
 )
 from app.persistence.tolerant import Contents, Report, TolerantQuery, json_object, refuse
 
@@ -221,7 +222,7 @@ def all_checkpoints(
 
 RECORDED: Final = (
     *(account_labels, account_metadata, api_keys, attempts, experiments),
-    *(organisations, proposals, run_anchors, sessions, sign_in_links, webhooks),
+    *(organisations, proposals, receivers, run_anchors, sessions, sign_in_links),
 )
 """Tables whose rows follow from the audit log."""
 
@@ -237,7 +238,9 @@ _CONTENTS: Final[Contents] = {
     proposals.c.status: ProposalStatus,
     proposals.c.payload: json_object,
     sessions.c.role: Role,
-    webhooks.c.types: json.loads,
+    receivers.c.kind: ReceiverKind,
+    receivers.c.types: json.loads,
+    receivers.c.addresses: json.loads,
     alerts.c.payload: json_object,
     verifications.c.report: json_object,
 }

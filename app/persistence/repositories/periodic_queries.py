@@ -16,16 +16,16 @@ from app.persistence.tables import (
     decisions,
     deliveries,
     organisations,
+    receivers,
     reservations,
     run_anchors,
     runs,
-    webhooks,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Webhook deliveries to be acknowledged, and webhooks that are disabled or failing.
+    """Deliveries to be acknowledged, and receivers that are disabled or failing.
 
     `oldest` is when the first pending delivery was created.
     """
@@ -70,12 +70,12 @@ def organisations_of(tx: Connection) -> int:
 
 
 def backlog(tx: Connection) -> Backlog:
-    """Count the pending deliveries, and the disabled and failing webhooks."""
+    """Count the pending deliveries, and the disabled and failing receivers."""
     pending = select(func.count().label("number"), func.min(deliveries.c.created_at).label("oldest")).where(PENDING)
     waiting = tx.execute(pending).one()
-    off = webhooks.c.disabled_at.is_not(None)
-    failing = _count(tx, webhooks, ~off, webhooks.c.consecutive_failures > 0)
-    return Backlog(waiting.number, waiting.oldest, _count(tx, webhooks, off), failing)
+    off = receivers.c.disabled_at.is_not(None)
+    failing = _count(tx, receivers, ~off, receivers.c.consecutive_failures > 0)
+    return Backlog(waiting.number, waiting.oldest, _count(tx, receivers, off), failing)
 
 
 def signing(tx: Connection) -> Signing:

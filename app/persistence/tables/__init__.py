@@ -26,11 +26,11 @@ from app.persistence.tables.governance import (
     checkpoints,
     deliveries,
     proposals,
+    receivers,
     run_anchors,
     sessions,
     sign_in_links,
     verifications,
-    webhooks,
 )
 from app.persistence.tables.runs import (
     attempts,
@@ -70,6 +70,7 @@ __all__ = [
     "partition_attestations",
     "populations",
     "proposals",
+    "receivers",
     "reservation_items",
     "reservations",
     "run_anchors",
@@ -78,5 +79,4 @@ __all__ = [
     "sessions",
     "sign_in_links",
     "verifications",
-    "webhooks",
 ]

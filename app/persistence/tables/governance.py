@@ -1,8 +1,8 @@
-"""Tables of the audit chain, proposals, sessions, sign-in links, alerts and webhooks."""
+"""Tables of the audit chain, proposals, sessions, sign-in links, alerts and receivers."""
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, UniqueConstraint
 
-from app.ledger.alerts import DeliveryStatus
+from app.ledger.alerts import DeliveryStatus, ReceiverKind
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_URL_LENGTH, REQUEST_ID_LENGTH
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence.tables.base import (
@@ -109,12 +109,14 @@ sign_in_links = owned_table(
     expires_after_creation="expires_at > created_at",
 )
 
-webhooks = owned_table(
-    "webhooks",
-    *text_column("url", String(MAX_URL_LENGTH)),
+receivers = owned_table(
+    "receivers",
+    *enum_column("kind", 16, ReceiverKind),
+    *text_column("url", String(MAX_URL_LENGTH), nullable=True),
+    Column("addresses", Text, nullable=False),
     Column("types", Text, nullable=False),
     *reference("account_id", "accounts", nullable=True),
-    *text_column("secret", String(KEY_LENGTH)),
+    *text_column("secret", String(KEY_LENGTH), nullable=True),
     Column("previous_secret", String(KEY_LENGTH)),
     Column("previous_secret_expires_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
@@ -123,6 +125,9 @@ webhooks = owned_table(
     Column("consecutive_failures", Integer, nullable=False),
     Column("failing_since", UtcDateTime),
     organisation_foreign_key(),
+    url_unless_email="(kind = 'email') = (url IS NULL)",
+    addresses_if_email="(kind = 'email') = (addresses <> '[]')",
+    secret_if_webhook="(kind = 'webhook') = (secret IS NOT NULL)",  # noqa: S106 - a condition
     previous_secret_complete="(previous_secret IS NULL) = (previous_secret_expires_at IS NULL)",  # noqa: S106 - a condition
     disabled_complete="(disabled_at IS NULL) = (disabled_reason IS NULL)",
     consecutive_failures_consistent=(
@@ -139,12 +144,16 @@ alerts = owned_table(
     Column("created_at", UtcDateTime, nullable=False),
     UniqueConstraint("organisation_id", "account_id", "type", "dedup_key"),
     organisation_foreign_key(),
-    account_unless_test="(type = 'webhook.test') = (account_id IS NULL)",
+    partial_index("uq_alerts_of_organisation", "type", "dedup_key", where="account_id IS NULL", unique=True),
+    account_unless_of_organisation=(
+        "account_id IS NOT NULL OR type IN ('receiver.test', 'proposal.opened', 'proposal.decided')"
+    ),
+    test_without_account="type <> 'receiver.test' OR account_id IS NULL",
 )
 
 deliveries = owned_table(
     "deliveries",
-    *reference("webhook_id", "webhooks"),
+    *reference("receiver_id", "receivers"),
     *reference("alert_id", "alerts"),
     *enum_column("status", 16, DeliveryStatus),
     *number_column("attempts", Integer),
@@ -154,7 +163,7 @@ deliveries = owned_table(
     Column("last_error", Text),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
-    UniqueConstraint("organisation_id", "webhook_id", "alert_id"),
+    UniqueConstraint("organisation_id", "receiver_id", "alert_id"),
     partial_index("ix_deliveries_pending", "next_attempt_at", where="status = 'pending'"),
     delivered_at_if_delivered="status <> 'delivered' OR delivered_at IS NOT NULL",
 )

@@ -1,1 +1,1 @@
-"""Alerts: written in the transaction of their cause, delivered to webhooks until acknowledged."""
+"""Alerts: written in the transaction of their cause, delivered to receivers until acknowledged."""

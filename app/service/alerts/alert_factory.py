@@ -35,10 +35,10 @@ def forecast_alert(account: Account, days: int, found: Forecast, at: datetime, n
     return _alert(AlertType.FORECAST, account, f"{days} days to {_limit(account)}", facts, now)
 
 
-def make_test_alert(webhook_id: str, now: datetime) -> Alert:
+def make_test_alert(receiver_id: str, now: datetime) -> Alert:
     """Build the alert of a test event."""
     alert_id = new_id("evt", now)
-    return Alert(alert_id, AlertType.TEST, None, alert_id, {"webhook": webhook_id}, now)
+    return Alert(alert_id, AlertType.TEST, None, alert_id, {"receiver": receiver_id}, now)
 
 
 def overdrawn_alert(run: Account, binding: Account, now: datetime) -> Alert:

@@ -1,7 +1,7 @@
-"""Connections of webhooks to public addresses only, unless others are allowed.
+"""Connections of receivers to public addresses only, unless others are allowed.
 
 The address is checked when it is connected to, so that DNS rebinding does not help an attacker. Apart from `ssrf_guard`
-because httpcore takes 0.02 s to import, and many services have no webhook.
+because httpcore takes 0.02 s to import, and many services have no receiver.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - as in httpcore
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Refuse: webhooks have no Unix sockets."""
+        """Refuse: receivers have no Unix sockets."""
         del timeout, socket_options
         raise ForbiddenAddressError(f"{path} is no host.")
 

@@ -41,14 +41,14 @@ def get_alert_settings(context: RequestContext, account: str) -> AlertSettings:
 
 
 def set_alert_settings(context: RequestContext, account: str, after: AlertSettings) -> AlertSettings:
-    """Replace the alert settings of an account; needs WEBHOOK_MANAGE.
+    """Replace the alert settings of an account; needs ALERT_MANAGE.
 
     Thresholds that are already reached create their alerts at once, unless they exist.
 
     Raises:
         InvalidInputError: the thresholds do not increase, are too many, or out of range.
     """
-    context.require_permission(Permission.WEBHOOK_MANAGE)
+    context.require_permission(Permission.ALERT_MANAGE)
     check_thresholds(after.thresholds)
 
     def replace(tx: Connection) -> AlertSettings:

@@ -1,4 +1,4 @@
-"""Protection against SSRF: which addresses and URLs webhooks may have."""
+"""Protection against SSRF: which addresses and URLs receivers may have."""
 
 import asyncio
 import socket
@@ -64,34 +64,34 @@ def _embedded(address: IPv6Address) -> IPv4Address | None:
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
-    """Validate the URL of a webhook; host names are checked on connection.
+    """Validate the URL of a receiver; host names are checked on connection.
 
     Raises:
         InvalidInputError: it is not an https URL with a host, contains credentials, or its host is a forbidden address.
     """
     parts = _split(url)
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
-        raise InvalidInputError("A webhook's URL begins with https://.")
+        raise InvalidInputError("A receiver's `url` begins with https://.")
     if not parts.hostname:
-        raise InvalidInputError("A webhook's URL names a host.")
+        raise InvalidInputError("A receiver's `url` names a host.")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise InvalidInputError("A webhook's URL holds no name, no password and no fragment.")
+        raise InvalidInputError("A receiver's `url` holds no name, no password and no fragment.")
     if not allow_private and _is_address(parts.hostname) and not is_public(parts.hostname):
-        raise InvalidInputError(f"A webhook is not sent to {parts.hostname}: it is no public address.")
+        raise InvalidInputError(f"Alerts are not sent to {parts.hostname}: it is no public address.")
 
 
 def _split(url: str) -> SplitResult:
     if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidInputError(
-            f"A webhook's URL has at most {MAX_URL_LENGTH} characters, all of them ASCII and none of them a space."
+            f"A receiver's `url` has at most {MAX_URL_LENGTH} characters, all of them ASCII and none of them a space."
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidInputError("A webhook's URL cannot be read.") from None
+        raise InvalidInputError("A receiver's `url` cannot be read.") from None
     if port == 0:
-        raise InvalidInputError("A webhook's URL names a port that can be connected to.")
+        raise InvalidInputError("A receiver's `url` names a port that can be connected to.")
     return parts
 
 

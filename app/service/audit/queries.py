@@ -44,7 +44,7 @@ def read_audit_entries(
     """List the audit events within the caller's scope.
 
     A scope includes the account, its descendants, and their keys, proposals and experiments. It excludes events of the
-    organisation, its webhooks and people's tokens.
+    organisation, its receivers and people's tokens.
 
     Raises:
         InvalidInputError: `until` is before `since`, or the cursor is of another list.

@@ -49,9 +49,9 @@ def read_limit(context: RequestContext, account: str) -> AccountRecord:
         return _with_limit(find_account(tx, context, account))
 
 
-def limit_etag(record: AccountRecord) -> str:
+def limit_etag(account_id: str, revision: int) -> str:
     """Get the entity tag of a limit; spending does not change it."""
-    return f'"{record.account.id}-{record.account.limit_revision}"'
+    return f'"{account_id}-{revision}"'
 
 
 @use_case(Permission.LIMIT_PROPOSE)
@@ -72,7 +72,12 @@ def change_limit(
     """
     path = find_path_of(tx, context, account)
     record = _with_limit(path[-1])
-    require_if_match("limit", limit_etag(record), tag, limit_revision=record.account.limit_revision)
+    require_if_match(
+        "limit",
+        limit_etag(record.account.id, record.account.limit_revision),
+        tag,
+        limit_revision=record.account.limit_revision,
+    )
     present = record.account.limit
     assert present is not None, "it was looked for"
     if present == limit:

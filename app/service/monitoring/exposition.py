@@ -164,14 +164,14 @@ _LEDGER_METRICS: Final[Described[LedgerStats]] = (
         "Changed populations and budgets whose utilisation is not read yet.",
         lambda each, _: each.unread,
     ),
-    ("webhook_deliveries_pending", "Deliveries without acknowledgement.", lambda each, _: each.backlog.pending),
+    ("alert_deliveries_pending", "Deliveries without acknowledgement.", lambda each, _: each.backlog.pending),
     (
-        "webhook_oldest_pending_delivery_age_seconds",
+        "alert_oldest_pending_delivery_age_seconds",
         "Age of the oldest pending delivery.",
         lambda each, now: _age(each.backlog.oldest, now),
     ),
-    ("webhooks_disabled", "Disabled webhooks.", lambda each, _: each.backlog.disabled),
-    ("webhooks_failing", "Webhooks whose last delivery failed.", lambda each, _: each.backlog.failing),
+    ("receivers_disabled", "Disabled receivers.", lambda each, _: each.backlog.disabled),
+    ("receivers_failing", "Receivers whose last delivery failed.", lambda each, _: each.backlog.failing),
     ("last_checkpoint_timestamp_seconds", "Time of the last checkpoint.", _signed_at),
     ("oldest_unsigned_entry_age_seconds", "Age of the oldest audit event or decision without a signature.", _unsigned),
 )

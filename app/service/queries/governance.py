@@ -186,7 +186,7 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
     return CurrentLimit(
         record=record,
         limit=record.account.limit,
-        tag=limit_etag(record),
+        tag=limit_etag(record.account.id, record.account.limit_revision),
         population=_population(path),
         waiting=next(iter(waiting), None),
         alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),

@@ -22,10 +22,11 @@ _READ: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("api_keys", "secret_hash"): digest,
     ("sessions", "secret_hash"): digest,
     ("sign_in_links", "secret_hash"): digest,
-    ("webhooks", "url"): digest,
-    ("webhooks", "secret"): digest,
-    ("webhooks", "previous_secret"): digest,
-    ("webhooks", "types"): json.loads,
+    ("receivers", "url"): digest,
+    ("receivers", "addresses"): digest,
+    ("receivers", "secret"): digest,
+    ("receivers", "previous_secret"): digest,
+    ("receivers", "types"): json.loads,
     ("account_metadata", "links"): json.loads,
 }
 """Columns that the audit log has in another form, for it contains no secrets."""
@@ -111,23 +112,32 @@ def _experiment(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -
     _row(records, "experiments", entry.subject, **given, **_creation(entry))
 
 
-def _webhook(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
-    given = {"url": after["url_sha256"], "types": after["types"], "account_id": after["account"]}
+def _receiver(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    given = {"kind": after["kind"], "url": after["url_sha256"], "addresses": after["addresses_sha256"]}
+    wanted = {"types": after["types"], "account_id": after["account"]}
     unset = dict.fromkeys(("previous_secret", "previous_secret_expires_at", "disabled_at", "disabled_reason"))
     secret, created_at = after["secret_sha256"], entry.created_at
-    _row(records, "webhooks", entry.subject, **given, secret=secret, created_at=created_at, **unset)
+    _row(records, "receivers", entry.subject, **given, **wanted, secret=secret, created_at=created_at, **unset)
 
 
-def _webhook_secret(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+def _receiver_secret(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     previous = {
-        "previous_secret": records["webhooks"][entry.subject]["secret"],
+        "previous_secret": records["receivers"][entry.subject]["secret"],
         "previous_secret_expires_at": entry.created_at + timedelta(seconds=after["overlap_seconds"]),
     }
-    _row(records, "webhooks", entry.subject, **previous, secret=after["secret_sha256"])
+    _row(records, "receivers", entry.subject, **previous, secret=after["secret_sha256"])
 
 
-def _webhook_disabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
-    _row(records, "webhooks", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
+def _receiver_disabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    _row(records, "receivers", entry.subject, disabled_at=entry.created_at, disabled_reason=entry.reason)
+
+
+def _receiver_enabled(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    _row(records, "receivers", entry.subject, disabled_at=None, disabled_reason=None)
+
+
+def _receiver_deleted(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    records.get("receivers", {}).pop(entry.subject, None)
 
 
 def _session(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
@@ -190,9 +200,11 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     AuditAction.API_KEY_REVOKED: _key,
     **{f"{kind}.proposed": _proposal for kind in ProposalKind},
     AuditAction.EXPERIMENT_CREATED: _experiment,
-    AuditAction.WEBHOOK_CREATED: _webhook,
-    AuditAction.WEBHOOK_SECRET_ROTATED: _webhook_secret,
-    AuditAction.WEBHOOK_DISABLED: _webhook_disabled,
+    AuditAction.RECEIVER_CREATED: _receiver,
+    AuditAction.RECEIVER_SECRET_ROTATED: _receiver_secret,
+    AuditAction.RECEIVER_DISABLED: _receiver_disabled,
+    AuditAction.RECEIVER_ENABLED: _receiver_enabled,
+    AuditAction.RECEIVER_DELETED: _receiver_deleted,
     AuditAction.SESSION_CREATED: _session,
     AuditAction.SESSION_ENDED: _session_ended,
     AuditAction.SIGN_IN_LINK_CREATED: _sign_in_link,

@@ -1,6 +1,6 @@
 """The client for asyncio programs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -12,9 +12,22 @@ from epsilon_ledger._net.http import open_async_transport
 from epsilon_ledger._net.transport import AsyncTransport
 from epsilon_ledger._run import run_factory
 from epsilon_ledger._run.async_run import AsyncRun
-from epsilon_ledger._run.method_binding import async_client_method, set_signature
+from epsilon_ledger._run.method_binding import async_client_method, async_list_method, set_signature
 from epsilon_ledger._run.run_factory import RunSetup
-from epsilon_ledger._wire import endpoints, planning
+from epsilon_ledger._run.run_opening import RunOpening
+from epsilon_ledger._wire import planning
+from epsilon_ledger._wire.endpoints import (
+    accounts,
+    alerts,
+    api_keys,
+    audit,
+    budgets,
+    experiments,
+    governance,
+    populations,
+    receivers,
+    runs,
+)
 from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
@@ -23,20 +36,20 @@ P = ParamSpec("P")
 
 def _factory_method(
     factory: Callable[P, RunSetup],
-) -> "Callable[Concatenate[AsyncLedgerClient, P], Awaitable[AsyncRun]]":
-    """Make a client method from a function that opens a run."""
+) -> "Callable[Concatenate[AsyncLedgerClient, P], RunOpening]":
+    """Make a client method, for `await` and `async with`, from a function that opens a run."""
 
     @wraps(factory)
-    async def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun:
-        setup = factory(*args, **kwargs)
-        state = await self._execute(setup.flow)
-        return AsyncRun(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
+    def method(self: "AsyncLedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> RunOpening:
+        return RunOpening(self._open_run(factory(*args, **kwargs)))
 
-    return set_signature(method, factory, AsyncRun)
+    return set_signature(method, factory, RunOpening)
 
 
 class AsyncLedgerClient:
     """`LedgerClient` with awaitable methods; tasks of one event loop may share it.
+
+    Lists are for `async for`. A run is opened by `await`, or by `async with ledger.create_run(...) as run:`.
 
     Args:
         url: as `LedgerClient`.
@@ -86,15 +99,81 @@ class AsyncLedgerClient:
         """Close the connections."""
         await self._transport.close()
 
-    create_population = async_client_method(endpoints.create_population)
-    create_budget = async_client_method(endpoints.create_budget)
-    get_population = async_client_method(endpoints.get_population)
-    get_budget = async_client_method(endpoints.get_budget)
-    get_reservation = async_client_method(endpoints.get_reservation)
-    get_run_history = async_client_method(endpoints.get_run_history)
-    create_experiment = async_client_method(endpoints.create_experiment)
-    charge_experiment = async_client_method(endpoints.charge_experiment)
-    get_experiment = async_client_method(endpoints.get_experiment)
+    create_population = async_client_method(populations.create_population)
+    get_population = async_client_method(populations.get_population)
+    update_population = async_client_method(populations.update_population)
+    list_populations = async_list_method(populations.list_populations)
+    create_budget = async_client_method(budgets.create_budget)
+    get_budget = async_client_method(budgets.get_budget)
+    update_budget = async_client_method(budgets.update_budget)
+    list_budgets = async_list_method(budgets.list_budgets)
+    archive_account = async_client_method(accounts.archive_account)
+    unarchive_account = async_client_method(accounts.unarchive_account)
+    get_account_history = async_client_method(accounts.get_account_history)
+    export_account_history = async_client_method(accounts.export_account_history)
+    get_account_history_svg = async_client_method(accounts.get_account_history_svg)
+    get_account_history_png = async_client_method(accounts.get_account_history_png)
+    get_population_statement = async_client_method(populations.get_population_statement)
+    get_population_statement_html = async_client_method(populations.get_population_statement_html)
+
+    update_run = async_client_method(runs.update_run)
+    list_runs = async_list_method(runs.list_runs)
+    export_runs = async_client_method(runs.export_runs)
+    get_run_history = async_client_method(runs.get_run_history)
+    export_run_history = async_client_method(runs.export_run_history)
+    get_run_history_svg = async_client_method(runs.get_run_history_svg)
+    get_run_history_png = async_client_method(runs.get_run_history_png)
+    get_run_statement = async_client_method(runs.get_run_statement)
+    get_run_statement_html = async_client_method(runs.get_run_statement_html)
+    get_reservation = async_client_method(runs.get_reservation)
+
+    create_experiment = async_client_method(experiments.create_experiment)
+    charge_experiment = async_client_method(experiments.charge_experiment)
+    get_experiment = async_client_method(experiments.get_experiment)
+    list_experiments = async_list_method(experiments.list_experiments)
+
+    get_limit = async_client_method(governance.get_limit)
+    change_limit = async_client_method(governance.change_limit)
+    get_policy = async_client_method(governance.get_policy)
+    replace_policy = async_client_method(governance.replace_policy)
+    list_proposals = async_list_method(governance.list_proposals)
+    get_proposal = async_client_method(governance.get_proposal)
+    approve_proposal = async_client_method(governance.approve_proposal)
+    reject_proposal = async_client_method(governance.reject_proposal)
+    lift_quarantine = async_client_method(governance.lift_quarantine)
+
+    create_api_key = async_client_method(api_keys.create_api_key)
+    list_api_keys = async_list_method(api_keys.list_api_keys)
+    get_api_key = async_client_method(api_keys.get_api_key)
+    rotate_api_key = async_client_method(api_keys.rotate_api_key)
+    revoke_api_key = async_client_method(api_keys.revoke_api_key)
+
+    list_alerts = async_list_method(alerts.list_alerts)
+    get_alert_settings = async_client_method(alerts.get_alert_settings)
+    replace_alert_settings = async_client_method(alerts.replace_alert_settings)
+    get_forecast = async_client_method(alerts.get_forecast)
+    create_receiver = async_client_method(receivers.create_receiver)
+    list_receivers = async_list_method(receivers.list_receivers)
+    get_receiver = async_client_method(receivers.get_receiver)
+    enable_receiver = async_client_method(receivers.enable_receiver)
+    disable_receiver = async_client_method(receivers.disable_receiver)
+    delete_receiver = async_client_method(receivers.delete_receiver)
+    rotate_receiver_secret = async_client_method(receivers.rotate_receiver_secret)
+    send_test_event = async_client_method(receivers.send_test_event)
+    list_deliveries = async_list_method(receivers.list_deliveries)
+    retry_delivery = async_client_method(receivers.retry_delivery)
+
+    list_audit_events = async_list_method(audit.list_audit_events)
+    export_audit_events = async_client_method(audit.export_audit_events)
+    list_decisions = async_list_method(audit.list_decisions)
+    export_decisions = async_client_method(audit.export_decisions)
+    create_verification = async_client_method(audit.create_verification)
+    list_verifications = async_list_method(audit.list_verifications)
+    get_verification = async_client_method(audit.get_verification)
+    get_signing_key = async_client_method(audit.get_signing_key)
+    create_checkpoint = async_client_method(audit.create_checkpoint)
+    list_checkpoints = async_list_method(audit.list_checkpoints)
+
     compute_epsilon = async_client_method(planning.compute_epsilon)
     compute_delta = async_client_method(planning.compute_delta)
     compute_epsilon_trajectory = async_client_method(planning.compute_epsilon_trajectory)
@@ -106,6 +185,10 @@ class AsyncLedgerClient:
     create_run = _factory_method(run_factory.create_run)
     get_run = _factory_method(run_factory.get_run)
     resume_run = _factory_method(run_factory.resume_run)
+
+    async def _open_run(self, setup: RunSetup) -> AsyncRun:
+        state = await self._execute(setup.flow)
+        return AsyncRun(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
 
     async def _execute(self, flow: RequestFlow[T]) -> T:
         return await self._transport.execute(flow)

@@ -11,10 +11,22 @@ from epsilon_ledger._net.config import connection
 from epsilon_ledger._net.http import open_transport
 from epsilon_ledger._net.transport import Transport
 from epsilon_ledger._run import run_factory
-from epsilon_ledger._run.method_binding import client_method, set_signature
+from epsilon_ledger._run.method_binding import client_method, list_method, set_signature
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._run.run_factory import RunSetup
-from epsilon_ledger._wire import endpoints, planning
+from epsilon_ledger._wire import planning
+from epsilon_ledger._wire.endpoints import (
+    accounts,
+    alerts,
+    api_keys,
+    audit,
+    budgets,
+    experiments,
+    governance,
+    populations,
+    receivers,
+    runs,
+)
 from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
@@ -87,15 +99,81 @@ class LedgerClient:
         """Close the connections."""
         self._transport.close()
 
-    create_population = client_method(endpoints.create_population)
-    create_budget = client_method(endpoints.create_budget)
-    get_population = client_method(endpoints.get_population)
-    get_budget = client_method(endpoints.get_budget)
-    get_reservation = client_method(endpoints.get_reservation)
-    get_run_history = client_method(endpoints.get_run_history)
-    create_experiment = client_method(endpoints.create_experiment)
-    charge_experiment = client_method(endpoints.charge_experiment)
-    get_experiment = client_method(endpoints.get_experiment)
+    create_population = client_method(populations.create_population)
+    get_population = client_method(populations.get_population)
+    update_population = client_method(populations.update_population)
+    list_populations = list_method(populations.list_populations)
+    create_budget = client_method(budgets.create_budget)
+    get_budget = client_method(budgets.get_budget)
+    update_budget = client_method(budgets.update_budget)
+    list_budgets = list_method(budgets.list_budgets)
+    archive_account = client_method(accounts.archive_account)
+    unarchive_account = client_method(accounts.unarchive_account)
+    get_account_history = client_method(accounts.get_account_history)
+    export_account_history = client_method(accounts.export_account_history)
+    get_account_history_svg = client_method(accounts.get_account_history_svg)
+    get_account_history_png = client_method(accounts.get_account_history_png)
+    get_population_statement = client_method(populations.get_population_statement)
+    get_population_statement_html = client_method(populations.get_population_statement_html)
+
+    update_run = client_method(runs.update_run)
+    list_runs = list_method(runs.list_runs)
+    export_runs = client_method(runs.export_runs)
+    get_run_history = client_method(runs.get_run_history)
+    export_run_history = client_method(runs.export_run_history)
+    get_run_history_svg = client_method(runs.get_run_history_svg)
+    get_run_history_png = client_method(runs.get_run_history_png)
+    get_run_statement = client_method(runs.get_run_statement)
+    get_run_statement_html = client_method(runs.get_run_statement_html)
+    get_reservation = client_method(runs.get_reservation)
+
+    create_experiment = client_method(experiments.create_experiment)
+    charge_experiment = client_method(experiments.charge_experiment)
+    get_experiment = client_method(experiments.get_experiment)
+    list_experiments = list_method(experiments.list_experiments)
+
+    get_limit = client_method(governance.get_limit)
+    change_limit = client_method(governance.change_limit)
+    get_policy = client_method(governance.get_policy)
+    replace_policy = client_method(governance.replace_policy)
+    list_proposals = list_method(governance.list_proposals)
+    get_proposal = client_method(governance.get_proposal)
+    approve_proposal = client_method(governance.approve_proposal)
+    reject_proposal = client_method(governance.reject_proposal)
+    lift_quarantine = client_method(governance.lift_quarantine)
+
+    create_api_key = client_method(api_keys.create_api_key)
+    list_api_keys = list_method(api_keys.list_api_keys)
+    get_api_key = client_method(api_keys.get_api_key)
+    rotate_api_key = client_method(api_keys.rotate_api_key)
+    revoke_api_key = client_method(api_keys.revoke_api_key)
+
+    list_alerts = list_method(alerts.list_alerts)
+    get_alert_settings = client_method(alerts.get_alert_settings)
+    replace_alert_settings = client_method(alerts.replace_alert_settings)
+    get_forecast = client_method(alerts.get_forecast)
+    create_receiver = client_method(receivers.create_receiver)
+    list_receivers = list_method(receivers.list_receivers)
+    get_receiver = client_method(receivers.get_receiver)
+    enable_receiver = client_method(receivers.enable_receiver)
+    disable_receiver = client_method(receivers.disable_receiver)
+    delete_receiver = client_method(receivers.delete_receiver)
+    rotate_receiver_secret = client_method(receivers.rotate_receiver_secret)
+    send_test_event = client_method(receivers.send_test_event)
+    list_deliveries = list_method(receivers.list_deliveries)
+    retry_delivery = client_method(receivers.retry_delivery)
+
+    list_audit_events = list_method(audit.list_audit_events)
+    export_audit_events = client_method(audit.export_audit_events)
+    list_decisions = list_method(audit.list_decisions)
+    export_decisions = client_method(audit.export_decisions)
+    create_verification = client_method(audit.create_verification)
+    list_verifications = list_method(audit.list_verifications)
+    get_verification = client_method(audit.get_verification)
+    get_signing_key = client_method(audit.get_signing_key)
+    create_checkpoint = client_method(audit.create_checkpoint)
+    list_checkpoints = list_method(audit.list_checkpoints)
+
     compute_epsilon = client_method(planning.compute_epsilon)
     compute_delta = client_method(planning.compute_delta)
     compute_epsilon_trajectory = client_method(planning.compute_epsilon_trajectory)

@@ -6,8 +6,9 @@
             train_one_noisy_step(batch)
             logger.log()
 
-logs `epsilon`, `epsilon_limit` and `steps_remaining` by step, tags for the ledger's run, and at the end its privacy
-statement. Needs `pip install "epsilon-ledger-client[mlflow]"`.
+logs `epsilon`, `epsilon_limit` and `steps_remaining` by step, tags for the ledger's run and its page, and at the end
+its privacy statement. The ledger's run gets a label with the MLflow run, and a link to it if the tracking server has an
+address without credentials. Needs `pip install "epsilon-ledger-client[mlflow]"`.
 """
 
 import math
@@ -31,6 +32,7 @@ from epsilon_ledger import (
     RunState,
 )
 from epsilon_ledger._net.config import validate_url
+from epsilon_ledger._run.provenance import MAX_LINKS, MLFLOW_LABEL, mlflow_link
 
 __all__ = ["STATEMENT", "EpsilonLogger"]
 
@@ -47,7 +49,8 @@ class EpsilonLogger:
 
     Args:
         run: to log.
-        client: adds its decisions and the ledger's warnings to the statement; optional.
+        client: adds its decisions and the ledger's warnings to the statement, and the MLflow run to the metadata of the
+            ledger's; optional.
         every: interval of logged steps, at least 1.
         url: the ledger's address, for a tag; by default EPSILON_LEDGER_URL.
 
@@ -63,15 +66,16 @@ class EpsilonLogger:
         self._run = run
         self._client = client
         self._every = every
-        self._url = f"{validate_url(address).rstrip('/')}/v1/runs/{run.id}" if address else None
+        self._url = f"{validate_url(address).rstrip('/')}/runs/{run.id}" if address else None
         self._mlflow_run: str | None = None
         self._logged = -1
 
     def __enter__(self) -> Self:
-        """Find the active MLflow run and tag it.
+        """Find the active MLflow run, and let both runs name each other.
 
         Raises:
             ValueError: no MLflow run is active.
+            LedgerError: the ledger's run could not be labelled.
         """
         active = mlflow.active_run()
         if active is None:
@@ -79,6 +83,7 @@ class EpsilonLogger:
         self._mlflow_run = active.info.run_id
         state = self._run.state
         self._tag(run=state.id, name=state.name, budget=state.budget_path, population=state.population, url=self._url)
+        self._label(active)
         return self
 
     def __exit__(
@@ -153,6 +158,17 @@ class EpsilonLogger:
             "client_version": version("epsilon-ledger-client"),
             "read_at": state.updated_at.isoformat(),
         }
+
+    def _label(self, active: mlflow.entities.Run) -> None:
+        """Name the MLflow run in the metadata of the ledger's, unless another one is named or its creation did it."""
+        if self._client is None or MLFLOW_LABEL in self._run.state.labels:
+            return
+        link, links = mlflow_link(mlflow, active), self._run.state.links
+        labels = {MLFLOW_LABEL: active.info.run_id}
+        if link is None or len(links) >= MAX_LINKS:
+            self._client.update_run(self._run.id, labels=labels)
+        else:
+            self._client.update_run(self._run.id, labels=labels, links=[*links, link])
 
     def _conclude(self, error: BaseException | None) -> None:
         if self._run.next_step != self._logged:

@@ -14,6 +14,7 @@ from epsilon_ledger import (
     ConfigurationError,
     LedgerClient,
     LedgerUnavailableError,
+    Link,
     Run,
     gaussian,
     poisson_sampled,
@@ -80,7 +81,7 @@ def test_epsilon_is_logged_over_the_steps_and_the_statement_at_the_end(
         "epsilon_ledger.name": "digits",
         "epsilon_ledger.budget": run.state.budget_path,
         "epsilon_ledger.population": run.state.population,
-        "epsilon_ledger.url": f"http://ledger.test/v1/runs/{run.id}",
+        "epsilon_ledger.url": f"http://ledger.test/runs/{run.id}",
         "epsilon_ledger.status": "completed",
         "epsilon_ledger.refused": "false",
     }
@@ -165,3 +166,26 @@ def test_wrong_calls_are_told_what_would_be_right(fake_run: FakeRun, monkeypatch
     monkeypatch.setenv("EPSILON_LEDGER_URL", "nowhere")
     with pytest.raises(ConfigurationError, match="must look like"):
         EpsilonLogger(run)
+
+
+def test_both_runs_name_each_other(
+    tracked: MlflowRun, admin: LedgerClient, trainer: LedgerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = open_budget(admin, 2.0)
+    before = trainer.create_run("before", budget=budget, event=STEP, collect_metadata=False)
+    within = trainer.create_run("within", budget=budget, event=STEP)
+    assert within.state.labels["mlflow-run"] == tracked.info.run_id
+    assert within.state.links == ()  # a file of this machine leads nobody anywhere
+    monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: "https://mlflow.example.org")
+    own = Link("Study", "https://study.example.org")
+    before = trainer.get_run(trainer.update_run(before.id, links=[own]).id)
+    for run in (before, within):
+        with EpsilonLogger(run, client=trainer, url="http://ledger.test"):
+            assert tags(tracked)["epsilon_ledger.url"] == f"http://ledger.test/runs/{run.id}"
+    url = f"https://mlflow.example.org/#/experiments/{tracked.info.experiment_id}/runs/{tracked.info.run_id}"
+    after = trainer.get_run(before.id).state
+    assert after.labels == {"mlflow-run": tracked.info.run_id}
+    assert [link.url for link in after.links] == [own.url, url]
+    assert trainer.get_run(within.id).state.links == ()
+    linked = trainer.create_run("linked", budget=budget, event=STEP)
+    assert [link.url for link in linked.state.links] == [url]

@@ -37,6 +37,10 @@ class RequestBuilder:
             built.headers["Content-Type"] = "application/json"
         if request.key is not None:
             built.headers["Idempotency-Key"] = request.key
+        if request.if_match is not None:
+            built.headers["If-Match"] = request.if_match
+        if not request.is_json:
+            built.headers["Accept"] = "*/*"
         return built
 
 

@@ -222,7 +222,8 @@ def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -
         # A ledger that holds a trainer up is not down: it says when to come again, and many ranks may share a key.
         held_up += outcome.held_up and retry_policy.max_attempts > 1
         pause = retry_policy.pause(attempt, outcome.retry_after or 0.0, held_up=outcome.held_up)
-        if attempt - held_up >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after:
+        final = attempt - held_up >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after
+        if final or (request.in_doubt and not request.is_repeatable):
             raise LedgerUnavailableError(
                 f"No answer from the ledger at {address} after {attempt} "
                 f"{'try' if attempt == 1 else 'tries'} in {elapsed:.1f} s; the last: {outcome.reason}.",
@@ -252,13 +253,13 @@ def _classify(request: Request, answer: _Outcome, *, sent_before: bool) -> Respo
         return _Failure(reason(answer), retry_after(answer), held_up)
     if not answer.is_success:
         raise refusal(answer)
-    data = read_json(answer)
+    data = read_json(answer) if request.is_json else answer.content
     replayed = answer.headers.get("Idempotent-Replayed", "").lower() == "true"
     # The ledger names the key that it answered first. If it does not, the guess is on the safe side:
     # without an earlier try that may have arrived, the replay belongs to somebody else.
     first_key = answer.headers.get("Idempotent-Replay-Of")
     ours = not replayed or (sent_before if first_key is None else first_key == request.key)
-    return Response(answer.status_code, data, ours)
+    return Response(answer.status_code, data, ours, answer.headers.get("ETag"))
 
 
 def _result(end: StopIteration) -> Response:

@@ -8,7 +8,7 @@ from epsilon_ledger._run.grants import MAX_EVENTS, Grant, PendingGrant, Prefetch
 from epsilon_ledger._run.step_requests import StepRequests
 from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError, UnexpectedResponseError
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import CreatedReservation, StepAuthorization
+from epsilon_ledger._wire.models import StepAuthorization
 from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
@@ -21,6 +21,7 @@ from epsilon_ledger._wire.problem_errors import (
 )
 from epsilon_ledger._wire.problems import BudgetExceededError
 from epsilon_ledger._wire.requests import Request, post
+from epsilon_ledger._wire.reservation_models import CreatedReservation
 from epsilon_ledger._wire.responses import Response
 
 # The ledger checks the idempotency key first, so that after these errors no attempt had an effect.

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from epsilon_ledger._run.grant_allocator import GrantAllocator
-from epsilon_ledger._wire.endpoints import get_run, path
+from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.errors import LedgerError, LedgerUnavailableError
 from epsilon_ledger._wire.events import Event
 from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.problem_errors import InvalidRequestError, RequestTooLargeError, ReservationClosedError
 from epsilon_ledger._wire.problems import BudgetExceededError
-from epsilon_ledger._wire.requests import RequestFlow, post
+from epsilon_ledger._wire.requests import RequestFlow, path, post
 from epsilon_ledger._wire.responses import Response
 
 _FIT_ATTEMPTS = 3

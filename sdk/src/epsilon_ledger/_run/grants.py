@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from epsilon_ledger._wire.events import Event, EventCount
-from epsilon_ledger._wire.models import CreatedReservation
 from epsilon_ledger._wire.problems import LatestLimitChange
 from epsilon_ledger._wire.requests import Request
+from epsilon_ledger._wire.reservation_models import CreatedReservation
 
 MAX_EVENTS = 1_000
 """Maximum number of events in a request."""

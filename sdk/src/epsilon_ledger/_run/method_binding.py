@@ -5,23 +5,12 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_args
 
+from epsilon_ledger._run.item_iterator import AsyncExecutor, AsyncItemIterator, Executor, ItemIterator
 from epsilon_ledger._run.run_protocol import RunProtocol
-from epsilon_ledger._wire.requests import Call, RequestFlow
+from epsilon_ledger._wire.requests import Call, Listing, RequestFlow
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Executor(Protocol):
-    """Executor of request flows."""
-
-    def _execute(self, flow: RequestFlow[T]) -> T: ...
-
-
-class AsyncExecutor(Protocol):
-    """Asynchronous executor of request flows."""
-
-    def _execute(self, flow: RequestFlow[T]) -> Awaitable[T]: ...
 
 
 class RunExecutor(Executor, Protocol):
@@ -36,24 +25,57 @@ class AsyncRunExecutor(AsyncExecutor, Protocol):
     _protocol: RunProtocol
 
 
-def client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[Executor, P], T]:
-    """Make a client method from a function that prepares a request; it keeps the docstring."""
+def client_method(call: Callable[P, Call[T] | RequestFlow[T]]) -> Callable[Concatenate[Executor, P], T]:
+    """Make a client method from a function that prepares a request or a flow; it keeps the docstring."""
 
     @wraps(call)
     def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._execute(call(*args, **kwargs).flow())
+        return self._execute(_flow(call(*args, **kwargs)))
 
     return set_signature(method, call)
 
 
-def async_client_method(call: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[T]]:
+def async_client_method(
+    call: Callable[P, Call[T] | RequestFlow[T]],
+) -> Callable[Concatenate[AsyncExecutor, P], Awaitable[T]]:
     """As `client_method`, awaitable."""
 
     @wraps(call)
     def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        return self._execute(call(*args, **kwargs).flow())
+        return self._execute(_flow(call(*args, **kwargs)))
 
     return set_signature(method, call)
+
+
+def _flow(call: Call[T] | RequestFlow[T]) -> RequestFlow[T]:
+    return call.flow() if isinstance(call, Call) else call
+
+
+def list_method(listing: Callable[P, Listing[T]]) -> Callable[Concatenate[Executor, P], ItemIterator[T]]:
+    """Make a client method that iterates over a list; it keeps the docstring."""
+
+    @wraps(listing)
+    def method(self: Executor, /, *args: P.args, **kwargs: P.kwargs) -> ItemIterator[T]:
+        return ItemIterator(self, listing(*args, **kwargs))
+
+    return set_signature(method, listing, ItemIterator[_item(listing)])  # type: ignore[misc] # known at run time only
+
+
+def async_list_method(
+    listing: Callable[P, Listing[T]],
+) -> Callable[Concatenate[AsyncExecutor, P], AsyncItemIterator[T]]:
+    """As `list_method`, for `async for`."""
+
+    @wraps(listing)
+    def method(self: AsyncExecutor, /, *args: P.args, **kwargs: P.kwargs) -> AsyncItemIterator[T]:
+        return AsyncItemIterator(self, listing(*args, **kwargs))
+
+    return set_signature(method, listing, AsyncItemIterator[_item(listing)])  # type: ignore[misc] # as above
+
+
+def _item(listing: Callable[..., Listing[T]]) -> type[T]:
+    item: type[T] = get_args(inspect.signature(listing).return_annotation)[0]
+    return item
 
 
 def run_method(flow: Callable[Concatenate[RunProtocol, P], RequestFlow[T]]) -> Callable[Concatenate[RunExecutor, P], T]:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from epsilon_ledger._run.grants import PrefetchConfig
+from epsilon_ledger._run.provenance import provenance
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints import get_run as read_run
-from epsilon_ledger._wire.endpoints import path
+from epsilon_ledger._wire.endpoints.runs import get_run as read_run
 from epsilon_ledger._wire.events import Event, EventCount, PlannedEvents
 from epsilon_ledger._wire.members import wire_limit, wire_planned
+from epsilon_ledger._wire.metadata import Metadata, wire_metadata
 from epsilon_ledger._wire.models import Limit, NeighboringRelation, RunState
-from epsilon_ledger._wire.requests import Call, RequestFlow, post
+from epsilon_ledger._wire.references import find_run, find_run_id
+from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,15 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
+    collect_metadata: bool | None = None,
+    **metadata: Unpack[Metadata],
 ) -> RunSetup:
     """Create a training run, which charges one or several budgets and all accounts above.
 
     Args:
         name: for display; it need not be unique.
-        budget: id or path of the budget.
-        budgets: ids or paths of several budgets instead, of one or several populations: each step is charged to all of
+        budget: id or path of the budget, or of a population.
+        budgets: ids or paths of several instead, of one or several populations: each step is charged to all of
             them or to none.
         event: of a step, unless `authorize` overrides it.
         limit: the run's own limit, if any.
@@ -70,14 +75,19 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
         lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
             grants.
+        collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
+            the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
+        metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
 
     Returns:
         The run; keep its `state_dict()` to resume it.
 
     Raises:
         LedgerError: it was not created, or no response arrived.
+        TypeError: there is no such argument.
         ValueError: the arguments about grants contradict each other.
     """
+    described = provenance(collect=collect_metadata).merge(wire_metadata(metadata))
     body = {
         "name": name,
         "budget": budget,
@@ -90,13 +100,14 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "plan": plan,
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "lease_seconds": lease_seconds if plan else None,
+        **described,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
     return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True)
 
 
 def get_run(
-    run_id: str,
+    run: str,
     *,
     authorize_every: int = 1,
     background: bool = False,
@@ -108,7 +119,7 @@ def get_run(
     """Get a run at its next step in its current attempt; `resume_run` starts a new one.
 
     Args:
-        run_id: its id.
+        run: its id, or its path if no other run has the same.
         authorize_every: as in `create_run`.
         background: as in `create_run`.
         schedule: as in `create_run`.
@@ -121,11 +132,12 @@ def get_run(
         The run.
 
     Raises:
+        AmbiguousPathError: several runs have this path.
         LedgerError: the run does not exist, or no response arrived.
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    return RunSetup(read_run(run_id).flow(), prefetch, _known_step(step, schedule), with_plan)
+    return RunSetup(find_run(run), prefetch, _known_step(step, schedule), with_plan)
 
 
 def resume_run(
@@ -143,7 +155,8 @@ def resume_run(
     Spending is final: steps repeated after the checkpoint are charged again, and the earlier process's grants in full.
 
     Args:
-        state: from `run.state_dict()` when the checkpoint was written; or a run's id, to repeat nothing.
+        state: from `run.state_dict()` when the checkpoint was written; or a run's id or
+            path, to repeat nothing.
         steps_executed: known number of executed steps of the plan that the earlier process had reserved; None: its
             remainder is forfeited.
         authorize_every: as in `create_run`.
@@ -179,8 +192,9 @@ def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> in
     return None if step is None else whole("step", step, 0)
 
 
-def _next_attempt(run_id: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
+def _next_attempt(run: str, step: int | None, steps_executed: int | None) -> RequestFlow[RunState]:
     """Open a new attempt after a checkpoint, which fences off earlier processes."""
+    run_id = yield from find_run_id(run)
     if step is not None:
         # Grants of a process that died were charged without step numbers.
         step = min(step, (yield read_run(run_id).request).read(RunState).next_step)

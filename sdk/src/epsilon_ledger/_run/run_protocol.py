@@ -10,11 +10,13 @@ from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.step_requests import StepRequests, wire_events
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints import get_run, path
+from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.members import wire_limit
-from epsilon_ledger._wire.models import Limit, LimitRequest, Reservation, RunState, StepAuthorization
-from epsilon_ledger._wire.requests import RequestFlow, post
+from epsilon_ledger._wire.models import Limit, RunState, StepAuthorization
+from epsilon_ledger._wire.requests import RequestFlow, path, post
+from epsilon_ledger._wire.reservation_models import Reservation
 
 
 class RunProtocol:
@@ -266,7 +268,7 @@ class RunProtocol:
         yield from self._transition("abort", {"attempt": self.state.attempt, "reason": reason})
         self.grants.drop()
 
-    def request_limit(self, reason: str, limit: Limit, *, account: str | None = None) -> RequestFlow[LimitRequest]:
+    def request_limit(self, reason: str, limit: Limit, *, account: str | None = None) -> RequestFlow[Proposal]:
         """Request a higher limit of an account that the run charges; a person with the right decides it.
 
         A refusal's `higher_limit` names the limits with which the training would finish as planned.
@@ -283,7 +285,7 @@ class RunProtocol:
             LedgerError: it was not made.
         """
         body = {"account": account, "limit": wire_limit(limit), "reason": reason}
-        return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(LimitRequest)
+        return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal)
 
     def refresh(self) -> RequestFlow[RunState]:
         """Get the run's current state.

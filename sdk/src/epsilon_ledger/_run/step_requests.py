@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints import get_run, path
+from epsilon_ledger._wire.endpoints.runs import get_run
 from epsilon_ledger._wire.errors import (
     LedgerError,
     LedgerUnavailableError,
@@ -16,7 +16,7 @@ from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import RunState, StepAuthorization
 from epsilon_ledger._wire.problem_errors import AttemptSupersededError, SequenceConflictError
 from epsilon_ledger._wire.problems import BudgetExceededError, Problem
-from epsilon_ledger._wire.requests import Request, RequestFlow, post
+from epsilon_ledger._wire.requests import Request, RequestFlow, path, post
 from epsilon_ledger._wire.responses import Response
 
 

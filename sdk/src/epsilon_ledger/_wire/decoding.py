@@ -62,6 +62,8 @@ def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - a type hint can be anythi
     if origin is tuple:
         return partial(_list, _decoder(typing.get_args(hint)[0]))
     expected = origin or hint
+    if typing.is_typeddict(expected) and not expected.__total__:
+        return _partial
     if typing.is_typeddict(expected) or is_dataclass(expected):
         return partial(decode, expected)
     return partial(_scalar, expected)
@@ -75,6 +77,13 @@ def _list(decoder: _Decoder, raw: object) -> object:
     if not isinstance(raw, list):
         raise MalformedError(f"expected a list, got {type(raw).__name__}")
     return tuple(decoder(item) for item in raw)
+
+
+def _partial(raw: object) -> object:
+    """Keep all members, also those of newer versions, so that they are sent back unchanged."""
+    if not isinstance(raw, Mapping):
+        raise MalformedError(f"expected an object, got {type(raw).__name__}")
+    return dict(raw)
 
 
 def _scalar(expected: type, raw: object) -> object:

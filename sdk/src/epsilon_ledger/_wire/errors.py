@@ -8,6 +8,8 @@
   + StepsAlreadyTakenError        another process holds these very steps
   + ApprovalRequiredError         a policy has another person approve first; the proposal waits
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
+  + AmbiguousPathError            several runs have this path
+  + InvalidSignatureError         a document is not signed by this key
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
     · BudgetClosedError           budget_closed
@@ -18,8 +20,14 @@
     · ReservationStateConflictError    reservation_state_conflict
     · ReservationClosedError    reservation_closed
     · AccountQuarantinedError     account_quarantined
+    · AccountArchivedError        account_archived
+    · AccountStateConflictError   account_state_conflict
     · IdempotencyKeyReusedError   idempotency_key_reused
     · NameTakenError              name_taken
+    · PreconditionFailedError     precondition_failed
+    · ProposalClosedError         proposal_closed
+    · ReceiverStateConflictError  receiver_state_conflict
+    · SigningNotConfiguredError   signing_not_configured
     · InvalidRequestError         invalid_request, and any other 400 or 422
       - UnsupportedEventError     unsupported_event
     · RequestTooLargeError        request_too_large
@@ -134,3 +142,22 @@ class TrialExceededError(LedgerError):
     def __init__(self, message: str, *, run: str = "") -> None:
         super().__init__(message)
         self.run = run
+
+
+class AmbiguousPathError(LedgerError):
+    """Several runs have this path: names of runs are not unique.
+
+    Args:
+        message: for display; names the runs with their creation times.
+        path: of the runs.
+        ids: of the newest of them.
+    """
+
+    def __init__(self, message: str, *, path: str = "", ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+        self.ids = ids
+
+
+class InvalidSignatureError(LedgerError):
+    """A document is not signed by this key, or was changed afterwards."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from epsilon_ledger._wire.events import Event, EventCount, PlannedEventCount
+from epsilon_ledger._wire.events import Event, PlannedEventCount
+from epsilon_ledger._wire.metadata import AccountMetadata
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
 ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
@@ -50,12 +51,41 @@ class LifetimeSpend:
 
 
 @dataclass(frozen=True, slots=True)
+class AvailableEpsilon:
+    """Epsilon that can still be taken: the least that the limits along a path leave, and whose limit that is."""
+
+    epsilon: float
+    account: str
+    account_path: str
+
+
+@dataclass(frozen=True, slots=True)
 class DataBlock:
     """Data of a time range, from `data_from` to before `data_to`."""
 
     data_from: datetime
     data_to: datetime
     label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """The attestation that an account's budgets are disjoint."""
+
+    text: str
+    replacement_assumption: str | None
+    attested_by: str
+    attested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The first deviation of its kind from what a run declared."""
+
+    kind: str
+    declared: object
+    observed: object
+    first_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +132,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class Population(AccountMetadata):
     """A population, the root of a budget tree.
 
     `epsilon` is spent, at the limit's delta. `epsilon_rdp` is what an in-process RDP accountant would print: a bound
@@ -125,10 +155,16 @@ class Population:
     plan: Plan | None = None
     composition: str | None = None
     max_partitions_per_unit: int | None = None
+    lifetime: LifetimeSpend | None = None
+    epsilon_including_reserved: float | None = None
+    available: AvailableEpsilon | None = None
+    own_delta: float | None = None
+    warnings: tuple[str, ...] | None = None
+    attestation: Attestation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(AccountMetadata):
     """A budget under a population; `epsilon`, `epsilon_rdp` and `plan` as of a population."""
 
     id: str
@@ -150,14 +186,20 @@ class Budget:
     closes_at: datetime | None = None
     block: DataBlock | None = None
     lifetime: LifetimeSpend | None = None
+    epsilon_including_reserved: float | None = None
+    available: AvailableEpsilon | None = None
+    own_delta: float | None = None
+    warnings: tuple[str, ...] | None = None
+    attestation: Attestation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(AccountMetadata):
     """State of a training run; its steps are taken from `reservation`, if any.
 
     `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state. `url` is its
-    page. `end_reason` is "finished", "budget_exhausted", "aborted" or "lost".
+    page, `number` tells apart the runs at one path, from 1 in the order of their creation. `end_reason` is "finished",
+    "budget_exhausted", "aborted" or "lost".
     """
 
     id: str
@@ -183,20 +225,19 @@ class RunState:
     reservation: str | None = None
     budgets: tuple[str, ...] | None = None
     plan: Plan | None = None
+    path: str | None = None
+    weights_frozen: bool | None = None
+    number: int | None = None
+    limit: Limit | None = None
+    planned: tuple[PlannedEventCount, ...] | None = None
+    own_delta: float | None = None
+    warnings: tuple[str, ...] | None = None
+    declared_steps_per_hour: float | None = None
+    deviations: tuple[Deviation, ...] | None = None
     url: str | None = None
     expected_steps: int | None = None
     ended_at: datetime | None = None
     end_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimitRequest:
-    """A proposal to raise a limit, which another person decides."""
-
-    id: str
-    account: str
-    status: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,109 +274,3 @@ class StepAuthorization:
     requested_count: int | None = None
     overdrawn: bool | None = None
     ended_plans: tuple[EndedPlan, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedEvent:
-    """An event's planned count, and the steps authorized or removed by a lowered limit."""
-
-    event: Event
-    count: int
-    authorized: int
-    revoked: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A reserved plan or its end; an active one's remainder is forfeited at `expires_at`."""
-
-    id: str
-    run: str
-    attempt: int
-    status: str
-    plan: tuple[PlannedEvent, ...]
-    steps_planned: int
-    steps_authorized: int
-    steps_revoked: int
-    steps_executed: int | None
-    lease_seconds: int
-    expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class CreatedReservation:
-    """Response to a new reservation.
-
-    `epsilon` is the run's so far, `epsilon_planned` after the plan; `steps_remaining` fit in addition.
-    """
-
-    id: str
-    plan: tuple[PlannedEvent, ...]
-    steps_planned: int
-    lease_seconds: int
-    expires_at: datetime
-    next_step: int
-    epsilon: float
-    epsilon_planned: float
-    delta: float
-    epsilon_limit: float
-    steps_remaining: int
-    binding_account: str
-    binding_account_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A sweep and its total cost.
-
-    `account` is the budget of its runs, or `run`, the run that pays for all trials with `event`. `trials` is the number
-    to run, returned with the charge only: by `create_experiment`, or by `charge_experiment` after an approval.
-    """
-
-    id: str
-    name: str
-    path: str
-    charging_mode: str
-    account: str
-    budget: str
-    population: str
-    run: str | None
-    status: str | None
-    event: Event | None
-    runs: int
-    epsilon: float
-    delta: float
-    epsilon_limit: float
-    created_by: str
-    created_at: datetime
-    trials: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunHistoryPoint:
-    """One decision on a run.
-
-    `events_truncated`: `events` are only the first of many, as in a page of many points.
-    """
-
-    position: int
-    decision: str
-    first_step: int
-    count: int
-    next_step: int
-    epsilon: float
-    delta: float
-    events: tuple[EventCount, ...]
-    accounts: tuple[str, ...]
-    created_at: datetime
-    events_truncated: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunHistory:
-    """A page of a run's decisions, thinned out; `decisions` is their total, `next_cursor` the next page."""
-
-    run: str
-    points: tuple[RunHistoryPoint, ...]
-    decisions: int
-    next_cursor: str | None

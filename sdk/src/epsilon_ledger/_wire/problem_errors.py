@@ -143,6 +143,18 @@ class AccountQuarantinedError(ProblemError):
     codes = ("account_quarantined",)
 
 
+class AccountArchivedError(ProblemError):
+    """The account or one above it is archived, and so read-only."""
+
+    codes = ("account_archived",)
+
+
+class AccountStateConflictError(ProblemError):
+    """A run under the account has not ended, so that it cannot be archived."""
+
+    codes = ("account_state_conflict",)
+
+
 class IdempotencyKeyReusedError(ProblemError):
     """The idempotency key was used for another request."""
 
@@ -153,6 +165,30 @@ class NameTakenError(ProblemError):
     """A sibling already has this name."""
 
     codes = ("name_taken",)
+
+
+class PreconditionFailedError(ProblemError):
+    """Another person has changed the limit or policy since it was read: read it again, and decide anew."""
+
+    codes = ("precondition_failed",)
+
+
+class ProposalClosedError(ProblemError):
+    """The proposal was already decided, or replaced by another one."""
+
+    codes = ("proposal_closed",)
+
+
+class ReceiverStateConflictError(ProblemError):
+    """The receiver is disabled, or the organisation has as many as it may."""
+
+    codes = ("receiver_state_conflict",)
+
+
+class SigningNotConfiguredError(ProblemError):
+    """The ledger has no signing key, so that it signs no statements and checkpoints."""
+
+    codes = ("signing_not_configured",)
 
 
 class InvalidRequestError(ProblemError):
@@ -221,8 +257,14 @@ _KINDS: tuple[type[ProblemError], ...] = (
     ReservationStateConflictError,
     ReservationClosedError,
     AccountQuarantinedError,
+    AccountArchivedError,
+    AccountStateConflictError,
     IdempotencyKeyReusedError,
     NameTakenError,
+    PreconditionFailedError,
+    ProposalClosedError,
+    ReceiverStateConflictError,
+    SigningNotConfiguredError,
     InvalidRequestError,
     PolicyViolationError,
     UnsupportedEventError,

@@ -1,10 +1,11 @@
 """Parsing of HTTP responses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
 import httpx
 
@@ -25,18 +26,39 @@ class _Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class _RawPage:
+    items: tuple[Mapping[str, object], ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A page of a list, and the cursor of the next one; None: it is the last."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A successful response.
 
     Args:
         status: HTTP status.
-        data: decoded JSON.
+        data: decoded JSON; bytes, if the request asked for something else.
         is_own: False if it replays the response to another process's request.
+        etag: entity tag of the object, or None.
     """
 
     status: int
     data: object
     is_own: bool
+    etag: str | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of a response that is not JSON."""
+        return cast("bytes", self.data)
 
     def read(self, shape: type[T]) -> T:
         """Parse the response as a value of a class.
@@ -52,9 +74,31 @@ class Response:
                     f"{proposal.reason} Until then it does not exist; the proposal is {proposal.id}.",
                     proposal=proposal.id,
                 )
-            return decode(shape, self.data)
+            return self._decode(shape)
         except MalformedError as error:
-            raise UnexpectedResponseError(f"The ledger's answer cannot be read: {error}.", status=self.status) from None
+            raise self._unreadable(error) from None
+
+    def read_page(self, shape: type[T]) -> Page[T]:
+        """Parse the response as a page of values of a class.
+
+        Raises:
+            UnexpectedResponseError: the response has another shape.
+        """
+        try:
+            page = decode(_RawPage, self.data)
+            return Page(tuple(decode(shape, item) for item in page.items), page.next_cursor)
+        except MalformedError as error:
+            raise self._unreadable(error) from None
+
+    def _decode(self, shape: type[T]) -> T:
+        """Decode an object; one with an `etag` gets the response's."""
+        data = self.data
+        if isinstance(data, Mapping) and "etag" in getattr(shape, "__dataclass_fields__", ()):
+            data = {**data, "etag": self.etag}
+        return decode(shape, data)
+
+    def _unreadable(self, error: MalformedError) -> UnexpectedResponseError:
+        return UnexpectedResponseError(f"The ledger's answer cannot be read: {error}.", status=self.status)
 
 
 def read_json(response: httpx.Response) -> object:

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real HTTP server, and everything that it was sent."""
+"""A endpoint of receivers: a real HTTP server, and everything that it was sent."""
 
 import threading
 import time
@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fastapi import FastAPI
 
+from app.service.alerts.receivers import ReceiverRules
 from tests.conftest import Ledger
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -26,7 +27,7 @@ class Message:
 
 
 @dataclass
-class Receiver:
+class Endpoint:
     """Answers with 204 unless it is told otherwise."""
 
     port: int = 0
@@ -62,27 +63,27 @@ def status(code: int, **headers: str) -> Answer:
 
 
 @contextmanager
-def receiving(port: int = 0) -> Iterator[Receiver]:
-    """A receiver on a port of its own."""
-    receiver = Receiver()
+def receiving(port: int = 0) -> Iterator[Endpoint]:
+    """A endpoint on a port of its own."""
+    endpoint = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            receiver.messages.append(Message(self.path, headers, body))
-            (receiver.answer or status(204))(self)
+            endpoint.messages.append(Message(self.path, headers, body))
+            (endpoint.answer or status(204))(self)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    receiver.port = server.server_address[1]
+    endpoint.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield receiver
+        yield endpoint
     finally:
         server.shutdown()
         thread.join()
@@ -90,16 +91,16 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
 
 
 def allow_private(ledger: Ledger) -> None:
-    """Let webhooks be made that lead to this machine."""
+    """Let receivers be made that lead to this machine."""
     app = ledger.http.app
     assert isinstance(app, FastAPI)
-    app.state.webhooks_allow_private = True
+    app.state.receiver_rules = ReceiverRules(allow_private=True, sends_mail=True)
 
 
-def subscribed(ledger: Ledger, url: str, **response: object) -> dict[str, str]:
-    """A webhook, with its secret."""
+def subscribed(ledger: Ledger, url: str | None, **response: object) -> dict[str, str]:
+    """A receiver, with its secret."""
     allow_private(ledger)
-    reply = ledger.post("/v1/webhooks", {"url": url} | response)
+    reply = ledger.post("/v1/receivers", {"url": url} | response)
     assert reply.status_code == 201, reply.text
     made: dict[str, str] = reply.json()
     return made

@@ -1,0 +1,118 @@
+"""Receivers and their deliveries."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Query, Request, Response
+
+from app.api.idempotency import IdempotencyDep
+from app.api.pagination import PageRequestDep, page_response
+from app.api.problems import LIST_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
+from app.api.route import ContextDep, etag_response, router
+from app.api.schemas.alerts import (
+    CreatedReceiver,
+    CreateReceiver,
+    Delivery,
+    DeliveryPage,
+    Receiver,
+    ReceiverPage,
+    RotateReceiverSecret,
+)
+from app.ledger.alerts import DeliveryStatus
+from app.service.alerts import receivers
+from app.service.alerts.receivers import ReceiverRules
+
+routes = router("receivers")
+
+_CHANGING = (*WRITE_ERRORS, "not_found")
+_CONFLICTING = (*_CHANGING, "receiver_state_conflict")
+
+
+@routes.create("/receivers", "Create a receiver", CreatedReceiver, *_CONFLICTING)
+def create_receiver(
+    body: CreateReceiver, request: Request, context: ContextDep, idempotency: IdempotencyDep
+) -> Response:
+    """Create a receiver: a webhook by the Standard Webhooks specification, a Slack or Teams channel, or mail addresses.
+
+    Only this response contains the secret; the request therefore takes no Idempotency-Key.
+    """
+    rules: ReceiverRules = request.app.state.receiver_rules
+    return idempotency.respond_with_secret(
+        receivers.create_receiver(context, body.subscription(), rules),
+        CreatedReceiver.of,
+        "delete the receiver whose secret is lost and create another one",
+    )
+
+
+@routes.read("/receivers", "List receivers", ReceiverPage, *LIST_ERRORS)
+def list_receivers(request: Request, context: ContextDep, page: PageRequestDep) -> Response:
+    """List the organisation's receivers, newest first, disabled ones included."""
+    return page_response(request, receivers.list_receivers(context, page), ReceiverPage, Receiver.of)
+
+
+@routes.read("/receivers/{receiver_id}", "Get a receiver", Receiver, *READ_ERRORS, "insufficient_scope")
+def get_receiver(receiver_id: str, request: Request, context: ContextDep) -> Response:
+    """Get a receiver's kind, destination, alert types and status."""
+    return etag_response(request, Receiver.of(receivers.get_receiver(context, receiver_id)))
+
+
+@routes.change("/receivers/{receiver_id}/disable", "Disable a receiver", *_CHANGING)
+def disable_receiver(receiver_id: str, context: ContextDep) -> Receiver:
+    """Disable a receiver, and give up its pending deliveries."""
+    return Receiver.of(receivers.disable_receiver(context, receiver_id))
+
+
+@routes.change("/receivers/{receiver_id}/enable", "Enable a receiver", *_CONFLICTING)
+def enable_receiver(receiver_id: str, context: ContextDep) -> Receiver:
+    """Enable a disabled receiver, which gets new alerts. Deliveries that were given up can be retried one by one."""
+    return Receiver.of(receivers.enable_receiver(context, receiver_id))
+
+
+@routes.delete(
+    "/receivers/{receiver_id}", summary="Delete a receiver", status_code=204, responses=responses(*_CHANGING)
+)
+def delete_receiver(receiver_id: str, context: ContextDep) -> Response:
+    """Delete a receiver and its deliveries. The alerts stay, and the audit log keeps its facts."""
+    receivers.delete_receiver(context, receiver_id)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+@routes.create("/receivers/{receiver_id}/rotate", "Rotate the secret of a receiver", CreatedReceiver, *_CONFLICTING)
+def rotate_receiver_secret(
+    receiver_id: str, context: ContextDep, idempotency: IdempotencyDep, body: RotateReceiverSecret | None = None
+) -> Response:
+    """Rotate the secret of a webhook.
+
+    During the overlap requests have two signatures, so that the receiver can switch at any time.
+
+    Only this response contains the secret; the request therefore takes no Idempotency-Key.
+    """
+    effect = receivers.rotate_secret(context, receiver_id, (body or RotateReceiverSecret()).overlap_seconds)
+    return idempotency.respond_with_secret(effect, CreatedReceiver.of, "ask again, for another one still")
+
+
+@routes.create("/receivers/{receiver_id}/test", "Send a test event", Delivery, *_CONFLICTING, "idempotency_key_reused")
+def send_test_event(receiver_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
+    """Send a `receiver.test` alert at once; the list of deliveries has its result."""
+    return idempotency.respond(receivers.send_test_event(context, receiver_id), Delivery.of)
+
+
+@routes.read("/deliveries", "List deliveries", DeliveryPage, *LIST_ERRORS)
+def list_deliveries(
+    request: Request,
+    context: ContextDep,
+    page: PageRequestDep,
+    *,
+    receiver: Annotated[str | None, Query(max_length=100, description="Only deliveries to this receiver (id).")] = None,
+    alert: Annotated[str | None, Query(max_length=100, description="Only deliveries of this alert (id).")] = None,
+    status: Annotated[DeliveryStatus | None, Query(description="Only items with this status.")] = None,
+) -> Response:
+    """List the organisation's deliveries, newest first."""
+    found = receivers.list_deliveries(context, page, receiver=receiver, alert=alert, status=status)
+    return page_response(request, found, DeliveryPage, Delivery.of)
+
+
+@routes.change("/deliveries/{delivery_id}/retry", "Retry a delivery", *_CONFLICTING)
+def retry_delivery(delivery_id: str, context: ContextDep) -> Delivery:
+    """Retry a delivery at once, whatever its status."""
+    return Delivery.of(receivers.retry_delivery(context, delivery_id))

@@ -1,0 +1,46 @@
+"""Sending of alerts to receivers of every kind."""
+
+from datetime import datetime
+
+from app.ledger.alerts import ReceiverKind
+from app.persistence.repositories.alerts import ClaimedDelivery
+from app.service.alerts.chat_messages import slack_body, teams_body
+from app.service.alerts.http_sender import DeliveryResult, HttpSender
+from app.service.alerts.mail_sender import MailSender, SmtpServer
+from app.service.alerts.messages import message_of
+from app.service.alerts.ssrf_guard import Resolver, resolve
+from app.service.alerts.webhook_signatures import message, signed_headers
+
+
+class AlertSender:
+    """Sends alerts by HTTP and mail."""
+
+    def __init__(
+        self,
+        *,
+        allow_private: bool,
+        smtp: SmtpServer | None = None,
+        public_url: str | None = None,
+        resolver: Resolver = resolve,
+    ) -> None:
+        self._http = HttpSender(allow_private=allow_private, resolver=resolver)
+        self._mail = MailSender(smtp)
+        self._public_url = public_url
+
+    async def send(self, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
+        """Send an alert to a receiver once."""
+        receiver, alert = due.receiver, due.alert
+        if receiver.kind is ReceiverKind.WEBHOOK:
+            body = message(alert)
+            headers = signed_headers(receiver.secrets(now), alert.id, int(now.timestamp()), body)
+            return await self._http.post(receiver.url or "", headers, body)
+        written = message_of(alert)
+        link = None if self._public_url is None else self._public_url + written.path
+        if receiver.kind is ReceiverKind.EMAIL:
+            return await self._mail.send(alert, written, receiver.addresses, link)
+        build = slack_body if receiver.kind is ReceiverKind.SLACK else teams_body
+        return await self._http.post(receiver.url or "", {}, build(written, link))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()

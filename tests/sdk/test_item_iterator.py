@@ -1,0 +1,100 @@
+"""Lists: a page is requested when it is needed, and a failure loses and repeats no item."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from epsilon_ledger import (
+    AsyncItemIterator,
+    AsyncLedgerClient,
+    ItemIterator,
+    LedgerClient,
+    LedgerUnavailableError,
+    RunState,
+    UnexpectedResponseError,
+)
+from tests.sdk.fake_ledger import KEY, RUN, URL
+
+
+class Pages:
+    """A list of seven runs, whose requests fail where told to."""
+
+    def __init__(self, *, fail_at: int = -1) -> None:
+        self.requests: list[dict[str, str]] = []
+        self.fail_at = fail_at
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        query = dict(request.url.params)
+        self.requests.append(query)
+        if len(self.requests) - 1 == self.fail_at:
+            raise httpx.ReadTimeout("lost", request=request)
+        begin, size = int(query.get("after", "0")), int(query["limit"])
+        items = [RUN | {"name": str(number)} for number in range(begin, min(7, begin + size))]
+        following = str(begin + size) if begin + size < 7 else None
+        return httpx.Response(200, content=json.dumps({"items": items, "next": following}))
+
+
+def client_of(pages: Pages) -> LedgerClient:
+    return LedgerClient(URL, KEY, max_attempts=1, transport=httpx.MockTransport(pages))
+
+
+def test_pages_are_requested_when_they_are_needed() -> None:
+    pages = Pages()
+    runs = client_of(pages).list_runs(budget="mimic", page_size=3)
+    assert isinstance(runs, ItemIterator)
+    assert pages.requests == []
+    assert [next(runs).name for _ in range(3)] == ["0", "1", "2"]
+    assert pages.requests == [{"budget": "mimic", "sort": "-created_at", "limit": "3"}]
+    first: RunState = next(runs)
+    assert (first.name, len(pages.requests), pages.requests[1]["after"]) == ("3", 2, "3")
+    assert [run.name for run in runs] == ["4", "5", "6"]
+    assert list(runs) == []
+    assert len(pages.requests) == 3
+
+
+def test_a_page_that_did_not_arrive_is_requested_again() -> None:
+    pages = Pages(fail_at=1)
+    runs = client_of(pages).list_runs(page_size=3)
+    seen = [next(runs).name for _ in range(3)]
+    with pytest.raises(LedgerUnavailableError):
+        next(runs)
+    assert seen + [run.name for run in runs] == [str(number) for number in range(7)]
+    assert [query.get("after") for query in pages.requests] == [None, "3", "3", "6"]
+
+
+def test_the_awaited_list_does_alike() -> None:
+    async def main() -> None:
+        pages = Pages(fail_at=1)
+        async with AsyncLedgerClient(URL, KEY, max_attempts=1, transport=httpx.MockTransport(pages)) as client:
+            runs = client.list_runs(page_size=3)
+            assert isinstance(runs, AsyncItemIterator)
+            assert repr(runs) == "<AsyncItemIterator v1/runs {'sort': '-created_at'}>"
+            seen = [(await anext(runs)).name for _ in range(3)]
+            with pytest.raises(LedgerUnavailableError):
+                await anext(runs)
+            assert seen + [run.name async for run in runs] == [str(number) for number in range(7)]
+            with pytest.raises(StopAsyncIteration):
+                await anext(runs)
+            assert len(pages.requests) == 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [0, 201])
+def test_a_size_that_no_page_has_is_refused_unsent(size: int) -> None:
+    pages = Pages()
+    with pytest.raises(ValueError, match="page_size"):
+        client_of(pages).list_runs(page_size=size)
+    assert pages.requests == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], {"items": None}, {"items": [5], "next": None}, {"items": [{}], "next": None}, {"items": [], "next": 3}],
+)
+def test_an_answer_that_is_no_page_is_refused(answer: object) -> None:
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=json.dumps(answer)))
+    with LedgerClient(URL, KEY, transport=transport) as client, pytest.raises(UnexpectedResponseError):
+        next(client.list_runs())

@@ -1,0 +1,85 @@
+"""The client's values have the members of the API's schemas, under the same names."""
+
+import json
+import typing
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+import epsilon_ledger
+from epsilon_ledger import (
+    AccountHistory,
+    AccountLimit,
+    AccountPolicy,
+    Alert,
+    AlertSettings,
+    ApiKey,
+    ArchivedAccount,
+    AuditEvent,
+    AvailableEpsilon,
+    Budget,
+    ChildShare,
+    CreatedApiKey,
+    Decision,
+    Delivery,
+    Discrepancy,
+    Experiment,
+    Forecast,
+    LimitChange,
+    LimitReached,
+    Link,
+    PolicyRules,
+    Population,
+    Proposal,
+    Quarantine,
+    Reservation,
+    RunHistory,
+    RunHistoryPoint,
+    Signature,
+    SigningKey,
+    Verification,
+)
+from tests.sdk.callers import ROOT
+
+SCHEMAS = json.loads((ROOT / "openapi" / "openapi.json").read_text())["components"]["schemas"]
+# By the client's name: the schema of another name.
+RENAMED = {"RunState": "Run"}
+# The client's own, or of several schemas.
+OWN = {"Experiment": {"trials"}, "RunHistory": {"next_cursor"}, "AccountLimit": {"etag"}, "AccountPolicy": {"etag"}}
+# Not responses of the API.
+NO_SCHEMA = {
+    *("ParallelComposition", "Problem", "RdpComparison", "PlanUsage", "LatestLimitChange", "Trial"),
+    *("Alternative", "RaisedLimit", "UnavailableAlternative"),
+}
+WHOLE = (
+    *(AccountHistory, AccountLimit, AccountPolicy, Alert, AlertSettings, ApiKey, ArchivedAccount, AuditEvent),
+    *(AvailableEpsilon, Budget, LimitReached),
+    *(ChildShare, CreatedApiKey, Decision, Delivery, Discrepancy, Experiment, Forecast, LimitChange, Link, Population),
+    *(Proposal, Quarantine, Reservation, RunHistory, RunHistoryPoint, Signature, SigningKey, Verification),
+)
+
+
+def members(model: type) -> set[str]:
+    return {field.name for field in fields(model)} - OWN.get(model.__name__, set())
+
+
+def schema(model: type) -> set[str]:
+    return set(SCHEMAS[RENAMED.get(model.__name__, model.__name__)]["properties"]) - {"next"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name in epsilon_ledger.__all__ if is_dataclass(getattr(epsilon_ledger, name)))
+)
+def test_each_member_of_a_value_is_in_the_schema(name: str) -> None:
+    model = getattr(epsilon_ledger, name)
+    if name not in NO_SCHEMA:
+        assert members(model) <= schema(model)
+
+
+@pytest.mark.parametrize("model", WHOLE, ids=lambda model: model.__name__)
+def test_each_member_of_the_schema_is_in_the_value(model: type) -> None:
+    assert schema(model) <= members(model)
+
+
+def test_each_rule_of_a_policy_is_known() -> None:
+    assert set(typing.get_type_hints(PolicyRules)) == set(SCHEMAS["PolicyRules"]["properties"])
