@@ -1,0 +1,179 @@
+"""A newcomer, from an empty folder: `epsilon-ledger serve`, the printed link, the first page, and a live run."""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+from playwright.sync_api import Page, expect
+
+from app.commands.first_admin import LINK_PATH
+from app.persistence.database import Database
+from app.service.verification import verify
+from tests.dashboard.test_accessibility import hindrances
+
+COMMAND = Path(sys.executable).with_name("epsilon-ledger")
+CLIENT = Path(__file__).parents[2] / "sdk" / "pyproject.toml"
+STEPS = 100
+"""Of the loop that the page shows."""
+
+
+class Newcomer:
+    """A person with a shell in an empty folder, and no settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder.with_name("serve.log")
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = str(probe.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        """Serve until the block ends; give what the command has printed once the service is ready."""
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [COMMAND, "serve", "--port", self.port], cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+        try:
+            self._wait(process)
+            yield self.log.read_text()
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0, self.log.read_text()
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            try:
+                if httpx2.get(f"{self.url}/readyz", trust_env=False).status_code == 200:
+                    return
+            except httpx2.TransportError:
+                time.sleep(0.05)
+        raise AssertionError(self.log.read_text())
+
+    @contextmanager
+    def train(self, lines: str, settings: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+        """Run a trainer's lines; it does not outlive the block."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", lines],
+            cwd=self.folder,
+            env=self.environment | settings,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def links(printed: str) -> list[str]:
+    return [line.strip() for line in printed.splitlines() if LINK_PATH in line]
+
+
+def create(page: Page, step: str, fields: dict[str, str], button: str, sure: str = "Create") -> None:
+    """Fill in the form of a step, which is the only one that is due, and confirm."""
+    current = page.locator("[aria-current=step]")
+    expect(current.get_by_role("heading")).to_have_text(step)
+    for label, value in fields.items():
+        current.get_by_label(label, exact=True).fill(value)
+    current.get_by_role("button", name=button, exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name=sure, exact=True).click()
+
+
+def follow_first_steps(page: Page) -> tuple[str, str, str]:
+    """Create population, budget and key as the page asks; return the key, the shell's lines and the trainer's."""
+    limit = {"Limit: epsilon": "8", "Limit: delta": "1e-6"}
+    terms = {"Name": "mimic", "Who is protected": "patient"}
+    create(page, "Create a population", terms | limit, "Create the population")
+    create(page, "Create a budget", {"Name": "icu-team"} | limit | {"Limit: epsilon": "3"}, "Create the budget")
+    create(page, "Create a key for the trainer", {"Name": "cluster"}, "Create the key", "Create the key")
+    key = page.get_by_role("textbox", name="The trainer's key").input_value()
+    page.get_by_role("button", name="I have saved it").click()
+    expect(page.locator("[aria-current=step]").get_by_role("heading")).to_have_text("Ask before each step")
+    shell, lines = page.locator("pre[data-copy]").all_inner_texts()
+    return key, shell, lines
+
+
+def watch_live(page: Page, trainer: subprocess.Popen[str]) -> None:
+    """Let the trainer take steps, and see each number on a page that nobody reloads."""
+    assert trainer.stdin is not None
+    expect(page.get_by_text("first-run has taken 1 step;")).to_be_visible()
+    page.get_by_role("link", name="mimic/icu-team/first-run").click()
+    steps = page.locator(".facts div", has=page.get_by_text("Steps", exact=True)).locator("dd")
+    status = page.locator(".facts div", has=page.get_by_text("Status", exact=True)).locator("dd")
+    expect(status).to_contain_text("active")
+    page.evaluate("window.sameDocument = true")
+    trainer.stdin.write("\n" * 6)
+    trainer.stdin.flush()
+    expect(steps.get_by_text("7 decisions", exact=True)).to_be_visible()
+    trainer.stdin.write("\n" * (STEPS - 6))
+    trainer.stdin.close()
+    trainer.stdin = None
+    assert trainer.wait(60) == 0, trainer.stderr and trainer.stderr.read()
+    expect(status).to_contain_text("completed")
+    expect(steps.get_by_text(f"{STEPS} decisions", exact=True)).to_be_visible()
+    assert page.evaluate("window.sameDocument")
+
+
+def test_from_an_empty_folder_to_a_live_run(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    newcomer = Newcomer(tmp_path / "empty")
+    with newcomer.serve() as printed:
+        [link] = links(printed)
+        assert link.startswith(f"{newcomer.url}{LINK_PATH}#")
+        page.goto(link)
+        page.get_by_role("button", name="Sign in as an admin").click()
+        page.wait_for_url(f"{newcomer.url}/")
+        key, shell, lines = follow_first_steps(page)
+
+        page.set_viewport_size({"width": 400, "height": 900})
+        assert hindrances(page) == []
+        assert shell.splitlines()[0] == f"pip install {tomllib.loads(CLIENT.read_text())['project']['name']}"
+        settings = dict(re.findall(r"export (\w+)=(.*)", shell))
+        assert settings == {"EPSILON_LEDGER_URL": newcomer.url, "EPSILON_LEDGER_API_KEY": "key_…"}
+        assert lines.count("# train_step(batch)") == 1
+        stepwise = lines.replace("# train_step(batch)", "input()")  # a training step takes until the test goes on
+        with newcomer.train(stepwise, settings | {"EPSILON_LEDGER_API_KEY": key}) as trainer:
+            watch_live(page, trainer)
+
+        [another] = [line for line in printed.splitlines() if "keys create" in line]
+        done = subprocess.run(
+            [COMMAND, *shlex.split(another)[1:]],
+            cwd=newcomer.folder,
+            env=newcomer.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.search(r"key_\w+\.[\w-]{43}", done.stdout)
+        page.goto("about:blank")  # a page that stays open asks a server that is stopped, as the browser's console says
+
+    with newcomer.serve() as printed:
+        assert links(printed) == []
+        reply = httpx2.post(
+            f"{newcomer.url}{LINK_PATH}", data={"token": link}, headers={"Origin": newcomer.url}, trust_env=False
+        )
+        assert reply.status_code == 401
+        page.goto(newcomer.url)
+        expect(page.get_by_text(f"first-run has taken {STEPS} steps;")).to_be_visible()
+    assert [path.name for path in newcomer.folder.iterdir()] == ["epsilon-ledger.db"]
+    database = Database(f"sqlite:///{newcomer.folder / 'epsilon-ledger.db'}")
+    assert verify(database).sound
+    database.dispose()
