@@ -134,17 +134,17 @@ def open_accounts(admin: LedgerClient) -> str:
 
 def open_blocks(admin: LedgerClient, name: str) -> None:
     disjoint = ParallelComposition("A record belongs to one quarter.")
-    monthly = admin.create_budget("monthly", parent=name, limit=Limit(1.0, 1e-5), composition=disjoint)
-    quarters = {"period": "quarter", "start": date(2026, 2, 14), "limit": Limit(1.0, 1e-5), "prefix": "visits-"}
-    made = admin.create_blocks(monthly.path, **quarters, count=2)
+    visits = admin.create_budget("visits", parent=name, limit=Limit(1.0, 1e-5), composition=disjoint)
+    limit = Limit(1.0, 1e-5)
+    made = admin.create_blocks(visits.path, "quarter", start=date(2026, 2, 14), count=2, limit=limit, prefix="visits-")
     assert [block.name for block in made] == ["visits-2026-Q1", "visits-2026-Q2"]
     assert [block.block and block.block.data_from for block in made] == [
         datetime(2026, 1, 1, tzinfo=UTC),
         datetime(2026, 4, 1, tzinfo=UTC),
     ]
     with pytest.raises(InvalidRequestError, match="overlaps"):
-        admin.create_blocks(monthly.id, **quarters, count=3)
-    assert list(admin.list_budgets(parent=monthly.path)) == list(reversed(made))
+        admin.create_blocks(visits.id, "month", start=date(2026, 6, 1), count=3, limit=limit)
+    assert list(admin.list_budgets(parent=visits.path)) == list(reversed(made))
 
 
 def train(trainer: LedgerClient, budget: str) -> None:
