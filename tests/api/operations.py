@@ -138,7 +138,7 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "authorizeSteps": {"event": SAMPLED},
         "createAttempt": {},
         "changeAccountLimit": {"limit": {"epsilon": 1.5, "delta": 1e-5}, "reason": "Another study."},
-        "requestLimit": {"account": "mimic", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "More epochs."},
+        "requestLimit": {"account": "mimic/icu-team", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "Epochs."},
         "liftQuarantine": {"reason": "The rows were restored."},
         "replaceOrganisationPolicy": {"policy": {"max_delta": 0.25}, "reason": "The board has met."},
         "replaceAccountPolicy": {"policy": {"max_delta": 0.2}, "reason": "The board has met."},

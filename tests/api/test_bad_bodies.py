@@ -220,7 +220,7 @@ TOO_MANY: dict[str, dict[str, object]] = {
 WITHOUT_EVENTS = {
     *("computeLaplaceCost", "completeRun", "abortRun", "createAttempt", "commitReservation"),
     *("createApiKey", "rotateApiKey", "revokeApiKey", "changeAccountLimit", "approveProposal", "rejectProposal"),
-    *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine"),
+    *("replaceOrganisationPolicy", "replaceAccountPolicy", "liftQuarantine", "requestLimit"),
     *("updatePopulation", "updateBudget", "updateRun", "archiveAccount", "unarchiveAccount"),
     *("createReceiver", "rotateReceiverSecret", "replaceAlertSettings", "createBlocks"),
 }

@@ -198,6 +198,13 @@ def test_an_argument_of_another_type_is_named_before_anything_is_sent(
     assert ledger.requests == []
 
 
+@pytest.mark.parametrize("start", ["2026-01-01", datetime(2026, 1, 1, tzinfo=UTC), None])
+def test_the_start_of_blocks_is_a_day(client: LedgerClient, ledger: FakeLedger, start: Any) -> None:  # noqa: ANN401 - anything is given
+    with pytest.raises(TypeError, match="start must be a date"):
+        client.create_blocks("bud_000000000000001", "month", start=start, count=3, limit=Limit(1.0, 1e-5))
+    assert ledger.requests == []
+
+
 def test_budgets(client: LedgerClient, ledger: FakeLedger) -> None:
     ledger.faults.extend([Fault(instead=httpx.Response(201, json=BUDGET))] * 2)
     planned = [EventCount(event=gaussian(2.0), count=5)]

@@ -5,7 +5,7 @@ import io
 import re
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 import pytest
@@ -16,10 +16,12 @@ from epsilon_ledger import (
     AccountPolicy,
     AsyncLedgerClient,
     EventCount,
+    InvalidRequestError,
     InvalidSignatureError,
     LedgerClient,
     Limit,
     Link,
+    ParallelComposition,
     PermissionDeniedError,
     PreconditionFailedError,
     Proposal,
@@ -126,7 +128,23 @@ def open_accounts(admin: LedgerClient) -> str:
     assert [budget.path for budget in admin.list_budgets(parent=name)] == [team.path]
     assert admin.get_budget(other.path).archived_at is not None
     assert admin.unarchive_account(other.path).archived_at is None
+    open_blocks(admin, name)
     return name
+
+
+def open_blocks(admin: LedgerClient, name: str) -> None:
+    disjoint = ParallelComposition("A record belongs to one quarter.")
+    visits = admin.create_budget("visits", parent=name, limit=Limit(1.0, 1e-5), composition=disjoint)
+    limit = Limit(1.0, 1e-5)
+    made = admin.create_blocks(visits.path, "quarter", start=date(2026, 2, 14), count=2, limit=limit, prefix="visits-")
+    assert [block.name for block in made] == ["visits-2026-Q1", "visits-2026-Q2"]
+    assert [block.block and block.block.data_from for block in made] == [
+        datetime(2026, 1, 1, tzinfo=UTC),
+        datetime(2026, 4, 1, tzinfo=UTC),
+    ]
+    with pytest.raises(InvalidRequestError, match="overlaps"):
+        admin.create_blocks(visits.id, "month", start=date(2026, 6, 1), count=3, limit=limit)
+    assert list(admin.list_budgets(parent=visits.path)) == list(reversed(made))
 
 
 def train(trainer: LedgerClient, budget: str) -> None:

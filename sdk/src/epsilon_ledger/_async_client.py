@@ -104,6 +104,7 @@ class AsyncLedgerClient:
     update_population = async_client_method(populations.update_population)
     list_populations = async_list_method(populations.list_populations)
     create_budget = async_client_method(budgets.create_budget)
+    create_blocks = async_client_method(budgets.create_blocks)
     get_budget = async_client_method(budgets.get_budget)
     update_budget = async_client_method(budgets.update_budget)
     list_budgets = async_list_method(budgets.list_budgets)

@@ -104,6 +104,7 @@ class LedgerClient:
     update_population = client_method(populations.update_population)
     list_populations = list_method(populations.list_populations)
     create_budget = client_method(budgets.create_budget)
+    create_blocks = client_method(budgets.create_blocks)
     get_budget = client_method(budgets.get_budget)
     update_budget = client_method(budgets.update_budget)
     list_budgets = list_method(budgets.list_budgets)

@@ -1,7 +1,7 @@
 """Serialization of request members, with checks of their types."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import cast
 
 from epsilon_ledger._wire.coercion import whole
@@ -90,6 +90,18 @@ def wire_timestamp(name: str, moment: datetime | None) -> str | None:
         return None
     _require(name, moment, datetime, "datetime(2027, 1, 1, tzinfo=UTC)")
     return moment.isoformat()
+
+
+def wire_date(name: str, day: date) -> str:
+    """Serialize a day.
+
+    Raises:
+        TypeError: it is not a date, or has a time.
+    """
+    if isinstance(day, datetime):
+        raise TypeError(f"{name} must be a date without a time, such as date(2027, 1, 1), not {day!r}.")
+    _require(name, day, date, "date(2027, 1, 1)")
+    return day.isoformat()
 
 
 def _require(name: str, value: object, kind: type, example: str) -> None:

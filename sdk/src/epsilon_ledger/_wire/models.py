@@ -8,6 +8,7 @@ from epsilon_ledger._wire.events import Event, PlannedEventCount
 from epsilon_ledger._wire.metadata import AccountMetadata
 
 NeighboringRelation: TypeAlias = Literal["add_or_remove_one", "replace_one", "replace_special"]
+CalendarPeriod: TypeAlias = Literal["week", "month", "quarter"]
 ReplacementAssumption: TypeAlias = Literal["stay_in_their_parts", "removal_is_bounded"]
 
 
@@ -191,6 +192,13 @@ class Budget(AccountMetadata):
     own_delta: float | None = None
     warnings: tuple[str, ...] | None = None
     attestation: Attestation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedBlocks:
+    """Budgets of consecutive data blocks, the earliest first."""
+
+    items: tuple[Budget, ...]
 
 
 @dataclass(frozen=True, slots=True)

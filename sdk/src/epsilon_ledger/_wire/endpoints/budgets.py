@@ -1,14 +1,22 @@
 """Budgets."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import Unpack
 
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.events import PlannedEvents
-from epsilon_ledger._wire.members import wire_composition, wire_data_block, wire_limit, wire_planned, wire_timestamp
+from epsilon_ledger._wire.members import (
+    wire_composition,
+    wire_data_block,
+    wire_date,
+    wire_limit,
+    wire_planned,
+    wire_timestamp,
+)
 from epsilon_ledger._wire.metadata import Metadata, MetadataChanges, metadata_filters, wire_metadata
-from epsilon_ledger._wire.models import Budget, DataBlock, Limit, ParallelComposition
-from epsilon_ledger._wire.references import find_budget, find_budget_id
+from epsilon_ledger._wire.models import Budget, CalendarPeriod, CreatedBlocks, DataBlock, Limit, ParallelComposition
+from epsilon_ledger._wire.references import find_account_id, find_budget, find_budget_id
 from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, patch, path, post
 
 
@@ -56,6 +64,43 @@ def create_budget(  # noqa: PLR0913 - the members of the request, by name
         **wire_metadata(metadata),
     }
     return Call(post("v1/budgets", body), Budget)
+
+
+def create_blocks(
+    account: str,
+    period: CalendarPeriod,
+    *,
+    start: date,
+    count: int,
+    limit: Limit,
+    prefix: str = "",
+) -> RequestFlow[tuple[Budget, ...]]:
+    """Create a budget for each calendar week, month or quarter of a range, all or none; needs an admin's key.
+
+    Args:
+        account: id or path of a population or budget with parallel composition.
+        period: "week", "month" or "quarter", in UTC; weeks are those of ISO 8601.
+        start: a day of the first period.
+        count: number of budgets.
+        limit: of each budget.
+        prefix: begins their names, which end with the period: 2026-W01, 2026-01 or 2026-Q1.
+
+    Returns:
+        The budgets, the earliest first.
+
+    Raises:
+        InvalidRequestError: a block overlaps another one of the account; none was created.
+        LedgerError: none was created, or no response arrived.
+    """
+    body = {
+        "period": period,
+        "start": wire_date("start", start),
+        "count": whole("count", count),
+        "limit": wire_limit(limit),
+        "prefix": prefix,
+    }
+    account_id = yield from find_account_id(account)
+    return (yield post(f"{path('accounts', account_id)}/blocks", body)).read(CreatedBlocks).items
 
 
 def get_budget(budget: str) -> RequestFlow[Budget]:
