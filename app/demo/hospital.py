@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 
-from app.demo.hospital_data import BLOCKS, BUDGETS, PEOPLE, POPULATIONS, SERIES, Series
+from app.demo.hospital_data import BLOCKS, BUDGETS, FRAMEWORKS, OWNERS, PEOPLE, POPULATIONS, SERIES, Series
 from app.demo.in_process import InProcessApi
 from app.ledger.permissions import Role
 from app.service.alerts.forecasts import record_usage_snapshots
@@ -67,20 +67,22 @@ class _Builder:
         for each in POPULATIONS:
             limit = {"epsilon": each.epsilon, "delta": each.delta}
             terms = {"name": each.name, "privacy_unit": each.unit, "neighboring_relation": "add_or_remove_one"}
-            self.api.made("/v1/populations", admin, terms | {"size": each.size, "limit": limit} | each.more)
+            about = {"size": each.size, "limit": limit, "owner": OWNERS[each.name]}
+            self.api.made("/v1/populations", admin, terms | about | each.more)
         delta = {each.name: each.delta for each in POPULATIONS}
         for parent, name, epsilon in BUDGETS:
-            limit = {"epsilon": epsilon, "delta": delta[parent.partition("/")[0]]}
-            self.api.made("/v1/budgets", admin, {"name": name, "parent": parent, "limit": limit})
+            population = parent.partition("/")[0]
+            limit = {"epsilon": epsilon, "delta": delta[population]}
+            about = {"limit": limit, "owner": OWNERS[population]}
+            self.api.made("/v1/budgets", admin, about | {"name": name, "parent": parent})
         for name, start, end in BLOCKS:
             block = {"data_from": f"{start}T00:00:00Z", "data_to": f"{end}T00:00:00Z"}
             limit = {"epsilon": 2.0, "delta": 1e-6}
             self.api.made("/v1/budgets", admin, {"name": name, "parent": "wearables", "limit": limit, "block": block})
-        for name, role, scope in PEOPLE[1:]:
-            body = {"name": name, "role": str(role)} | ({"scope": scope} if scope else {})
-            self.keys[role] = str(self.api.made("/v1/api-keys", admin, body)["key"])
-        officer = self.keys[Role.PRIVACY_OFFICER]
-        self.api.made("/v1/receivers", officer, {"kind": "webhook", "url": "https://alerts.northfield.example/privacy"})
+        for name, role, scope in PEOPLE[
+            1:
+        ]:  # from the command line: of keys that one person issues none approves another's
+            self.keys[role] = create_key(db, ORGANISATION, KeyTerms(role, name, scope), now).key
 
     def work(self) -> None:
         """Let the runs train in the order of time, and take readings for the forecasts."""
@@ -110,7 +112,11 @@ class _Builder:
     def _training(self, series: Series, number: int, name: str) -> Iterator[None]:
         """Play one run, an action at each of its times: it begins, takes its share in parts, and ends."""
         trainer, event = self.keys[Role.TRAINER], dp_sgd(series.noise, series.rate)
-        run = str(self.api.made("/v1/runs", trainer, {"name": name, "budget": series.budget, "event": event})["id"])
+        population, study = series.budget.partition("/")[0], series.budget.rpartition("/")[2]
+        labels = {"study": study, "framework": FRAMEWORKS[number % len(FRAMEWORKS)]}
+        about = {"owner": OWNERS[population], "labels": labels}
+        body = {"name": name, "budget": series.budget, "event": event} | about
+        run = str(self.api.made("/v1/runs", trainer, body)["id"])
         self.runs[f"{series.budget}/{name}"] = run
         steps = f"/v1/runs/{run}/steps"
         status, answer = self.api.call("POST", steps, trainer, {"count": 1})
@@ -171,6 +177,9 @@ class _Builder:
             used = {"name": f"gait-{start[:7]}", "budget": f"wearables/{name}", "event": dp_sgd(1.2, 0.01)}
             found = self.api.made("/v1/runs", trainer, used)["id"]
             self.api.made(f"/v1/runs/{found}/steps", trainer, {"count": 300})
+        receiver = {"kind": "webhook", "url": "https://alerts.northfield.example/privacy"}
+        made = self.api.made("/v1/receivers", officer, receiver)["id"]
+        self.api.made(f"/v1/receivers/{made}/disable", officer, None)  # nobody is there
         self.api.made("/v1/checkpoints", self.keys[Role.AUDITOR], None)
         self.api.made("/v1/verifications", self.keys[Role.AUDITOR], None)
         record_usage_snapshots(self.api.database, self.api.clock.at)

@@ -54,6 +54,19 @@ POPULATIONS: Final = (
     ),
 )
 
+OWNERS: Final = {
+    "cardiology-registry": "Dr. Amara Osei",
+    "stroke-registry": "Dr. Erik Holm",
+    "imaging-archive": "Mei-Ling Tan",
+    "emergency-visits": "Sofia Marchetti",
+    "insurance-claims": "Priya Raman",
+    "staff-survey": "Lena Fischer",
+    "wearables": "Jonas Brandt",
+}
+"""Whom to call about a population, its budgets and its runs."""
+
+FRAMEWORKS: Final = ("opacus", "lightning", "numpy")
+
 BUDGETS: Final = (
     ("cardiology-registry", "mortality", 3.0),
     ("cardiology-registry", "readmission", 4.0),

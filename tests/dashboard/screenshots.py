@@ -3,42 +3,46 @@
 import io
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser
 
 from tests.browser import browsing
-from tests.conftest import LiveServer
-from tests.dashboard.conftest import serving
 from tests.dashboard.page_actions import COLOURS, Colours
-from tests.dashboard.sample_hospital import Hospital, build
+from tests.demo.sample_server import SampleServer, sample_server
 
-WIDTHS = {"wide": 1280, "narrow": 390}
+WIDTHS = {"wide": 1280, "narrow": 400}
 COLOURS_KEPT = 128
 """Of a picture: enough for pages, and a third of the bytes."""
 
 
-def pages_of(hospital: Hospital) -> dict[str, str]:
+def pages_of(server: SampleServer) -> dict[str, str]:
     """The address of every page, by its name."""
-    run = hospital.ids["imaging/segmentation/unet"]
+    population = server.items("/v1/populations?q=stroke-registry")[0]["id"]
+    refused = server.items("/v1/decisions?decision=refused&limit=1")[0]
+    live = server.items("/v1/runs?q=live-segmentation")[0]["id"]
     return {
         "overview": "/",
-        "budget": f"/accounts/{hospital.ids['stroke-registry']}",
-        "run": f"/runs/{run}",
+        "population": f"/accounts/{population}",
+        "run": f"/runs/{live}",
+        "refused-run": f"/runs/{refused['run']}",
+        "decision": f"/decisions/{refused['run']}/{refused['position']}",
         "runs": "/runs",
         "planner": "/planner",
         "decisions": "/decisions",
         "audit": "/audit",
         "approvals": "/approvals",
         "policies": "/policies",
+        "experiments": "/experiments",
         "keys": "/keys",
         "alerts": "/alerts",
     }
 
 
 def main(folder: Path) -> None:
-    """Take them all.
+    """Take them all of `serve --demo`.
 
     Args:
         folder: where they are put; those of an earlier time are replaced.
@@ -46,29 +50,51 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.png"):
         old.unlink()
-    with tempfile.TemporaryDirectory() as place:
-        hospital = build(Path(place))
-        server = serving(hospital)
-        try:
-            with browsing() as browser:
-                for name, width in WIDTHS.items():
-                    for colours in COLOURS:
-                        _take(browser, server, pages_of(hospital), folder, f"{colours}-{name}", width, colours)
-        finally:
-            server.stop()
+    with tempfile.TemporaryDirectory() as place, sample_server(Path(place)) as server, browsing() as browser:
+        session = _sign_in(browser, server)
+        pages = pages_of(server)
+        for name, width in WIDTHS.items():
+            for colours in COLOURS:
+                _take(browser, server, session, pages, folder, f"{colours}-{name}", width, colours)
+
+
+def _sign_in(browser: Browser, server: SampleServer) -> Path:
+    """Sign in with the printed link; return the file of the session's cookies."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(server.facts["sign_in_link"]["url"])
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="Overview").wait_for()
+    page.get_by_text("live-segmentation").first.wait_for()  # a run takes steps
+    session = server.folder / "session.json"
+    context.storage_state(path=session)
+    context.close()
+    return session
 
 
 def _take(  # noqa: PLR0917 - one visit, and all that makes it another one
-    browser: Browser, server: LiveServer, pages: dict[str, str], folder: Path, kind: str, width: int, colours: Colours
+    browser: Browser,
+    server: SampleServer,
+    session: Path,
+    pages: dict[str, str],
+    folder: Path,
+    kind: str,
+    width: int,
+    colours: Colours,
 ) -> None:
-    context = browser.new_context(
-        color_scheme=colours, viewport={"width": width, "height": 800}, reduced_motion="reduce"
+    enter = partial(
+        browser.new_context,
+        color_scheme=colours,
+        viewport={"width": width, "height": 800},
+        reduced_motion="reduce",
     )
-    page = context.new_page()
+    strangers = enter()
+    page = strangers.new_page()
     page.goto(f"{server.url}/sign-in")
     _keep(page.screenshot(), folder / f"sign-in-{kind}.png")
-    page.get_by_label("API key").fill(server.key("admin"))
-    page.get_by_role("button", name="Sign in").click()
+    strangers.close()
+    context = enter(storage_state=session)
+    page = context.new_page()
     for name, path in pages.items():
         page.goto(f"{server.url}{path}")
         page.wait_for_load_state("networkidle")

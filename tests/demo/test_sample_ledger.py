@@ -1,17 +1,10 @@
 """`epsilon-ledger serve --demo`: a sample organisation, alive, that leaves nothing behind."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -21,67 +14,16 @@ from app.commands.first_admin import LINK_PATH
 from app.demo.hospital import LIVE_BUDGET, WEEKS
 from app.persistence.database import Database
 from app.service.verification import verify
-
-
-@dataclass(frozen=True)
-class Served:
-    """A demo that is being served."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    facts: dict[str, Any]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.facts['port']}"
-
-    def items(self, path: str, role: str = "viewer") -> list[dict[str, Any]]:
-        headers = {"Authorization": f"Bearer {self.facts['keys'][role]}"}
-        found, after = [], ""
-        while True:
-            reply = httpx2.get(f"{self.url}{path}{after}", headers=headers, trust_env=False, timeout=60)
-            assert reply.status_code == HTTPStatus.OK, reply.text
-            found += reply.json()["items"]
-            if reply.json().get("next") is None:
-                return found
-            after = f"{'&' if '?' in path else '?'}after={reply.json()['next']}"
+from tests.demo.sample_server import SampleServer, sample_server
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("served")
-    # Settings of a real ledger must not reach the demo.
-    foreign = {"EPSILON_LEDGER_DATABASE_URL": "postgresql://nobody@nowhere.invalid/real", "TMPDIR": str(folder)}
-    with (
-        (folder / "demo.log").open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--demo", "--port", "0", "--json"],
-            env=os.environ | foreign,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            served = Served(process, folder, json.loads(process.stdout.readline()))
-            until = time.monotonic() + 60
-            while not _is_ready(served):
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            yield served
-        finally:
-            process.kill()
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleServer]:
+    with sample_server(tmp_path_factory.mktemp("served")) as served:
+        yield served
 
 
-def _is_ready(served: Served) -> bool:
-    try:
-        return httpx2.get(f"{served.url}/readyz", trust_env=False).status_code == HTTPStatus.OK
-    except httpx2.TransportError:
-        return False
-
-
-def test_every_kind_of_thing_is_there(served: Served) -> None:
+def test_every_kind_of_thing_is_there(served: SampleServer) -> None:
     runs = served.items("/v1/runs?limit=100")
     assert len(runs) >= 60
     assert {run["status"] for run in runs} == {"active", "paused", "pending", "completed", "aborted", "overdrawn"}
@@ -100,7 +42,7 @@ def test_every_kind_of_thing_is_there(served: Served) -> None:
     assert served.items("/v1/receivers", "privacy_officer")
 
 
-def test_a_run_takes_steps_while_one_looks(served: Served) -> None:
+def test_a_run_takes_steps_while_one_looks(served: SampleServer) -> None:
     until, seen = time.monotonic() + 60, set[int]()
     while len(seen) < 3:
         assert time.monotonic() < until
@@ -110,7 +52,7 @@ def test_a_run_takes_steps_while_one_looks(served: Served) -> None:
         time.sleep(0.5)
 
 
-def test_the_printed_link_signs_in_without_a_key(served: Served) -> None:
+def test_the_printed_link_signs_in_without_a_key(served: SampleServer) -> None:
     url = served.facts["sign_in_link"]["url"]
     assert url.startswith(f"{served.url}{LINK_PATH}#")
     with httpx2.Client(base_url=served.url, headers={"Origin": served.url}, trust_env=False, timeout=60) as http:
@@ -119,7 +61,7 @@ def test_the_printed_link_signs_in_without_a_key(served: Served) -> None:
             assert http.get(page).status_code == HTTPStatus.OK
 
 
-def test_it_is_a_sound_ledger_and_leaves_nothing_behind(served: Served) -> None:
+def test_it_is_a_sound_ledger_and_leaves_nothing_behind(served: SampleServer) -> None:
     database = Database(served.facts["databases"])
     assert verify(database).sound
     database.dispose()

@@ -116,7 +116,7 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
             f" Its mechanisms take {facts['delta_requested']:.3g} of delta for themselves, and "
             f"{facts['delta_left']:.3g} is left for that: an account sets aside what its `planned` events take."
         )
-    fits = f"The first {fitting} of the {count} requested steps would fit."
+    fits = f"The first {fitting:,} of the {count:,} requested steps would fit."
     sentences = [spent, fits if fitting else "None of the requested steps fits."]
     change = facts["limit_change"]
     if change is not None:
