@@ -7,7 +7,6 @@ PAIRS = "tests/accounting/pld/test_pairs.py"
 PLANS = "tests/accounting/pld/test_plans.py"
 PREFIXES = "tests/accounting/pld/test_prefixes.py"
 READINGS = "tests/accounting/pld/test_readings.py"
-CALIBRATION = "tests/accounting/pld/test_calibration.py"
 FREQUENCIES = "tests/accounting/pld/test_frequencies.py"
 DISCRETE = "tests/accounting/pld/test_discrete_gaussian.py"
 DOMINATION = "tests/accounting/pld/test_domination.py"
@@ -166,10 +165,10 @@ CASES = (
     ),
     Mutation(
         "a reading may take any time",
-        "app/accounting/pld/accountant.py",
-        "    spend(sum(work.plan + work.pair * len(pairs) for pairs in directions))\n",
+        "app/accounting/pld/composition.py",
+        "        spend(int(DELTA + DELTA_EACH * self.numbers.size))\n",
         "",
-        (PLANNING, CALIBRATION),
+        (WORK,),
     ),
     Mutation(
         "pairs of masses prove too much",

@@ -137,8 +137,8 @@ CASES = (
     Mutation(
         "a role's row_security = off refuses every step",
         "app/persistence/postgresql.py",
-        "               set_config('row_security', 'on', false)\n",
-        "               set_config('row_security', current_setting('row_security'), false)\n",
+        "               set_config('row_security', 'on', false),\n",
+        "               set_config('row_security', current_setting('row_security'), false),\n",
         ("tests/persistence/test_rehearsal.py",),
         "postgresql",
     ),
