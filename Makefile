@@ -65,8 +65,9 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 
 # Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
+# One process more than CI has processors: who waits for a server or a timeout leaves its processor to another one.
 test: $(TORCH) $(GENERATOR) ## run every test
-	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 soak: $(TORCH) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
 	@RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \

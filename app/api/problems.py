@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError, TimeoutError  # noqa: A004 - of its pool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -263,11 +263,10 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> set[str]:
     """Return all methods of API routes at the request's path."""
-    described = request.app.openapi()["paths"]
-    for path, operations in described.items():
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path):
-            return {method.upper() for method in operations} | ({"HEAD"} if "get" in operations else set())
-    return set()
+    described = [route for route in request.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    paths = [route.path_format for route in described if route.path_regex.match(request.url.path)]
+    methods = {method for route in described if route.path_format in paths[:1] for method in route.methods or ()}
+    return methods | ({"HEAD"} if "GET" in methods else set())
 
 
 def _database_error(request: Request, error: Exception) -> Response:

@@ -163,7 +163,8 @@ def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> No
     for spine in axes.spines.values():
         spine.set_color(colours["line"])
     if chart.x.kind is AxisKind.TIME:
-        locator = AutoDateLocator(tz=UTC, maxticks=8)  # type: ignore[no-untyped-call]
+        # With five ticks at least, as it has them by itself, it finds no interval for four and a half minutes.
+        locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
         moments = {x for series in chart.series for x, _ in series.points} | {mark.x for mark in chart.marks}

@@ -8,7 +8,8 @@ import pytest
 
 from tests.api.answer_validation import check_answer
 from tests.api.trainer import Trainer
-from tests.conftest import SAMPLED, Furnish, Ledger, furnished, open_ledger
+from tests.conftest import SAMPLED, Furnish, Ledger, furnished, new_database, open_ledger
+from tests.ledgers import nothing
 from tests.persistence.dump import Dump, dump
 
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
@@ -58,11 +59,7 @@ class SeededLedger:
 
 
 def furnish(ledger: Ledger) -> SeededLedger:
-    """Open a population and a budget, register a run, take a step, ask for alerts."""
-    return _with_receiver(_furnish(ledger))
-
-
-def _furnish(ledger: Ledger) -> SeededLedger:
+    """Open a population and a budget, register a run, take a step, ask for alerts, declare a sweep, and verify."""
     population = str(ledger.population()["id"])
     budget = str(ledger.budget()["id"])
     run = ledger.run()
@@ -74,42 +71,36 @@ def _furnish(ledger: Ledger) -> SeededLedger:
     more = {"limit": {"epsilon": 3.5, "delta": 1e-5}, "reason": "Another study."}
     proposed = ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*")
     proposal = str(proposed.json()["id"])
-    return SeededLedger(ledger, population, budget, run, reservation, key, proposal)
-
-
-def _with_receiver(shared: SeededLedger) -> SeededLedger:
-    """Ask for alerts, one now, which whoever opens such a ledger would deliver; declare a sweep; and verify."""
-    receiver = str(shared.ledger.post("/v1/receivers", {"url": "https://alerts.example/privacy"}).json()["id"])
-    delivery = str(shared.ledger.post(f"/v1/receivers/{receiver}/test", None).json()["id"])
+    receiver = str(ledger.post("/v1/receivers", {"url": "https://alerts.example/privacy"}).json()["id"])
+    delivery = str(ledger.post(f"/v1/receivers/{receiver}/test", None).json()["id"])
     sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
-    experiment = str(shared.ledger.post("/v1/experiments", sweep).json()["id"])
-    verification = str(shared.ledger.post("/v1/verifications", None).json()["id"])
-    return replace(shared, receiver=receiver, delivery=delivery, experiment=experiment, verification=verification)
+    experiment = str(ledger.post("/v1/experiments", sweep).json()["id"])
+    verification = str(ledger.post("/v1/verifications", None).json()["id"])
+    return SeededLedger(
+        *(ledger, population, budget, run, reservation, key, proposal, receiver, delivery, experiment, verification)
+    )
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[SeededLedger]:
+def shared(tmp_path_factory: pytest.TempPathFactory, database_kind: str) -> Iterator[SeededLedger]:
     """One seeded ledger for the tests of a module: for those that leave it as it is, or that add to it."""
-    with open_ledger(tmp_path_factory.mktemp("shared"), module_database_url) as ledger:
-        yield furnish(ledger)
+    there: SeededLedger = furnished(database_kind, furnish)[0]
+    folder = tmp_path_factory.mktemp("shared")
+    with new_database(database_kind, folder, furnish=furnish) as url, open_ledger(folder, url) as ledger:
+        yield replace(there, ledger=ledger)
 
 
 @pytest.fixture
 def furnishing(request: pytest.FixtureRequest, furnishing: Furnish | None) -> Furnish | None:
-    return _furnish if "furnished_ledger" in request.fixturenames else furnishing
+    """A seeded ledger is a copy, too, unless its module furnishes another: to make one takes a dozen requests."""
+    return furnish if furnishing is nothing and "seeded" in request.fixturenames else furnishing
 
 
 @pytest.fixture
-def furnished_ledger(ledger: Ledger) -> Ledger:
-    """A ledger with all of a seeded ledger in it but its receiver, as `furnishing` sees to where this is asked for."""
-    return ledger
-
-
-@pytest.fixture
-def seeded(furnished_ledger: Ledger, database_kind: str) -> SeededLedger:
+def seeded(ledger: Ledger, database_kind: str) -> SeededLedger:
     """A seeded ledger for one test alone."""
-    there: SeededLedger = furnished(database_kind, _furnish)[0]
-    return _with_receiver(replace(there, ledger=furnished_ledger))
+    there: SeededLedger = furnished(database_kind, furnish)[0]
+    return replace(there, ledger=ledger)
 
 
 @pytest.fixture

@@ -114,6 +114,16 @@ def test_lines_steps_and_points_are_where_the_data_are(kind: SeriesKind) -> None
     check_same(corners, stepped(points) if kind is SeriesKind.STEP else points)
 
 
+@pytest.mark.parametrize(
+    "span", [timedelta(seconds=250), timedelta(minutes=265), timedelta(days=4.3), timedelta(days=1600)], ids=str
+)
+def test_every_span_of_time_has_ticks(span: timedelta) -> None:
+    """For these, between two units of time, matplotlib warned that it found none: here, a warning is an error."""
+    points = ((milliseconds(START), 1.0), (milliseconds(START + span), 2.0))
+    [polygon] = drawn(Chart("Epsilon", TIME, Axis("Epsilon"), (Series("a", points),))).values()
+    assert len(polygon) == 2
+
+
 def test_a_number_without_end_is_a_gap() -> None:
     points = ((0.0, 1.0), (1.0, float("inf")), (2.0, 2.0), (3.0, 2.5))
     [polygon] = drawn(Chart("Epsilon", Axis("Step"), Axis("Epsilon"), (Series("a", points),))).values()

@@ -1,5 +1,6 @@
 """Trajectories: at each point the smallest limit that admits the steps so far, and never less."""
 
+from functools import cache
 from itertools import pairwise
 from math import inf
 
@@ -50,6 +51,7 @@ PLANS: dict[str, Plan] = {
 }
 
 
+@cache
 def needed(plan: Plan, count: int) -> float:
     """What the endpoint of epsilon answers for the first steps."""
     required = plan_epsilon(first_steps(plan, count), DELTA, SETTING).required
