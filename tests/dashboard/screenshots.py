@@ -5,15 +5,20 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from PIL import Image
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, FloatRect
 
 from tests.browser import browsing
 from tests.dashboard.page_actions import COLOURS, Colours
 from tests.demo.sample_server import SampleServer, sample_server
 
 WIDTHS = {"wide": 1280, "narrow": 400}
+FIRST_SCREEN: Final[FloatRect] = {"x": 0, "y": 0, "width": 1280, "height": 900}
+FIRST_SCREENS = {"overview": "light", "refused-run": "dark"}
+"""What the README shows: the first screen of two pages, by its colours."""
+
 COLOURS_KEPT = 128
 """Of a picture: enough for pages, and a third of the bytes."""
 
@@ -99,6 +104,8 @@ def _take(  # noqa: PLR0917 - one visit, and all that makes it another one
         page.goto(f"{server.url}{path}")
         page.wait_for_load_state("networkidle")
         _keep(page.screenshot(full_page=True), folder / f"{name}-{kind}.png")
+        if width == WIDTHS["wide"] and FIRST_SCREENS.get(name) == colours:
+            _keep(page.screenshot(full_page=True, clip=FIRST_SCREEN), folder / f"{name}.png")
     context.close()
 
 
