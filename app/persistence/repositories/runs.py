@@ -125,6 +125,8 @@ def page(
         found = found.where(RUN)
     if wanted.statuses:
         found = found.where(runs.c.status.in_([str(status) for status in wanted.statuses]))
+    if wanted.end_reasons:
+        found = found.where(runs.c.end_reason.in_([str(reason) for reason in wanted.end_reasons]))
     if wanted.budget is not None:
         charged = owned_by(run_budgets, organisation_id, budget_id=wanted.budget)
         found = found.where(ids.in_(select(run_budgets.c.run_id).where(charged)))
