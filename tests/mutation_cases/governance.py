@@ -296,14 +296,14 @@ CASES = (
     ),
     Mutation(
         "a trainer requests a limit for a run outside of the key's scope",
-        "app/service/governance/limit_changes.py",
+        "app/service/governance/limit_requests.py",
         "    context.require_scope([record.account.id for record in charged])\n",
         "",
         ("tests/api/test_limit_requests.py",),
     ),
     Mutation(
         "a request lowers a limit",
-        "app/service/governance/limit_changes.py",
+        "app/service/governance/limit_requests.py",
         "if is_lowered(present, limit) or not is_raised(present, limit):",
         "if not is_raised(present, limit) and present == limit:",
         ("tests/api/test_limit_requests.py",),
