@@ -21,9 +21,9 @@ from app.charts.model import format_exact
 from app.dashboard.advice import Advice
 from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
-from app.ledger.runs import DeviationKind
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview

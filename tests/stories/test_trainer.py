@@ -16,9 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from app.persistence.database import Database
 from app.service.verification import verify
-from tests.browser import NoBrowserError, browsing
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import NO_BROWSER
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 DELTA = 1e-5
@@ -81,18 +79,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     database = Database(server.database_url)
     assert verify(database).problems == ()
     database.dispose()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A real browser; in CI its absence is a failure."""
-    try:
-        with browsing() as browser:
-            yield browser
-    except NoBrowserError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"{NO_BROWSER}: {error}", pytrace=False)
-        pytest.skip(f"{NO_BROWSER}: {error}")
 
 
 @pytest.fixture
