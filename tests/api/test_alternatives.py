@@ -98,7 +98,7 @@ def test_fewer_expected_steps_than_were_taken_leave_the_requested_ones(ledger: L
     trainer = hired(ledger, expected_steps=5)
     assert trainer.steps(count=100).status_code == 200
     for expected in (None, 1, 99):
-        body = {} if expected is None else {"expected_steps": expected}
+        body: dict[str, Any] = {} if expected is None else {"expected_steps": expected}
         refusal = is_refused(trainer.steps(count=4000, **body), 403, "budget_exceeded")
         assert refusal["steps_needed"] == 4000
     noise = offered(refusal)["more_noise"]["noise_multiplier"]

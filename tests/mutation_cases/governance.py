@@ -308,4 +308,28 @@ CASES = (
         "if not is_raised(present, limit) and present == limit:",
         ("tests/api/test_limit_requests.py",),
     ),
+    Mutation(
+        "a run's page shows requests outside of the reader's scope",
+        "app/persistence/repositories/proposals.py",
+        "or_(proposals.c.proposed_by == actor, within(proposals.c.account_id, organisation_id, scope)),",
+        "or_(proposals.c.proposed_by == actor, within(proposals.c.account_id, organisation_id, None)),",
+        ("tests/dashboard/test_run_page.py",),
+        "outside_of_the_scope",
+    ),
+    Mutation(
+        "a limit is requested for the own limit of a run that has ended",
+        "app/service/governance/limit_requests.py",
+        "if found is charged[-1] and run.status in TERMINAL:",
+        "if False:",
+        ("tests/api/test_alternatives.py",),
+        "nothing_is_requested",
+    ),
+    Mutation(
+        "runs are not found by how they ended",
+        "app/persistence/repositories/runs.py",
+        "    if wanted.end_reasons:\n",
+        "    if False:\n",
+        ("tests/api/test_list_filters.py",),
+        "end_reason",
+    ),
 )
