@@ -8,7 +8,7 @@
     stop            ends the run
     more_noise      goes on with more noise, if that is enough for all remaining steps
     same_noise      takes as many steps as fit, and ends the run
-    higher_limit    requests the limits that are needed, and waits until another person has approved them
+    higher_limit    requests the limits that are needed, waits for the decision, and goes on if it is approved
     wait            waits until somebody has raised the limits
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Proposal, Run, gaussian, poisson_sampled
 from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler, Unmetered
 
 RECORDS, FEATURES, RATE = 400, 5, 0.05
@@ -84,7 +84,7 @@ class Training:
         return float(np.mean((self.features @ self.weights > 0) == (self.labels > 0)))
 
 
-def follow(advice: str, training: Training, refusal: BudgetExceededError) -> None:
+def follow(ledger: LedgerClient, advice: str, training: Training, refusal: BudgetExceededError) -> None:
     """Follow the advice of a refusal.
 
     Raises:
@@ -99,16 +99,31 @@ def follow(advice: str, training: Training, refusal: BudgetExceededError) -> Non
         training.train(refusal.same_noise.steps)
         raise refusal
     elif advice == "higher_limit" and refusal.higher_limit is not None:
+        requests = []
         for each in refusal.higher_limit.limits or ():
             asked = run.request_limit("All epochs, as planned.", Limit(each.epsilon, each.delta), account=each.account)
             print(f"requested {asked.id}: epsilon {each.epsilon} of {each.account_path} ({asked.status})", flush=True)
-        wait_for_room(run, refusal.steps_needed)
+            requests.append(asked)
+        for asked in requests:
+            decided = wait_for_decision(ledger, asked)
+            print(f"{decided.status}: {decided.decision_reason}", flush=True)
+            if decided.status != "approved":
+                raise refusal
         training.train_to_the_end()
     elif advice == "wait":
         wait_for_room(run, refusal.steps_needed)
         training.train_to_the_end()
     else:
         raise refusal
+
+
+def wait_for_decision(ledger: LedgerClient, asked: Proposal) -> Proposal:
+    """Wait until another person has decided."""
+    for _ in attempts():
+        asked = ledger.get_proposal(asked.id)
+        if asked.status != "open":
+            break
+    return asked
 
 
 def wait_for_room(run: Run, steps: int) -> None:
@@ -144,14 +159,14 @@ def main() -> None:
         training = Training(run, options.steps, options.noise_multiplier)
         try:
             with run:  # its end is recorded: finished, or budget used up
-                train_and_follow(training, options.after_refusal)
+                train_and_follow(ledger, training, options.after_refusal)
         except BudgetExceededError:
             if options.after_refusal == "raise":
                 raise
         print(f"{run.status} after {training.taken} of {training.steps} steps, accuracy {training.accuracy():.2f}")
 
 
-def train_and_follow(training: Training, advice: str) -> None:
+def train_and_follow(ledger: LedgerClient, training: Training, advice: str) -> None:
     """Train, and follow the advice of the first refusal."""
     try:
         training.train_to_the_end()
@@ -159,7 +174,7 @@ def train_and_follow(training: Training, advice: str) -> None:
         if advice == "raise":
             raise
         print(refusal, flush=True)
-        follow(advice, training, refusal)
+        follow(ledger, advice, training, refusal)
 
 
 if __name__ == "__main__":
