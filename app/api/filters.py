@@ -10,7 +10,7 @@ from app.api.schemas.common import Timestamp
 from app.ledger.account_filters import Label, MetadataFilter, RunFilter, RunOrder
 from app.ledger.errors import InvalidInputError
 from app.ledger.metadata import MAX_LABELS, MAX_OWNER
-from app.ledger.runs import RunStatus
+from app.ledger.runs import EndReason, RunStatus
 
 _SEARCH: Final = "Only accounts with this text in path, display name or owner, ignoring case, or with this id."
 _LABEL: Final = "Only accounts with this label: `key:value`, or `key` with any value. Repeated: with all of them."
@@ -19,6 +19,7 @@ _POPULATION: Final = "Only runs that charge this population (id or path)."
 _BUDGET: Final = "Only runs that charge this budget (id or path) directly."
 _WITHIN: Final = "Only runs that charge this account (id or path), at any depth."
 _STATUS: Final = "Only runs with this status. Repeated: with one of them."
+_END_REASON: Final = "Only runs that ended for this reason. Repeated: for one of them."
 
 When = Annotated[Timestamp | None, Query()]
 Text = Annotated[str | None, Query(min_length=1, max_length=2000)]
@@ -72,10 +73,12 @@ async def _runs(
     times: Annotated[RunFilter, Depends(_times)],
     places: Annotated[RunFilter, Depends(_accounts)],
     status: Annotated[list[RunStatus] | None, Query(max_length=len(RunStatus), description=_STATUS)] = None,
+    end_reason: Annotated[list[EndReason] | None, Query(max_length=len(EndReason), description=_END_REASON)] = None,
 ) -> RunFilter:
     return replace(
         places,
         statuses=tuple(dict.fromkeys(status or ())),
+        end_reasons=tuple(dict.fromkeys(end_reason or ())),
         created_after=times.created_after,
         created_before=times.created_before,
         updated_after=times.updated_after,

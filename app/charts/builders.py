@@ -20,7 +20,7 @@ from app.charts.model import (
 )
 from app.ledger.decisions import DecisionOutcome
 from app.service.queries.account_history import AccountHistory
-from app.service.queries.runs import RunDetail
+from app.service.queries.run_detail import RunDetail
 
 MOST_ATTEMPTS: Final = 6
 """Maximum number of lines; the last attempts are drawn."""

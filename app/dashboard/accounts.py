@@ -19,16 +19,15 @@ from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
 from app.charts.model import format_exact
 from app.dashboard.advice import Advice
-from app.dashboard.formatting import RELATIONS, actors_of
+from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
 from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
-from app.ledger.decisions import Decision
+from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed
-from app.ledger.runs import DeviationKind, EndReason
 from app.service.queries.account_detail import HypotheticalRun, get_account_detail
 from app.service.queries.first_steps import read_first_steps
 from app.service.queries.overview import read_change_token, read_overview
-from app.service.queries.runs import RunDetail, get_run_detail, run_change_token
+from app.service.queries.run_detail import RunDetail, get_run_detail, run_change_token
 
 routes = router()
 
@@ -42,14 +41,6 @@ KINDS: Final = {
     DeviationKind.STEPS_PER_HOUR: "steps an hour",
 }
 """Labels of deviations."""
-
-END_REASONS: Final = {
-    EndReason.FINISHED: "finished",
-    EndReason.BUDGET_EXHAUSTED: "budget used up",
-    EndReason.ABORTED: "aborted",
-    EndReason.LOST: "lost: its trainer was silent for too long",
-}
-"""How a run ended."""
 
 
 class PlanFields(Fields):
@@ -106,7 +97,11 @@ def show_run(run_id: str, page: PageDep) -> Response:
     seen = get_run_detail(page.context, run_id)
     return page.render(
         "run.html",
-        actors=[seen.registered_by, *(actor for each in seen.refusals for actor in actors_of(each))],
+        actors=[
+            seen.registered_by,
+            *(actor for each in seen.refusals for actor in actors_of(each)),
+            *(actor for each in seen.limit_requests for actor in (each.proposed_by, each.decided_by)),
+        ],
         seen=seen,
         event=None if seen.record.run.event is None else describe_event(seen.record.run.event),
         describe=describe_event,
@@ -115,15 +110,19 @@ def show_run(run_id: str, page: PageDep) -> Response:
         signed=page.state.signer is not None,
         kinds=KINDS,
         end_reasons=END_REASONS,
-        advice=Advice.of(_unresolved(seen)),
+        advice=_advice(seen),
         lapsed=lambda reservation: has_lapsed(reservation, page.context.lapsed_by),
     )
 
 
-def _unresolved(seen: RunDetail) -> Decision | None:
-    """Get the latest refusal, unless steps were admitted after it."""
-    latest = next(iter(seen.refusals), None)
-    return latest if latest is not None and latest.first_step == seen.record.run.next_step else None
+def _advice(seen: RunDetail) -> Advice | None:
+    """Get the alternatives to the latest refusal, unless steps were admitted after it."""
+    latest, run = next(iter(seen.refusals), None), seen.record.run
+    if latest is None or latest.first_step != run.next_step:
+        return None
+    found = Advice.of(latest)
+    accounts = [each.account for each in seen.record.path]
+    return found and found.requestable(accounts, seen.limit_requests, ended=run.end_reason is not None)
 
 
 def describe_event(event: DpEvent) -> str:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.charts.model import count, format_exact
+from app.dashboard.formatting import END_REASONS
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
+from app.ledger.runs import EndReason
 from app.service.queries.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
@@ -49,11 +51,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.QUARANTINE_REJECTED: "rejected the proposal {name} to lift a quarantine",
     AuditAction.QUARANTINE_SUPERSEDED: "superseded the proposal {name} to lift a quarantine",
     AuditAction.QUARANTINE_WITHDRAWN: "withdrew the proposal {name} to lift a quarantine",
-    AuditAction.RUN_ABORTED: "aborted the run {name}",
+    AuditAction.RUN_ABORTED: "aborted the run {name}{ending}",
     AuditAction.RUN_ACTIVATED: "activated the run {name}",
     AuditAction.RUN_APPROVED: "approved the run of the proposal {name}",
     AuditAction.RUN_ATTEMPT_CREATED: "started attempt {attempt} of the run {name}",
-    AuditAction.RUN_COMPLETED: "completed the run {name}",
+    AuditAction.RUN_COMPLETED: "completed the run {name}{ending}",
     AuditAction.RUN_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
     AuditAction.RUN_PAUSED: "paused the run {name}",
     AuditAction.RUN_PROPOSED: "requested approval of the run {account}",
@@ -97,6 +99,7 @@ def describe_event(entry: AuditEntry, paths: Mapping[str, str], actors: Callable
         signing_key=str(after.get("key_id")),
         signing_key_before=str(before.get("key_id")),
         runs=len(after.get("runs") or ()),
+        ending=_ending(after),
         times=", ".join(f"{number} times ({why})" for why, number in (after.get("times") or {}).items()),
     )
     return sentence + _revoked(after)
@@ -136,6 +139,12 @@ def _limit(facts: Mapping[str, Any]) -> str:
     if not isinstance(found, Mapping):  # a refusal has a threshold under this name
         return "no limit of its own"
     return f"epsilon {format_exact(found['epsilon'])} at delta {format_exact(found['delta'])}"
+
+
+def _ending(facts: Mapping[str, Any]) -> str:
+    """Describe how a run ended, unless its status says so."""
+    reason = facts.get("end_reason")
+    return "" if reason is None or reason == facts["status"] else f": {END_REASONS[EndReason(reason)]}"
 
 
 def _revoked(facts: Mapping[str, Any]) -> str:

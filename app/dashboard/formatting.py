@@ -15,6 +15,7 @@ from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count, format_exact, without_zeros
 from app.dashboard.tables import labelled
 from app.ledger.decisions import Decision, DecisionOutcome
+from app.ledger.runs import EndReason
 from app.service.queries.account_status import AccountStatus, Severity
 
 _MILLE: Final = 1000
@@ -26,6 +27,14 @@ RELATIONS: Final = {
     NeighboringRelation.REPLACE_ONE: "Replace one",
 }
 """Names of neighboring relations."""
+
+END_REASONS: Final = {
+    EndReason.FINISHED: "finished",
+    EndReason.BUDGET_EXHAUSTED: "budget used up",
+    EndReason.ABORTED: "aborted",
+    EndReason.LOST: "lost",
+}
+"""How a run ended."""
 
 SEVERITIES: Final = {
     Severity.OVER: "over the limit",

@@ -9,12 +9,13 @@ from pydantic import Field
 from app.api.filters import read_label
 from app.api.pagination import decode_cursor, encode_cursor
 from app.dashboard.audit import Moment
+from app.dashboard.formatting import END_REASONS
 from app.dashboard.page_context import Fields, PageDep, read_fields, router
 from app.ledger.account_filters import MetadataFilter, RunFilter, RunOrder
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.metadata import MAX_LABELS, MAX_OWNER
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import RunStatus
+from app.ledger.runs import EndReason, RunStatus
 from app.service.queries.overview import read_change_token
 from app.service.queries.runs import RunRow, list_run_rows
 
@@ -33,6 +34,7 @@ class RunFields(Fields):
 
     q: Text = None
     status: RunStatus | None = None
+    end_reason: EndReason | None = None
     within: Text = None
     owner: Annotated[str | None, Field(max_length=MAX_OWNER)] = None
     created_after: Moment = None
@@ -50,6 +52,7 @@ class RunFields(Fields):
             raise InvalidInputError(f"`label`: there are at most {MAX_LABELS}, not {len(labels)}.")
         return RunFilter(
             statuses=() if self.status is None else (self.status,),
+            end_reasons=() if self.end_reason is None else (self.end_reason,),
             within=() if self.within is None else (self.within,),
             created_after=self.created_after,
             created_before=self.created_before,
@@ -87,6 +90,7 @@ def show_runs(page: PageDep) -> Response:
         labels=[(each, _address([pair for pair in query if pair != ("label", each)])) for each in labels],
         filtered=[pair for pair in query if pair[0] != "sort"],
         statuses=list(RunStatus),
+        end_reasons=END_REASONS,
         sort=wanted.sort,
         columns=[(name, title, *_sorting(name, wanted.sort, query)) for name, title in COLUMNS.items()],
         with_label=lambda key, value: _address([*query, ("label", f"{key}:{value}")]),

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.ledger.accounts import AccountKind
-from app.ledger.runs import RunStatus
+from app.ledger.runs import EndReason, RunStatus
 
 Label = tuple[str, str | None]
 """The key of a label and its value; None: any value."""
@@ -45,11 +45,13 @@ class RunFilter:
 
     Args:
         statuses: one of them; empty: any.
+        end_reasons: one of them, of runs that have ended; empty: any.
         budget: charged directly; in a request an id or a path, as `within`.
         within: accounts that are charged, at any depth; all of them.
     """
 
     statuses: tuple[RunStatus, ...] = ()
+    end_reasons: tuple[EndReason, ...] = ()
     path: str | None = None
     budget: str | None = None
     within: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """Find the alternatives to a refused request, each tried by the full rule for all steps that the training needs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -54,7 +54,7 @@ def find_alternatives(
     except _UnavailableError as missing:
         unavailable.append((AlternativeType.MORE_NOISE, missing.reason))
     try:
-        limits = _higher_limit(trial, path, steps)
+        limits = _higher_limit(trial, path, steps, training.fixed_limits)
     except _UnavailableError as missing:
         unavailable.append((AlternativeType.HIGHER_LIMIT, missing.reason))
     return Alternatives(sum(priced.step.count for priced in steps), same, noise, limits, tuple(unavailable))
@@ -84,14 +84,18 @@ def _more_noise(trial: Trial, path: Sequence[Account], steps: Sequence[PricedSte
     return found
 
 
-def _higher_limit(trial: Trial, path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[RaisedLimit, ...]:
-    """Find the limits with which all steps fit as they are."""
+def _higher_limit(
+    trial: Trial, path: Sequence[Account], steps: Sequence[PricedStep], fixed: Collection[str]
+) -> tuple[RaisedLimit, ...]:
+    """Find the limits with which all steps fit as they are; those of `fixed` accounts stay."""
     try:
         found = raise_limits(trial, path, steps)
     except PlanTooExpensiveError:
         raise _UnavailableError(UnavailableReason.TOO_EXPENSIVE) from None
     if not found:
         raise _UnavailableError(UnavailableReason.NONE_SUFFICES)
+    if any(each.account_id in fixed for each in found):
+        raise _UnavailableError(UnavailableReason.POLICY)
     own, last = path[-1], found[-1]
     if own.kind is AccountKind.RUN and last.account_id == own.id:
         try:

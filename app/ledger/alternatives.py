@@ -40,10 +40,12 @@ class RemainingTraining:
     Args:
         steps: number of steps, with the refused ones.
         declared: whether its run has declared its events, so that a policy may refuse others.
+        fixed_limits: ids of accounts whose limit a policy forbids to raise.
     """
 
     steps: int
     declared: bool = True
+    fixed_limits: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

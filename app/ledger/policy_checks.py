@@ -18,11 +18,11 @@ from app.accounting.events import (
 )
 from app.ledger.accounts import Account
 from app.ledger.admission import EndedPlan
+from app.ledger.deviations import Deviation
 from app.ledger.errors import BudgetClosedError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, PlanRule, Policy, PolicySource
-from app.ledger.runs import Deviation
 from app.ledger.windows import ALWAYS
 
 Mismatch = tuple[object, object]

@@ -1,48 +1,16 @@
-"""Runs: their status, attempts and step numbers, deviations from what they declared, and experiments."""
+"""Runs: their status, attempts and step numbers."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from app.accounting.events import (
-    Composed,
     DpEvent,
-    PoissonSampled,
-    RepeatAndSelect,
-    SampledWithoutReplacement,
-    SelfComposed,
-    child_events,
-    mechanisms_in,
-    smallest_noise,
-    type_name,
 )
+from app.ledger.deviations import Deviation, DeviationKind, differences
 from app.ledger.errors import AttemptSupersededError, InvalidInputError, RunStateConflictError, SequenceGapError
 from app.ledger.step_events import MAX_COUNT, StepEvent
-
-
-class DeviationKind(StrEnum):
-    """The aspect in which steps differ."""
-
-    SAMPLER = "sampler"
-    SAMPLING_PROBABILITY = "sampling_probability"
-    MECHANISM = "mechanism"
-    NOISE_MULTIPLIER = "noise_multiplier"
-    EVENT = "event"
-    STEPS = "steps"
-    STEPS_PER_HOUR = "steps_per_hour"
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """The first step that differs from its run's declaration in one aspect."""
-
-    kind: DeviationKind
-    declared: float | str | None
-    observed: float | str | None
-    first_step: int
 
 
 class RunStatus(StrEnum):
@@ -92,9 +60,6 @@ _REACHED = {
     RunAction.COMPLETE: RunStatus.COMPLETED,
     RunAction.ABORT: RunStatus.ABORTED,
 }
-
-
-_Difference = tuple[DeviationKind, float | str | None, float | str | None]
 
 
 LEAST_HOURS: Final = 1.0
@@ -284,7 +249,7 @@ def find_deviations(
             compared.add(id(step))
             if step.event != run.event and all(step.event != each.event for each in planned):
                 usual = run.event or next((each.event for each in planned), None)
-                for kind, expected, seen in () if usual is None else _differences(usual, step.event):
+                for kind, expected, seen in () if usual is None else differences(usual, step.event):
                     found.setdefault(kind, Deviation(kind, expected, seen, at))
         at += step.count
     if run.expected_steps is not None and at > run.expected_steps:
@@ -295,75 +260,3 @@ def find_deviations(
         rate = at / max(hours, LEAST_HOURS)
         found[DeviationKind.STEPS_PER_HOUR] = Deviation(DeviationKind.STEPS_PER_HOUR, most, rate, run.next_step)
     return tuple(found.values())
-
-
-def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
-    """Keep the first deviation of each kind."""
-    kinds = {each.kind for each in before}
-    further = tuple(each for each in found if each.kind not in kinds)
-    return (*before, *further) if further else before
-
-
-@lru_cache(maxsize=4096)
-def _differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...]:
-    usual, seen = _traits(declared), _traits(observed)
-    found = tuple((kind, usual[kind], seen[kind]) for kind in usual if usual[kind] != seen[kind])
-    return found or ((DeviationKind.EVENT, type_name(declared), type_name(observed)),)
-
-
-def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
-    """List the main traits of an event: sampler, sampling rate, mechanisms and noise."""
-    sampler, probability = _sampling(event)
-    return {
-        DeviationKind.SAMPLER: sampler,
-        DeviationKind.SAMPLING_PROBABILITY: probability,
-        DeviationKind.MECHANISM: ", ".join(sorted({type_name(leaf) for leaf in mechanisms_in(event)})),
-        DeviationKind.NOISE_MULTIPLIER: smallest_noise(event),
-    }
-
-
-def _sampling(event: DpEvent) -> tuple[str, float]:
-    """Get the sampler in an event with the largest rate, and its rate."""
-    if isinstance(event, PoissonSampled):
-        return type_name(event), event.sampling_probability
-    if isinstance(event, SampledWithoutReplacement):
-        return type_name(event), event.sample_size / event.source_dataset_size
-    sampled = [_sampling(each) for each in child_events(event)]
-    return max(sampled, key=lambda found: found[1]) if sampled else ("none", 1.0)
-
-
-class ChargingMode(StrEnum):
-    """How a sweep is charged."""
-
-    EACH_RUN = "each_run"
-    """Each run individually: all may be inspected and released, and selection is free."""
-
-    REPEAT_AND_SELECT = "repeat_and_select"
-    """Once, in advance: the number of runs is random and secret, and only the best may be inspected or released."""
-
-
-def sweep_event(trial: Sequence[StepEvent], mean: float, shape: float | None) -> RepeatAndSelect:
-    """Build the event of a whole sweep, to be charged once.
-
-    `trial` has all steps of one trial, for all hyperparameters; a `shape` of None is Poisson.
-    """
-    parts: list[DpEvent] = [step.event if step.count == 1 else SelfComposed(step.event, step.count) for step in trial]
-    return RepeatAndSelect(parts[0] if len(parts) == 1 else Composed(tuple(parts)), mean, shape)
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A sweep.
-
-    Its account is the budget of its runs, or the one run charged for all trials.
-    """
-
-    id: str
-    account_id: str
-    charging_mode: ChargingMode
-    created_by: str
-    created_at: datetime
-
-    def facts(self) -> dict[str, object]:
-        """Get the fields recorded in the audit chain."""
-        return {"account": self.account_id, "charging_mode": str(self.charging_mode)}

@@ -87,7 +87,7 @@ class PrecomputedCosts:
         path: Sequence[Account],
         steps: Sequence[PricedStep],
         fitting: int,
-        training: RemainingTraining,
+        needs: Callable[[], RemainingTraining],
     ) -> Alternatives:
         """Return the alternatives to a refused request, as `find_alternatives`.
 
@@ -97,6 +97,7 @@ class PrecomputedCosts:
         Raises:
             CostNotReadyError: handled by `RequestContext.run_with_costs`.
         """
+        training = needs()
         state = (tuple((account.id, account.version) for account in path), tuple(each.step for each in steps), training)
         if state not in self.found:
             number = max(training.steps, sum(each.step.count for each in steps))

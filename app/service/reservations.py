@@ -38,7 +38,8 @@ from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import find_limit_change, load_for
-from app.service.charging.requests import refusal_payload, remaining_training
+from app.service.charging.remaining_training import remaining_training
+from app.service.charging.requests import refusal_payload
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps
@@ -178,8 +179,8 @@ def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -
     costs = work.costs_of(path[0])
     priced = price_steps(path[0], planned, costs, context.costs)
     requested = sum(step.count for step in planned)
-    training = remaining_training(run, path[-1], requested, request.expected_steps)
-    holding = hold(path, priced, partial(context.costs.alternatives, training=training))
+    needs = partial(remaining_training, work, run, path, requested, request.expected_steps)
+    holding = hold(path, priced, partial(context.costs.alternatives, needs=needs))
     if isinstance(holding, Refusal):
         return holding
     require_plans_kept(sources, ended_plans(path, holding))

@@ -61,7 +61,16 @@ def test_a_key_for_a_budget_asks_for_the_population_above_it(trainer: Trainer) -
     made = ledger.post("/v1/api-keys", {"name": "team", "role": "trainer", "scope": budget}).json()
     ledger.keys["hospital", "team"] = made["key"]
     body = {"account": "mimic", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "All epochs."}
-    assert ledger.post(f"/v1/runs/{trainer.run}/limit-requests", body, "team").status_code == 201
+    made = ledger.post(f"/v1/runs/{trainer.run}/limit-requests", body, "team")
+    assert made.status_code == 201
+    request = f"/v1/proposals/{made.json()['id']}"
+    colleague = ledger.post("/v1/api-keys", {"name": "colleague", "role": "privacy_officer", "scope": budget}).json()
+    ledger.keys["hospital", "colleague"] = colleague["key"]
+    assert ledger.get(request, "colleague").status_code in {403, 404}
+    assert ledger.post(f"{request}/reject", {}, "colleague").status_code in {403, 404}
+    assert ledger.get(request, "team").json()["status"] == "open"
+    assert ledger.post(f"{request}/approve", {}, "team").status_code == 403
+    assert ledger.post(f"{request}/reject", {}, "team").json()["status"] == "withdrawn"
     ledger.budget("other-team")
     other = ledger.run("mimic/other-team", event=LOUD)
     is_refused(ledger.post(f"/v1/runs/{other}/limit-requests", body, "team"), 403, "insufficient_scope")

@@ -34,7 +34,8 @@ def runs(shared: SeededLedger) -> list[Item]:
         place = ("mimic/icu-team", "mimic/icu-team/deep", "other/b")[number % 3]
         run = ledger.run(place, name=("Beta", "alpha", "gamma", "alpha")[number % 4], **about)
         if number % 5 == 0:
-            assert ledger.post(f"/v1/runs/{run}/{'complete' if number % 2 else 'abort'}", None).status_code == 200
+            reason = {0: None, 5: {"reason": "budget_exhausted"}, 10: {"reason": "lost"}}[number]
+            assert ledger.post(f"/v1/runs/{run}/{'complete' if number % 2 else 'abort'}", reason).status_code == 200
     found: list[Item] = ledger.get("/v1/runs?limit=200").json()["items"]
     assert ledger.post(f"/v1/runs/{found[3]['id']}/steps", {"first_step": 0}).status_code in {200, 422}
     listed: list[Item] = ledger.get("/v1/runs?limit=200").json()["items"]
@@ -58,6 +59,10 @@ FILTERS: dict[str, Callable[[Item], bool]] = {
     "label=team:": lambda _: False,
     "status=active": lambda run: run["status"] == "active",
     "status=completed&status=aborted": lambda run: run["status"] in {"completed", "aborted"},
+    "end_reason=budget_exhausted": lambda run: run["end_reason"] == "budget_exhausted",
+    "end_reason=aborted&end_reason=lost": lambda run: run["end_reason"] in {"aborted", "lost"},
+    "status=aborted&end_reason=lost": lambda run: (run["status"], run["end_reason"]) == ("aborted", "lost"),
+    "status=active&end_reason=lost": lambda _: False,
     "budget=mimic/icu-team": lambda run: run["budget_path"] == "mimic/icu-team",
     "within=mimic/icu-team": lambda run: run["path"].startswith("mimic/icu-team/"),
     "within=mimic/icu-team&budget=mimic/icu-team/deep": lambda run: run["budget_path"] == "mimic/icu-team/deep",
@@ -74,7 +79,10 @@ KEYS: dict[str, Callable[[Item], Any]] = {
     "updated_at": lambda run: (run["updated_at"], run["id"]),
     "name": lambda run: (run["name"].lower(), run["id"]),
 }
-MATCHED_NOTHING = {"q=%25", "q=_", "owner=ICU", "label=team:", "population=mimic&within=other", "archived=true"}
+MATCHED_NOTHING = {
+    *("q=%25", "q=_", "owner=ICU", "label=team:", "population=mimic&within=other", "archived=true"),
+    "status=active&end_reason=lost",
+}
 
 
 @pytest.mark.parametrize("query", FILTERS)
@@ -159,6 +167,7 @@ def test_accounts_are_filtered_alike(shared: SeededLedger, runs: list[Item], kin
         ("label=:x", 422),
         ("sort=epsilon", 422),
         ("status=lost", 422),
+        ("end_reason=completed", 422),
         ("q=", 422),
         ("created_after=yesterday", 422),
         ("budget=nothing", 404),

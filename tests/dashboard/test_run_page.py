@@ -256,3 +256,48 @@ def test_an_ended_run_tells_how_and_has_no_steps_left(ledger: Ledger) -> None:
     assert "the run has ended" in words(reply)
     assert "more steps fit" not in words(reply)
     assert "projected" not in {each["role"] for each in numbers(reply.text)["series"]}
+
+
+def test_requests_for_accounts_outside_of_the_scope_are_shown_to_their_author(ledger: Ledger) -> None:
+    run = a_run(ledger)
+    found = ledger.get(f"/v1/runs/{run}").json()
+    higher = {"limit": {"epsilon": 90.0, "delta": 1e-5}}
+    for name, role in {"team": "trainer", "colleague": "viewer"}.items():
+        body = {"name": name, "role": role, "scope": found["budget"]}
+        ledger.keys["hospital", name] = ledger.post("/v1/api-keys", body).json()["key"]
+    population = found["path"].split("/")[0]
+    body = higher | {"reason": "Of the planner.", "account": population}
+    made = ledger.post(f"/v1/runs/{run}/limit-requests", body, "admin").json()
+
+    def shown(name: str) -> set[str]:
+        text = words(visit(ledger, f"/runs/{run}", signed_in(ledger, name)))
+        return {reason for reason in ("Of the planner.", "Of the team.") if reason in text}
+
+    assert (shown("viewer"), shown("team"), shown("colleague")) == ({"Of the planner."}, set(), set())
+    assert ledger.post(f"/v1/proposals/{made['id']}/reject", {}, "privacy_officer").status_code == 200
+    body = higher | {"reason": "Of the team.", "account": population}
+    assert ledger.post(f"/v1/runs/{run}/limit-requests", body, "team").status_code == 201
+    assert (shown("viewer"), shown("colleague")) == ({"Of the planner.", "Of the team."}, set())
+    assert shown("team") == {"Of the team."}
+
+
+def test_limits_that_were_requested_or_reached_are_not_requested_again(ledger: Ledger) -> None:
+    run = a_run(ledger)
+    refusal = ledger.post(f"/v1/runs/{run}/steps", {"count": 10**7}, "trainer").json()
+    [higher] = [each for each in refusal["alternatives"] if each["type"] == "higher_limit"]
+    asked = higher["limits"][0]
+
+    def offered() -> bool:
+        page = visit(ledger, f"/runs/{run}", signed_in(ledger, "trainer"))
+        return f'name="account" value="{asked["account"]}"' in page.text
+
+    assert offered()
+    limit = {"epsilon": asked["epsilon"], "delta": asked["delta"]}
+    body = {"account": asked["account"], "limit": limit, "reason": "All epochs."}
+    made = ledger.post(f"/v1/runs/{run}/limit-requests", body, "trainer").json()
+    assert not offered()
+    assert ledger.post(f"/v1/proposals/{made['id']}/reject", {}, "privacy_officer").status_code == 200
+    assert offered()
+    made = ledger.post(f"/v1/runs/{run}/limit-requests", body, "trainer").json()
+    assert ledger.post(f"/v1/proposals/{made['id']}/approve", {}, "privacy_officer").status_code == 200
+    assert not offered()

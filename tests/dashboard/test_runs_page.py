@@ -111,6 +111,7 @@ def test_the_download_has_the_rows_of_the_list(
     ("query", "field", "said"),
     [
         ("status=gone", "status", "active"),
+        ("end_reason=gone", "end_reason", "budget_exhausted"),
         ("within=nowhere", "within", "nowhere"),
         ("created_after=soon", "created_after", "write a moment"),
         ("label=:x", "label", "has no key"),
@@ -127,6 +128,30 @@ def test_what_is_wrong_is_said_and_lists_nothing(viewer: httpx2.Client, query: s
     assert "/runs/run_" not in reply.text
     if field != "sort":
         assert f'id="{field}-fault"></span>' not in reply.text
+
+
+def test_runs_are_found_by_how_they_ended(page: Page, changing: LiveServer, sign_in: SignIn) -> None:
+    with changing.client("admin") as api:
+        for name, end in {"a-used-up": "complete", "a-lost": "abort", "a-finished": "complete"}.items():
+            run = api.post("/v1/runs", json={"name": name, "budget": "mimic/readmission"}).json()["id"]
+            reason = {"a-used-up": {"reason": "budget_exhausted"}, "a-lost": {"reason": "lost"}}.get(name, {})
+            api.post(f"/v1/runs/{run}/{end}", json=reason).raise_for_status()
+    sign_in(page, changing, "auditor")
+    page.goto(f"{changing.url}/runs?q=/a-")
+    rows = page.locator("#list tbody tr")
+    expect(rows.filter(has_text="a-lost")).to_contain_text("aborted lost")
+    expect(rows.filter(has_text="a-finished")).to_contain_text("completed finished")
+    page.get_by_label("Ended").select_option("budget used up")
+    page.get_by_role("button", name="Find").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("completed budget used up")
+    assert rows_of(page) == ["a-used-up"]
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download as CSV").click()
+    [row] = csv.DictReader(io.StringIO(download.value.path().read_text()))
+    assert (row["name"], row["end_reason"]) == ("a-used-up", "budget_exhausted")
+    page.goto(f"{changing.url}/audit")
+    expect(page.locator("main")).to_contain_text("completed the run mimic/readmission/a-used-up: budget used up")
 
 
 def test_hundreds_of_runs_are_listed_page_by_page_each_once(changing: LiveServer, viewer: httpx2.Client) -> None:

@@ -11,7 +11,8 @@ from app.accounting.events import (
     SampledWithoutReplacement,
     SelfComposed,
 )
-from app.ledger.runs import Deviation, DeviationKind, Run, RunStatus, find_deviations, merge_deviations
+from app.ledger.deviations import Deviation, DeviationKind, merge_deviations
+from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import StepEvent
 
 K = DeviationKind

@@ -218,7 +218,7 @@ CASES = (
     ),
     Mutation(
         "the oldest plans give way first",
-        "app/service/governance/limit_changes.py",
+        "app/service/governance/plan_revocation.py",
         "sorted(found, key=lambda each: order[each.id])",
         "sorted(found, key=lambda each: -order[each.id])",
         (LOWERED,),
@@ -250,7 +250,7 @@ CASES = (
     ),
     Mutation(
         "a process believes a plan that it remembers from before a limit was lowered",
-        "app/service/governance/limit_changes.py",
+        "app/service/governance/plan_revocation.py",
         "        account_writes.add_version(tx, context.organisation_id, [each.run_id for each in changed])\n",
         "",
         (LOWERED,),

@@ -259,6 +259,27 @@ CASES = (
         ("tests/api/test_refusals.py",),
     ),
     Mutation(
+        "a limit is offered that a policy forbids",
+        "app/ledger/alternative_search.py",
+        "if any(each.account_id in fixed for each in found):",
+        "if False:",
+        ("tests/api/test_alternatives.py",),
+    ),
+    Mutation(
+        "a sibling's policy forbids a limit",
+        "app/service/charging/remaining_training.py",
+        "if account is path[-1] or _is_at_or_above(each, account)]",
+        "]",
+        ("tests/api/test_alternatives.py",),
+    ),
+    Mutation(
+        "steps beyond the declared ones are offered where a policy refuses them",
+        "app/service/charging/remaining_training.py",
+        "if effective(sources).deviations is Deviations.REFUSE and",
+        "if False and",
+        ("tests/api/test_alternatives.py",),
+    ),
+    Mutation(
         "limits above leave an account more than they do",
         "app/ledger/availability.py",
         "if above is None or own.epsilon <= above.epsilon else above",

@@ -154,9 +154,30 @@ def random_training(ledger: Ledger, seed: int) -> Training:
         terms["event"] = None
     else:
         terms["event"] = sampled(noise, rate)
-    run = ledger.run(path, **terms)
+    if random.random() < 0.2:
+        ledger.population("others", limit=limit(1.0), **planned())
+        second = str(ledger.budget("second", "others", limit=limit(), **planned())["path"])
+        made = ledger.post("/v1/runs", {"name": "model", "budgets": [path, second], **terms})
+        assert made.status_code == 201, made.text
+        run = str(made.json()["id"])
+    else:
+        run = ledger.run(path, **terms)
+    if random.random() < 0.3:
+        _set_policy(ledger, random, path)
     grants, raises = random.random() < 0.3, random.random() < 0.5
     return Training(ledger, random, run, steps, noise, rate, known == "request", grants, raises)
+
+
+def _set_policy(ledger: Ledger, random: Random, path: str) -> None:
+    """Set a policy of an account on a path that forbids some alternatives, and not the steps themselves."""
+    rules = random.choice([{"deviations": "refuse"}, {"max_delta": DELTA / 2}, {"max_epsilon": 1.5}])
+    name = random.choice(["/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 2)])
+    body = {"policy": rules, "reason": "The board has met."}
+    kind = "budgets" if "/" in name else "populations"
+    [account] = ledger.get(f"/v1/{kind}?path={name}").json()["items"]
+    headers = ledger.headers() | {"If-Match": "*"}
+    reply = ledger.http.put(f"/v1/accounts/{account['id']}/policy", json=body, headers=headers)
+    assert reply.status_code == 200, reply.text
 
 
 def _spend(ledger: Ledger, random: Random, path: str, rate: float) -> None:

@@ -18,7 +18,7 @@ from app.charts.model import Chart
 from app.charts.render import ChartTheme, Frame, PictureKind, draw
 from app.service.auth.request_context import RequestContext
 from app.service.queries.account_history import AccountHistoryCache
-from app.service.queries.runs import get_run_detail
+from app.service.queries.run_detail import get_run_detail
 from app.version import VERSION
 
 routes = router("charts")

@@ -20,7 +20,7 @@ from app.ledger.admission import Refusal
 from app.ledger.errors import AttemptSupersededError
 from app.ledger.runs import RunAction
 from app.service import reservations
-from app.service.governance import limit_changes
+from app.service.governance import limit_requests
 from app.service.idempotency import StoredResponse
 from app.service.queries.runs import RunRecord
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
@@ -103,7 +103,7 @@ def create_reservation(
     "Request a higher limit",
     Proposal,
     *(*WRITE_ERRORS, "not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
-    *("computation_limit_exceeded", "policy_violation"),
+    *("computation_limit_exceeded", "policy_violation", "account_archived", "run_state_conflict"),
     tag="limits",
 )
 def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempotency: IdempotencyDep) -> Response:
@@ -112,7 +112,7 @@ def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempote
     A refusal names the limits with which all steps would fit (`higher_limit`). The account may lie above the scope of
     the caller's key.
     """
-    effect = limit_changes.request_limit(context, run_id, body.account, body.limit.domain(), body.reason)
+    effect = limit_requests.request_limit(context, run_id, body.account, body.limit.domain(), body.reason)
     return idempotency.respond(effect, Proposal.of, body)
 
 

@@ -30,7 +30,8 @@ from app.api.schemas.refusals import refusal_facts
 from app.api.schemas.reservations import not_made
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.decisions import Decision
-from app.ledger.runs import ChargingMode, RunStatus, sweep_event
+from app.ledger.experiments import ChargingMode, sweep_event
+from app.ledger.runs import RunStatus
 from app.ledger.step_events import StepEvent
 from app.service.accounts.spec import AccountSpec
 from app.service.experiments import ExperimentRecord

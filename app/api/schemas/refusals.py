@@ -125,11 +125,11 @@ def refusal_text(facts: Mapping[str, Any], binding_path: str, count: int) -> str
             f"Its limit was changed from epsilon {change['epsilon_before']:g} (delta {change['delta_before']:g}) at "
             f"{at:%Y-%m-%d %H:%M:%S} UTC by {change['actor']}."
         )
-    return " ".join([*sentences, *alternative_sentences(facts)])
+    return " ".join([*sentences, *alternative_sentences(facts, stated=fitting)])
 
 
-def alternative_sentences(facts: Mapping[str, Any]) -> list[str]:
-    """Describe the alternatives to a refused request, or state that there is none."""
+def alternative_sentences(facts: Mapping[str, Any], *, stated: int) -> list[str]:
+    """Describe the alternatives to a refused request; `stated` is the number of fitting steps that is known already."""
     needed = facts["steps_needed"]
     steps = "the step" if needed == 1 else f"all {needed:,} steps that the training still needs"
     sentences = []
@@ -140,8 +140,9 @@ def alternative_sentences(facts: Mapping[str, Any]) -> list[str]:
         )
     for each in facts["alternatives"]:
         match each["type"]:
-            case AlternativeType.SAME_NOISE if each["steps"] != facts["max_count_that_fits"]:
-                sentences.append(f"{each['steps']:,} more steps would fit as they are.")
+            case AlternativeType.SAME_NOISE if each["steps"] != stated:
+                plural = "s" if each["steps"] > 1 else ""
+                sentences.append(f"{each['steps']:,} more step{plural} would fit as they are.")
             case AlternativeType.MORE_NOISE:
                 sentences.append(f"With a noise multiplier of {each['noise_multiplier']:g}, {steps} would fit.")
             case AlternativeType.HIGHER_LIMIT:

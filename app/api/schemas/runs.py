@@ -30,7 +30,8 @@ from app.api.schemas.metadata import METADATA_EXAMPLE
 from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.composition import MAX_BUDGETS
-from app.ledger.runs import DeviationKind, EndReason, RunStatus
+from app.ledger.deviations import DeviationKind
+from app.ledger.runs import EndReason, RunStatus
 from app.service.accounts.spec import AccountSpec
 from app.service.queries.runs import RunRecord
 from app.service.runs.register import RunRegistration

@@ -23,10 +23,10 @@ from app.ledger.audit import (
     audit_genesis,
     canonical,
 )
+from app.ledger.experiments import ChargingMode
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
 from app.ledger.proposals import ProposalKind, ProposalStatus
-from app.ledger.runs import ChargingMode
 from app.persistence import tolerant
 from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy

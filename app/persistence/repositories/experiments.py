@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, func, select
 
+from app.ledger.experiments import ChargingMode, Experiment
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import ChargingMode, Experiment
 from app.persistence.repositories.expressions import RecordTable, owned_by
 from app.persistence.repositories.locks import within
 from app.persistence.tables import account_ancestors, experiments, run_budgets

@@ -1,8 +1,9 @@
 """Proposals and their reviews by another person."""
 
+from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
 from app.ledger.pages import Page, PageRequest
 from app.ledger.policies import ORGANISATION
@@ -10,7 +11,7 @@ from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, Proposa
 from app.ledger.runs import RunStatus
 from app.persistence.repositories.expressions import OPEN, RecordTable, join_on, matches, owned_by, values_of
 from app.persistence.repositories.locks import descendant_ids, within
-from app.persistence.tables import accounts, decisions, proposals, run_budgets, runs
+from app.persistence.tables import account_ancestors, accounts, decisions, proposals, run_budgets, runs
 
 _PROPOSALS = RecordTable(proposals, Proposal, kind=ProposalKind, status=ProposalStatus)
 
@@ -41,6 +42,42 @@ def list_closed(tx: Connection, organisation_id: str, scope: str | None, request
     closed = proposals.c.status != str(ProposalStatus.OPEN)
     about = within(proposals.c.account_id, organisation_id, scope)
     return _PROPOSALS.page(tx, organisation_id, request, about, closed)
+
+
+def newest_limits_along(
+    tx: Connection, organisation_id: str, account_id: str, since: datetime, seen_by: tuple[str, str | None], limit: int
+) -> list[Proposal]:
+    """List proposals of limits of an account and its ancestors, newest first: the open ones, and others since a time.
+
+    `seen_by` is an actor and its scope: its own, and those about accounts in the scope, None: all.
+    """
+    actor, scope = seen_by
+    found = _PROPOSALS.page(
+        tx,
+        organisation_id,
+        PageRequest(limit),
+        proposals.c.account_id.in_(_along(organisation_id, account_id)),
+        proposals.c.kind == str(ProposalKind.LIMIT),
+        OPEN | (proposals.c.proposed_at >= since),
+        or_(proposals.c.proposed_by == actor, within(proposals.c.account_id, organisation_id, scope)),
+    )
+    return list(found.items)
+
+
+def path_change_token(tx: Connection, organisation_id: str, account_id: str) -> tuple[int, int]:
+    """Get a token that changes with the proposals about an account and its ancestors."""
+    found = select(func.count(), func.count(proposals.c.decided_at)).where(
+        owned_by(proposals, organisation_id), proposals.c.account_id.in_(_along(organisation_id, account_id))
+    )
+    number, decided = tx.execute(found).one()
+    return number, decided
+
+
+def _along(organisation_id: str, account_id: str) -> Select[tuple[str]]:
+    """Select the ids of an account and its ancestors."""
+    return select(account_ancestors.c.ancestor_id).where(
+        owned_by(account_ancestors, organisation_id, account_id=account_id)
+    )
 
 
 def open_subjects(

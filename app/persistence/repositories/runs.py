@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select
 from app.accounting.events import fingerprint
 from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.audit import canonical
+from app.ledger.deviations import Deviation, DeviationKind
 from app.ledger.pages import Page, PageRequest
-from app.ledger.runs import Deviation, DeviationKind, EndReason, Run, RunStatus
+from app.ledger.runs import EndReason, Run, RunStatus
 from app.persistence.bulk import BulkStatement
 from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.dp_events import read_event, remember
@@ -125,6 +126,8 @@ def page(
         found = found.where(RUN)
     if wanted.statuses:
         found = found.where(runs.c.status.in_([str(status) for status in wanted.statuses]))
+    if wanted.end_reasons:
+        found = found.where(runs.c.end_reason.in_([str(reason) for reason in wanted.end_reasons]))
     if wanted.budget is not None:
         charged = owned_by(run_budgets, organisation_id, budget_id=wanted.budget)
         found = found.where(ids.in_(select(run_budgets.c.run_id).where(charged)))

@@ -16,10 +16,10 @@ from sqlalchemy import (
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import AccountKind
+from app.ledger.experiments import ChargingMode
 from app.ledger.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
 from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
 from app.ledger.permissions import Role
-from app.ledger.runs import ChargingMode
 from app.persistence.tables.base import (
     NumberedId,
     Sha256Hex,

@@ -12,7 +12,8 @@ from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import Account, AccountKind, zero_curve
 from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
-from app.ledger.runs import TERMINAL, ChargingMode
+from app.ledger.experiments import ChargingMode
+from app.ledger.runs import TERMINAL
 from app.persistence.repositories import accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext

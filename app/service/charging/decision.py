@@ -35,6 +35,7 @@ from app.ledger.runs import (
 from app.ledger.step_events import PricedStep, StepEvent, first_steps
 from app.ledger.windows import ALWAYS
 from app.service.alerts.alert_factory import exhausted_alert, overdrawn_alert
+from app.service.charging.remaining_training import remaining_training
 from app.service.charging.requests import (
     Mode,
     NotLoadedError,
@@ -44,7 +45,6 @@ from app.service.charging.requests import (
     StepRequest,
     StepResult,
     new_decision,
-    remaining_training,
 )
 from app.service.charging.reserved_steps import charge_reserved, take_reserved
 from app.service.charging.unit_of_work import UnitOfWork
@@ -179,8 +179,8 @@ def _by_the_accounts(
             steps = first_steps(steps, fitting)
             priced = price_steps(path[0], steps, costs, computed)
         requested = sum([step.count for step in steps])
-        training = remaining_training(run, path[-1], requested, request.expected_steps)
-        outcome = admit(path, priced, partial(computed.alternatives, training=training))
+        needs = partial(remaining_training, work, run, path, requested, request.expected_steps)
+        outcome = admit(path, priced, partial(computed.alternatives, needs=needs))
     if isinstance(outcome, Refusal):
         outcome = _explained(work, command, outcome, steps)
         work.mentioned.update(step.event for step in steps)

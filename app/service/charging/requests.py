@@ -11,11 +11,11 @@ from app.accounting.curves import PURE
 from app.accounting.events import DpEvent
 from app.ledger.accounts import Account
 from app.ledger.admission import Admission, LimitChange, Refusal
-from app.ledger.alternatives import Alternatives, AlternativeType, RemainingTraining
+from app.ledger.alternatives import Alternatives, AlternativeType
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.plans import PlanStatus
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run, remaining_steps
+from app.ledger.runs import Run
 from app.ledger.step_events import StepEvent
 from app.service.auth.request_context import RequestContext
 from app.service.json_values import json_finite
@@ -141,12 +141,6 @@ def new_decision(
         command.context.now,
         command.context.actor,
     )
-
-
-def remaining_training(run: Run, own: Account, requested: int, expected: int | None = None) -> RemainingTraining:
-    """Describe what a run with an account still needs, as `remaining_steps`."""
-    declared = run.event is not None or bool(own.planned)
-    return RemainingTraining(remaining_steps(run, requested, expected), declared)
 
 
 def refusal_payload(refusal: Refusal, plan: Sequence[StepEvent]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from app.ledger.alerts import Alert
 from app.ledger.composition import exposed
 from app.ledger.counting import CountedAccount
 from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry_hash, entry_of
+from app.ledger.deviations import Deviation, merge_deviations
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Deviation, Run, find_deviations, merge_deviations
+from app.ledger.runs import Run, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.accounts.lookup import missing_account_error
 from app.service.charging.requests import Mode, StepRequest

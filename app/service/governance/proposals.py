@@ -36,9 +36,9 @@ _APPLY: Final[Mapping[ProposalKind, Callable[[Connection, RequestContext, Propos
 
 
 def get_proposal(context: RequestContext, proposal_id: str) -> Proposal:
-    """Get a proposal."""
+    """Get a proposal in the caller's scope, or the caller's own."""
     with context.read() as tx:
-        return _found(tx, context, proposal_id)
+        return _found(tx, context, proposal_id, or_own=True)
 
 
 def list_proposals(
@@ -88,7 +88,7 @@ def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Pro
     context.require_permission(Permission.LEDGER_READ)
 
     def decide(tx: Connection) -> Proposal:
-        proposal = _open(tx, context, proposal_id)
+        proposal = _open(tx, context, proposal_id, or_own=True)
         own = proposal.proposed_by == context.principal.actor
         if not own:
             context.require_permission(Permission.PROPOSAL_APPROVE)
@@ -101,8 +101,8 @@ def reject(context: RequestContext, proposal_id: str, reason: str | None) -> Pro
     return run_effect(context, decide)
 
 
-def _open(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
-    found = _found(tx, context, proposal_id)
+def _open(tx: Connection, context: RequestContext, proposal_id: str, *, or_own: bool = False) -> Proposal:
+    found = _found(tx, context, proposal_id, or_own=or_own)
     if found.status is not ProposalStatus.OPEN:
         raise ProposalClosedError(
             f"The proposal is {found.status} since {found.decided_at:%Y-%m-%d %H:%M} UTC, and stays so.",
@@ -111,9 +111,14 @@ def _open(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal
     return found
 
 
-def _found(tx: Connection, context: RequestContext, proposal_id: str) -> Proposal:
-    """Find a proposal about an account, or the organisation, in the caller's scope."""
+def _found(tx: Connection, context: RequestContext, proposal_id: str, *, or_own: bool = False) -> Proposal:
+    """Find a proposal about an account, or the organisation, in the caller's scope.
+
+    `or_own`: or the caller's own, as a trainer may request a limit of an account above its scope.
+    """
     found = require_found(proposals.find(tx, context.organisation_id, proposal_id), "proposal", proposal_id)
+    if or_own and found.proposed_by == context.principal.actor:
+        return found
     if found.account_id is None:
         context.require_scope([])
     else:

@@ -10,45 +10,27 @@ from app.accounting.conversion import spread
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.ledger.account_filters import RunFilter, RunOrder
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, with_usage
-from app.ledger.admission import Reading, governing_of, reading_of, repetitions_left
-from app.ledger.audit import AuditAction, AuditFilter
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.admission import Reading, reading_of, repetitions_left
 from app.ledger.composition import budgets_of, exposed
-from app.ledger.decisions import Decision, DecisionFilter, DecisionOutcome, DecisionWithPath
+from app.ledger.decisions import Decision, DecisionWithPath
 from app.ledger.metadata import AccountMetadata, title_of
 from app.ledger.pages import Page, PageRequest
-from app.ledger.reservations import Reservation
 from app.ledger.runs import TERMINAL, Run
-from app.ledger.step_events import MAX_COUNT, PricedStep, StepEvent
+from app.ledger.step_events import PricedStep, StepEvent
 from app.persistence.repositories import (
     account_metadata,
     accounts,
-    audit,
     decisions,
     locks,
-    overview_queries,
-    reservations,
     runs,
 )
-from app.persistence.repositories.overview_queries import Attempt
 from app.service.accounts.lookup import find_parent, missing_account_error
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 
-POINTS: Final = 200
-"""Number of decisions in a chart; more are evenly thinned out."""
-
 HISTORY_ROWS: Final = 200
 """Number of decisions of a whole history that are read at once."""
-
-LATEST: Final = 20
-"""Number of refusals, attempts and reservations listed."""
-
-AHEAD: Final = 3
-"""Length of a projection as a multiple of the steps taken, so that the past stays visible. A run without steps is
-projected to its end."""
-
-_PROJECTED: Final = 24
 
 Path = tuple[AccountRecord, ...]
 """A run's account and its ancestors by depth and id."""
@@ -255,76 +237,3 @@ def _prices(
         for rule, (root, steps) in wanted.items()
         for step in cost_steps(tx, context.organisation_id, root, list(steps), context.costs)
     }
-
-
-@dataclass(frozen=True, slots=True)
-class RunDetail:
-    """Contents of a run's page; refusals, attempts and reservations begin with the newest.
-
-    Args:
-        points: its decisions, evenly thinned out.
-        governing: the account whose limit governs it: its own, or the nearest above.
-        projected: further steps of its default event, and the epsilon after them; empty: no such event, or no steps
-            left.
-    """
-
-    record: RunRecord
-    points: tuple[Decision, ...]
-    refusals: tuple[Decision, ...]
-    attempts: tuple[Attempt, ...]
-    reservations: tuple[Reservation, ...]
-    registered_by: str | None
-    governing: Account
-    projected: tuple[tuple[int, float], ...]
-
-
-def run_change_token(context: RequestContext, run_id: str) -> tuple[object, ...]:
-    """Get a token that changes with the contents of a run's page, time aside."""
-    with context.read() as tx:
-        about = account_metadata.find_many(tx, context.organisation_id, [run_id])
-        return *overview_queries.path_change_token(tx, context.organisation_id, run_id), about.get(run_id)
-
-
-def get_run_detail(context: RequestContext, run_id: str) -> RunDetail:
-    """Get a run's page."""
-    with context.read() as tx:
-        return context.run_with_costs(lambda: _seen(tx, context, run_id))
-
-
-def _seen(tx: Connection, context: RequestContext, run_id: str) -> RunDetail:
-    organisation_id = context.organisation_id
-    record = read_run(tx, context, run_id)
-    wanted = spread(0, record.run.decisions, POINTS)
-    refused = DecisionFilter(run_id=run_id, outcome=DecisionOutcome.REFUSED)
-    found = decisions.page(tx, organisation_id, refused, PageRequest(LATEST)).items
-    creation = AuditFilter(action=AuditAction.RUN_CREATED, subject=run_id)
-    registered = audit.list_entries(tx, organisation_id, creation, PageRequest(1)).items
-    return RunDetail(
-        record=record,
-        points=tuple(decisions.at_positions(tx, organisation_id, run_id, wanted)),
-        refusals=tuple(each.decision for each in found),
-        attempts=tuple(overview_queries.newest_attempts(tx, organisation_id, run_id, LATEST)),
-        reservations=tuple(reservations.newest_of(tx, organisation_id, run_id, LATEST)),
-        registered_by=registered[0].actor if registered else None,
-        governing=governing_of([each.account for each in record.path]),
-        projected=_projected(tx, context, record),
-    )
-
-
-def _projected(tx: Connection, context: RequestContext, record: RunRecord) -> tuple[tuple[int, float], ...]:
-    """Project epsilon for the default event, up to its refusal or the chart's end."""
-    if record.run.event is None or not record.steps_remaining:
-        return ()
-    path = [each.account for each in record.path]
-    [one] = cost_steps(tx, context.organisation_id, path[0], [StepEvent(record.run.event, 1)], context.costs)
-    taken = record.run.next_step
-    last = min(record.steps_remaining, AHEAD * taken if taken else MAX_COUNT)
-    # Epsilon rises most with the first steps: powers of two sample them densely.
-    steps = {*spread(0, last + 1, _PROJECTED), *(2**power for power in range(last.bit_length()))}
-    return tuple((further, _after(path, one, further)) for further in sorted(steps))
-
-
-def _after(path: list[Account], one: PricedStep, further: int) -> float:
-    touched = [account.prepared_for([one]) for account in path]
-    [priced] = with_usage(touched, [one])
-    return governing_of(touched).epsilon(touched[-1].charged(priced.curve.times(further)).spent)

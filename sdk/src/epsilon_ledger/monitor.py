@@ -40,6 +40,8 @@ class PrivacyMonitor:
         noise_decay_rate: k, for each step.
         per_print_times: steps from one line to the next.
         sampled: whether steps use samples; by default under `rdp`.
+        epochs: number of all epochs of the training, from which the run learns its `expected_steps`: a refusal then
+            answers for all steps that are left.
         write: prints a line.
 
     Raises:
@@ -62,6 +64,7 @@ class PrivacyMonitor:
         noise_decay_rate: float = 6e-6,
         per_print_times: int = 50,
         sampled: bool | None = None,
+        epochs: int | None = None,
         write: Callable[[str], None] = print,
     ) -> None:
         if policy not in get_args(Policy):
@@ -90,6 +93,10 @@ class PrivacyMonitor:
         self._every = whole("per_print_times", per_print_times)
         self._write = write
         self._steps = 0
+        if run is not None and epochs is not None:
+            taken = run.next_step if run.step is None else run.step
+            left = whole("epochs", epochs) * self.steps_per_epoch - taken
+            run.expected_steps = run.next_step + max(1, left)
         if self._mode is not None and run is not None and run.step is None:
             raise ValueError(
                 "Noise that decays goes on at the step that the training has reached, which the ledger cannot know: "

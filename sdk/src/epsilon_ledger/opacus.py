@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gaussian, poisson_sampled
 from epsilon_ledger._opacus.accountant import LedgerAccountant
-from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, plan_training
+from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expect_steps, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
 from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, require_run, uncharged_steps
@@ -54,6 +54,7 @@ class _AttachOptions:
     module: Any = None
     releases_per_sample: int = 1
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse"
+    epochs: int | None = None
 
 
 def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
@@ -66,6 +67,7 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     module: Any = None,  # noqa: ANN401 - a module, or Opacus' hooks of one
     releases_per_sample: int = 1,
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse",
+    epochs: int | None = None,
 ) -> None:
     """Authorize every noisy step of an optimizer or engine.
 
@@ -90,6 +92,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         releases_per_sample: steps of each optimizer on one batch.
         earlier_steps: for uncharged steps that Opacus' accountant shows from before: "refuse" to attach, "report" them
             to the run, or treat them as "charged" elsewhere.
+        epochs: number of all epochs of the training, from which the run learns its `expected_steps`: a refusal then
+            answers for all steps that are left. `make_private_with_epsilon` knows it.
 
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
@@ -100,7 +104,11 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
     if releases_per_sample < 1:
         raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
-    options = _AttachOptions(data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps)
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"epochs must be at least 1, not {epochs}.")
+    options = _AttachOptions(
+        data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps, epochs
+    )
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
             raise ValueError("A privacy engine gets its loader in make_private: attach it without data_loader.")
@@ -162,6 +170,14 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         # Opacus keeps one hook, which a later one would silently replace.
         DPOptimizer.attach_step_hook(optimizer, hook)
         optimizer.attach_step_hook = hook.chain
+    if options.epochs is not None and options.data_loader is not None and not isinstance(checked, Trial | None):
+        expect_steps(checked, options.epochs * len(options.data_loader) * _charges_per_sample(optimizers, options))
+
+
+def _charges_per_sample(optimizers: tuple[DPOptimizer, ...], options: _AttachOptions) -> int:
+    """Count the charges of one batch: one for all its releases, unless each is charged by itself."""
+    together = options.event is None and options.sampling_probability != 1.0
+    return 1 if together else len(optimizers) * options.releases_per_sample
 
 
 def _source(optimizer: DPOptimizer, run: Run | Trial | None, options: _AttachOptions) -> SampleSource | None:

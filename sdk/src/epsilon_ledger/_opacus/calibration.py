@@ -141,13 +141,19 @@ def calibrated(
             target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
             steps = epochs * len(data_loader)
             found = calibrate_run(run, step, steps=steps, **target)
-            run.expected_steps = run.next_step + max(1, steps - (run.step or 0))
+            expect_steps(run, steps)
             return found
 
         noise = computed_by_rank_0(find)
         return engine.make_private(data_loader=data_loader, noise_multiplier=noise, **arguments)
 
     return make_private_with_epsilon
+
+
+def expect_steps(run: Run, steps: int) -> None:
+    """Tell a run the number of all steps of its training loop, of which it may have taken some."""
+    taken = run.next_step if run.step is None else run.step
+    run.expected_steps = run.next_step + max(1, steps - taken)
 
 
 def calibrate_run(

@@ -30,6 +30,8 @@ class DpOptimizer(ABC, Generic[Sample_co]):
     parameters together, adds up, authorizes the release, adds noise, divides by the *expected* number of summands, and
     updates the parameters. After a refusal nothing has changed.
 
+    Give the run the number of all steps, as `expected_steps`: a refusal then answers for those that are left.
+
     A sample is stepped once with all its gradients, and is kept until then: discarding samples at will would not be
     Poisson sampling. A copy, pickle, fork or checkpoint does not include it. One thread uses an optimizer at a time;
     concurrent calls are refused.

@@ -1,0 +1,76 @@
+"""Deviations of steps from what their run declared."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from app.accounting.events import (
+    DpEvent,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    child_events,
+    mechanisms_in,
+    smallest_noise,
+    type_name,
+)
+
+
+class DeviationKind(StrEnum):
+    """The aspect in which steps differ."""
+
+    SAMPLER = "sampler"
+    SAMPLING_PROBABILITY = "sampling_probability"
+    MECHANISM = "mechanism"
+    NOISE_MULTIPLIER = "noise_multiplier"
+    EVENT = "event"
+    STEPS = "steps"
+    STEPS_PER_HOUR = "steps_per_hour"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The first step that differs from its run's declaration in one aspect."""
+
+    kind: DeviationKind
+    declared: float | str | None
+    observed: float | str | None
+    first_step: int
+
+
+_Difference = tuple[DeviationKind, float | str | None, float | str | None]
+
+
+def merge_deviations(before: tuple[Deviation, ...], found: tuple[Deviation, ...]) -> tuple[Deviation, ...]:
+    """Keep the first deviation of each kind."""
+    kinds = {each.kind for each in before}
+    further = tuple(each for each in found if each.kind not in kinds)
+    return (*before, *further) if further else before
+
+
+@lru_cache(maxsize=4096)
+def differences(declared: DpEvent, observed: DpEvent) -> tuple[_Difference, ...]:
+    """List the traits in which an event differs from the declared one: kind, declared and observed value."""
+    usual, seen = _traits(declared), _traits(observed)
+    found = tuple((kind, usual[kind], seen[kind]) for kind in usual if usual[kind] != seen[kind])
+    return found or ((DeviationKind.EVENT, type_name(declared), type_name(observed)),)
+
+
+def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
+    """List the main traits of an event: sampler, sampling rate, mechanisms and noise."""
+    sampler, probability = _sampling(event)
+    return {
+        DeviationKind.SAMPLER: sampler,
+        DeviationKind.SAMPLING_PROBABILITY: probability,
+        DeviationKind.MECHANISM: ", ".join(sorted({type_name(leaf) for leaf in mechanisms_in(event)})),
+        DeviationKind.NOISE_MULTIPLIER: smallest_noise(event),
+    }
+
+
+def _sampling(event: DpEvent) -> tuple[str, float]:
+    """Get the sampler in an event with the largest rate, and its rate."""
+    if isinstance(event, PoissonSampled):
+        return type_name(event), event.sampling_probability
+    if isinstance(event, SampledWithoutReplacement):
+        return type_name(event), event.sample_size / event.source_dataset_size
+    sampled = [_sampling(each) for each in child_events(event)]
+    return max(sampled, key=lambda found: found[1]) if sampled else ("none", 1.0)
