@@ -24,7 +24,7 @@ from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.audit.queries import read_audit_entries, read_decision, read_decisions, read_health
-from app.service.queries.overview import account_paths_of, read_change_token
+from app.service.queries.overview import account_titles_of, read_change_token
 from app.service.verification.requests import list_verifications
 
 routes = router()
@@ -151,7 +151,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
             found = read_audit_entries(page.context, AuditFilter(**fields.model_dump()), place)
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    paths = account_paths_of(page.context, ids_in(found.items))
+    paths = account_titles_of(page.context, ids_in(found.items))
     page.read_actors([*actors_in(found.items), *(each.actor for each in verifications)])
     return page.render(
         "audit.html",

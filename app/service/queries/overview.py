@@ -99,13 +99,14 @@ def find_accounts(
     return found[:most], max(0, len(found) - most)
 
 
-def account_paths_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Get the paths of existing accounts by id, also outside the caller's scope."""
+def account_titles_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Get the paths of existing accounts by id, also outside the caller's scope, with numbers that tell runs apart."""
     wanted = {each for each in account_ids if each is not None}
     if not wanted:
         return {}
     with context.db.read(context.organisation_id) as tx:
-        return overview_queries.paths_of(tx, context.organisation_id, sorted(wanted))
+        names = overview_queries.names_of(tx, context.organisation_id, sorted(wanted))
+    return {account_id: name.title for account_id, name in names.items()}
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:
