@@ -15,8 +15,9 @@ from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.advice import Advice
 from app.dashboard.audit_messages import SENTENCES, actors_in, describe_event, ids_in, is_known
+from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import actors_of
-from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditEntry, AuditFilter
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError

@@ -62,24 +62,19 @@ def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
 
 
 def _with_numbers(tx: Connection, organisation_id: str, new: Sequence[Alert]) -> list[Alert]:
-    """Add to the payloads the numbers that tell apart the runs at one path."""
-    runs = {"account_number": "account", "run_number": "run"}
-    named = {
-        alert.id: {
-            number: str(alert.payload[run])
-            for number, run in runs.items()
-            if run in alert.payload and (run == "run" or alert.payload["account_kind"] == AccountKind.RUN)
-        }
-        for alert in new
-    }
-    ids = {run for found in named.values() for run in found.values()}
-    if not ids:
-        return list(new)
-    known = account_metadata.numbers_of(tx, organisation_id, sorted(ids))
-    return [
-        replace(alert, payload=alert.payload | {name: known.get(run, 1) for name, run in named[alert.id].items()})
-        for alert in new
-    ]
+    """Add to the payloads of new alerts the numbers that tell apart the runs at one path."""
+    runs = {alert.id: _runs_in(alert) for alert in new}
+    ids = {run for found in runs.values() for run in found.values()}
+    known = account_metadata.numbers_of(tx, organisation_id, sorted(ids)) if ids else {}
+    numbers = {alert_id: {name: known.get(run, 1) for name, run in found.items()} for alert_id, found in runs.items()}
+    return [replace(alert, payload={**alert.payload, **numbers[alert.id]}) for alert in new]
+
+
+def _runs_in(alert: Alert) -> dict[str, str]:
+    """Get the ids of the runs that an alert names, by the field of their number."""
+    found = {"run_number": alert.payload["run"]} if "run" in alert.payload else {}
+    about_run = alert.payload.get("account_kind") == AccountKind.RUN
+    return found | ({"account_number": alert.payload["account"]} if about_run else {})
 
 
 def add_test(tx: Connection, organisation_id: str, alert: Alert, receiver_id: str) -> str:

@@ -25,12 +25,8 @@ from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
-from app.service.queries.account_status import (
-    AccountStatus,
-    AccountStatusCache,
-    ancestors,
-    with_burn_rate,
-)
+from app.service.queries.account_status import AccountStatus, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
 from app.service.queries.runs import partitions_of
@@ -151,6 +147,7 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
+        shown = with_metadata(tx, context, shown)
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
