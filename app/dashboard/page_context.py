@@ -27,6 +27,7 @@ from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
 from app.service.queries.actors import ActorLabel, label_of, read_actors
+from app.service.queries.overview import list_shown_paths
 from app.version import VERSION
 
 if TYPE_CHECKING:
@@ -146,9 +147,7 @@ class PageContext:
 
     def account_paths(self) -> list[str]:
         """List paths of visible accounts in order, those at the top first, for a select field."""
-        with self.context.db.read(self.context.organisation_id) as tx:
-            found = self.state.account_statuses.read(tx, self.context)
-        return sorted(each.path for each in found[:MOST_OPTIONS])
+        return list_shown_paths(self.context, self.state.account_statuses, MOST_OPTIONS)
 
     def actor(self, actor_id: str) -> ActorLabel:
         """Get the label of an actor, with its name and role if they were given to `render`."""

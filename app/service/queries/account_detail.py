@@ -108,6 +108,7 @@ class AccountDetail:
         above: its ancestors, root first.
         spenders: the largest share first.
         limit: its limit, for the form that changes it.
+        archived: path of the topmost archived account among it and those above it; None: nothing is archived.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
 
@@ -119,6 +120,7 @@ class AccountDetail:
     runs: Page[RunOutline]
     refusals: Sequence[DecisionWithPath]
     limit: CurrentLimit
+    archived: str | None
     answer: WhatIfResult | None
 
 
@@ -164,6 +166,7 @@ def get_account_detail(
             runs=overview_queries.newest_runs(tx, context.organisation_id, record.account.id, PageRequest(RUNS, after)),
             refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
+            archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )
 

@@ -100,6 +100,14 @@ def find_accounts(
     return found[:most], max(0, len(found) - most)
 
 
+def list_shown_paths(context: RequestContext, statuses: AccountStatusCache, most: int) -> list[str]:
+    """List in order the paths of at most `most` accounts, those at the top first, without archived ones."""
+    with context.read() as tx:
+        hidden = account_metadata.archived_ids(tx, context.organisation_id)
+        found = [each.path for each in statuses.read(tx, context) if each.id not in hidden]
+    return sorted(found[:most])
+
+
 def account_titles_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
     """Get the paths of existing accounts by id, also outside the caller's scope, with numbers that tell runs apart."""
     wanted = {each for each in account_ids if each is not None}
