@@ -75,7 +75,7 @@ def test_statements_and_csv_have_the_number(ledger: Ledger) -> None:
 
 def test_alerts_and_their_messages_have_the_number(ledger: Ledger) -> None:
     budget, _, second = _two_runs(ledger)
-    assert ledger.post(f"/v1/runs/{second}/steps", {"count": 300, "mode": "report"}).status_code == 200
+    assert ledger.post(f"/v1/runs/{second}/steps", {"count": 1500, "mode": "report"}).status_code == 200
     found = ledger.get("/v1/alerts").json()["items"]
     numbers = {
         (each["type"], each["data"].get("account_number")) for each in found if each["data"]["account"] == second
