@@ -141,6 +141,7 @@ class CurrentLimit:
         population: path and limit of the root.
         waiting: an open proposal of another limit.
         alone: whether the caller may raise it without a second approver.
+        title: its path, with the number of a run that is not the first.
     """
 
     record: AccountRecord
@@ -149,6 +150,7 @@ class CurrentLimit:
     population: tuple[str, Limit]
     waiting: Proposal | None
     alone: bool
+    title: str
 
 
 def read_open_proposals(context: RequestContext) -> Page[ProposalDetail]:
@@ -191,6 +193,7 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
     record = path[-1]
     assert record.account.limit is not None, "as said"
     waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
+    number = account_metadata.numbers_of(tx, context.organisation_id, [record.account.id]).get(record.account.id, 1)
     return CurrentLimit(
         record=record,
         limit=record.account.limit,
@@ -198,6 +201,7 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
         population=_population(path),
         waiting=next(iter(waiting), None),
         alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),
+        title=title_of(record.account.path, number),
     )
 
 
