@@ -19,6 +19,7 @@ from app.api.session_cookies import RENEWED_COOKIE, cookie_of
 from app.api.validation_errors import truncate_echo
 from app.dashboard.assets import asset_url
 from app.dashboard.formatting import FILTERS
+from app.dashboard.navigation import NAV_ITEMS
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.logging_config import request_id
@@ -44,20 +45,6 @@ POLICY: Final = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """Content-Security-Policy of pages: nothing inline, nothing from other hosts."""
-
-NAV_ITEMS: Final = (
-    ("Overview", "/", Permission.LEDGER_READ),
-    ("Runs", "/runs", Permission.LEDGER_READ),
-    ("Planner", "/planner", Permission.LEDGER_READ),
-    ("Decisions", "/decisions", Permission.LEDGER_READ),
-    ("Experiments", "/experiments", Permission.LEDGER_READ),
-    ("Audit", "/audit", Permission.AUDIT_READ),
-    ("Approvals", "/approvals", Permission.LEDGER_READ),
-    ("Policies", "/policies", Permission.LEDGER_READ),
-    ("Keys", "/keys", Permission.KEY_MANAGE),
-    ("Alerts", "/alerts", Permission.ALERT_MANAGE),
-)
-"""Name, path and needed permission of each page in the navigation."""
 
 MOST_OPTIONS: Final = 300
 """Accounts offered by a select field; with more, users type a path."""
