@@ -47,7 +47,7 @@ from app.service.monitoring.database_collector import DatabaseCollector, Integri
 from app.service.monitoring.process_sampler import Sampler
 from app.service.placements import Placements
 from app.service.queries.account_history import AccountHistoryCache
-from app.service.queries.account_status import AccountStatusCache
+from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.runs.lost import run_lost_check
 from app.service.signatures import signer_of
 from app.settings import Settings

@@ -6,6 +6,8 @@ from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
+from app.ledger.metadata import title_of
+
 STYLE: Final = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 body { max-width: 56rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
@@ -32,7 +34,7 @@ def page_of(document: Mapping[str, Any]) -> str:
     payload, signature = document["payload"], document["signature"]
     loss = payload["loss"]
     about = payload.get("run") or payload["population"]
-    title = f"{TITLES[payload['type']]}: {about.get('path') or about['name']}"
+    title = f"{TITLES[payload['type']]}: {_title(about)}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(loss['guarantee'])}</p>",
@@ -61,7 +63,7 @@ def page_of(document: Mapping[str, Any]) -> str:
         ]
         parts += ["<h2>Chosen in a sweep</h2>", _rows(("Experiment", "Runs", "Spent on all", "Choice"), sweeps)]
     if "runs" in payload:
-        rows = [(run["path"], run["status"], _epsilon(run, "epsilon"), run["delta"]) for run in payload["runs"]]
+        rows = [(_title(run), run["status"], _epsilon(run, "epsilon"), run["delta"]) for run in payload["runs"]]
         parts += [f"<h2>{payload['runs_in_all']} models</h2>", _rows(("Run", "Status", "Epsilon", "Delta"), rows)]
     parts += [
         "<h2>Covered</h2>",
@@ -80,6 +82,10 @@ def page_of(document: Mapping[str, Any]) -> str:
         f"<style>{STYLE}</style></head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    return title_of(about.get("path") or about["name"], about.get("number", 1))
 
 
 def _epsilon(facts: Mapping[str, Any], name: str) -> str:

@@ -19,8 +19,9 @@ from app.api.routers.accounts import HISTORIANS
 from app.charts.builders import account_chart, noise_chart, run_chart, sampling_chart, sampling_of, share_chart
 from app.charts.model import format_exact
 from app.dashboard.advice import Advice
+from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import END_REASONS, RELATIONS, actors_of
-from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.deviations import DeviationKind
 from app.ledger.permissions import Permission
 from app.ledger.reservations import has_lapsed

@@ -22,7 +22,7 @@ from app.service.queries.governance import (
     read_effective_policy,
     read_open_proposals,
 )
-from app.service.queries.overview import account_paths_of, read_change_token
+from app.service.queries.overview import account_titles_of, read_change_token
 
 DECIDED: Final = 20
 KEYS: Final = 50
@@ -141,7 +141,7 @@ def show_keys(page: PageDep, after: Cursor = "") -> Response:
         "keys.html",
         found=found,
         actors=[key.created_by for key in found.items],
-        scopes=account_paths_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
+        scopes=account_titles_of(page.context, [page.context.principal.scope, *(key.scope for key in found.items)]),
         roles=[(role, PURPOSES[role]) for role in Role if role in lendable],
         paths=page.account_paths(),
     )
@@ -161,7 +161,7 @@ def show_alerts(page: PageDep, account: Account = "", after: Cursor = "") -> Res
         "alerts.html",
         found=found,
         alerts=alerts,
-        places=account_paths_of(
+        places=account_titles_of(
             page.context, [*(each.receiver.account_id for each in found.items), *(each.account_id for each in alerts)]
         ),
         words=ALERT_TYPES,

@@ -15,8 +15,9 @@ from app.api.schemas.refusals import refusal_facts
 from app.api.session_cookies import require_own_page
 from app.dashboard.advice import Advice
 from app.dashboard.audit_messages import SENTENCES, actors_in, describe_event, ids_in, is_known
+from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import actors_of
-from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.ledger.audit import AuditEntry, AuditFilter
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
@@ -24,7 +25,7 @@ from app.ledger.names import ACTOR_LENGTH
 from app.ledger.pages import MAX_DIGITS, Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.audit.queries import read_audit_entries, read_decision, read_decisions, read_health
-from app.service.queries.overview import account_paths_of, read_change_token
+from app.service.queries.overview import account_titles_of, read_change_token
 from app.service.verification.requests import list_verifications
 
 routes = router()
@@ -151,7 +152,7 @@ def _shown(page: PageContext, verified_now: bool) -> Response:  # noqa: FBT001 -
             found = read_audit_entries(page.context, AuditFilter(**fields.model_dump()), place)
     except InvalidInputError as error:
         faults = {"until": error.detail}
-    paths = account_paths_of(page.context, ids_in(found.items))
+    paths = account_titles_of(page.context, ids_in(found.items))
     page.read_actors([*actors_in(found.items), *(each.actor for each in verifications)])
     return page.render(
         "audit.html",

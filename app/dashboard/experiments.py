@@ -10,7 +10,7 @@ from app.ledger.errors import InsufficientScopeError, NotFoundError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.service.experiments import ExperimentRecord, list_experiments
-from app.service.queries.overview import read_change_token
+from app.service.queries.overview import account_titles_of, read_change_token
 
 routes = router()
 
@@ -34,6 +34,7 @@ def show_experiments(
     return page.render(
         "experiments.html",
         found=found,
+        titles=account_titles_of(page.context, [each.account.account.id for each in found.items]),
         account=account,
         fault=fault,
         paths=page.account_paths(),

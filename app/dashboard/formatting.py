@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -14,6 +14,7 @@ from app.api.pagination import encode_cursor
 from app.api.schemas.refusals import refusal_facts, refusal_text
 from app.charts.model import PERCENT, count, format_exact, without_zeros
 from app.dashboard.tables import labelled
+from app.ledger.account_records import Block
 from app.ledger.decisions import Decision, DecisionOutcome
 from app.ledger.runs import EndReason
 from app.service.queries.account_status import AccountStatus, Severity
@@ -115,9 +116,18 @@ def moment(at: datetime | None) -> Markup:
     return shown.format(exact, f"{at:%Y-%m-%d %H:%M:%S}", f"{at:%Y-%m-%d %H:%M}")
 
 
-def lasting(time: timedelta) -> str:
+def data_period(block: Block) -> str:
+    """Format the period of a data block, whose end is excluded, in UTC: it is a boundary of data."""
+    start, end = block.data_from.astimezone(UTC), block.data_to.astimezone(UTC)
+    if start.time() == end.time() == time.min:
+        last = end - timedelta(days=1)
+        return f"{start:%Y-%m-%d}" + (f" to {last:%Y-%m-%d}" if last > start else "") + " (UTC dates)"
+    return f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC, without its end"
+
+
+def lasting(duration: timedelta) -> str:
     """Format a duration in its largest fitting unit."""
-    seconds = time.total_seconds()
+    seconds = duration.total_seconds()
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -152,12 +162,12 @@ def severity_label(status: AccountStatus) -> str:
     return "blocked" if status.is_blocked else SEVERITIES[status.severity]
 
 
-def why(decision: Decision) -> str:
-    """Explain a decision in a few sentences, where there is something to explain."""
+def why(decision: Decision, binding: str) -> str:
+    """Explain a decision in a few sentences, where there is something to explain; `binding` names its account."""
     if decision.refusal_details is not None:
-        return refusal_text(refusal_facts(decision), decision.binding_account_path, decision.step_count)
+        return refusal_text(refusal_facts(decision), binding, decision.step_count)
     if decision.outcome is DecisionOutcome.REPORTED and decision.steps_remaining is None:
-        return f"These steps were reported after they ran, and took {decision.binding_account_path} over its limit."
+        return f"These steps were reported after they ran, and took {binding} over its limit."
     if decision.requested_count > decision.step_count:
         return f"These are the steps that fitted, of {decision.requested_count} requested."
     return ""
@@ -186,6 +196,7 @@ _FORMATS: Final = (
     path,
     label,
     moment,
+    data_period,
     lasting,
     marked,
     indented,

@@ -5,21 +5,21 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.api.problems import EXPECTED_ERRORS, problem_from_exception
 from app.api.route import Handler, authenticate_request, context_of, reject_nul
 from app.api.session_cookies import RENEWED_COOKIE, cookie_of
-from app.api.validation_errors import truncate_echo, validation_messages
+from app.api.validation_errors import truncate_echo
 from app.dashboard.assets import asset_url
 from app.dashboard.formatting import FILTERS
+from app.dashboard.navigation import NAV_ITEMS
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.logging_config import request_id
@@ -28,6 +28,7 @@ from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
 from app.service.queries.actors import ActorLabel, label_of, read_actors
+from app.service.queries.overview import list_shown_paths
 from app.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,20 +45,6 @@ POLICY: Final = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """Content-Security-Policy of pages: nothing inline, nothing from other hosts."""
-
-NAV_ITEMS: Final = (
-    ("Overview", "/", Permission.LEDGER_READ),
-    ("Runs", "/runs", Permission.LEDGER_READ),
-    ("Planner", "/planner", Permission.LEDGER_READ),
-    ("Decisions", "/decisions", Permission.LEDGER_READ),
-    ("Experiments", "/experiments", Permission.LEDGER_READ),
-    ("Audit", "/audit", Permission.AUDIT_READ),
-    ("Approvals", "/approvals", Permission.LEDGER_READ),
-    ("Policies", "/policies", Permission.LEDGER_READ),
-    ("Keys", "/keys", Permission.KEY_MANAGE),
-    ("Alerts", "/alerts", Permission.ALERT_MANAGE),
-)
-"""Name, path and needed permission of each page in the navigation."""
 
 MOST_OPTIONS: Final = 300
 """Accounts offered by a select field; with more, users type a path."""
@@ -147,9 +134,7 @@ class PageContext:
 
     def account_paths(self) -> list[str]:
         """List paths of visible accounts in order, those at the top first, for a select field."""
-        with self.context.db.read(self.context.organisation_id) as tx:
-            found = self.state.account_statuses.read(tx, self.context)
-        return sorted(each.path for each in found[:MOST_OPTIONS])
+        return list_shown_paths(self.context, self.state.account_statuses, MOST_OPTIONS)
 
     def actor(self, actor_id: str) -> ActorLabel:
         """Get the label of an actor, with its name and role if they were given to `render`."""
@@ -302,36 +287,3 @@ async def _page_context(request: Request) -> PageContext:
 
 
 PageDep = Annotated[PageContext, Depends(_page_context)]
-
-
-_WORDS: Final = {
-    "int_parsing": "write a whole number, such as 5000",
-    "int_from_float": "write a whole number, such as 5000",
-    "int_parsing_size": "this is more than can be counted",
-    "float_parsing": "write a number, such as 1.5 or 1e-5",
-    "finite_number": "write a finite number",
-    "datetime_from_date_parsing": "write a moment as 2026-11-21T09:00:00Z, or a day",
-}
-"""Messages by pydantic's error type, where its own are for programmers."""
-
-T = TypeVar("T", bound="Fields")
-
-
-class Fields(BaseModel):
-    """Base of forms; unknown query parameters are ignored."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True, str_strip_whitespace=True)
-
-
-def read_fields(kind: type[T], given: Mapping[str, str]) -> tuple[T | None, dict[str, str]]:
-    """Parse a form, in which empty fields take their defaults; return it, or None and error messages by field."""
-    try:
-        return kind.model_validate({name: text for name, text in given.items() if text.strip()}), {}
-    except ValidationError as error:
-        errors = [each for each in error.errors() if each["loc"]]
-        return None, {str(each["loc"][0]): _message(each) for each in reversed(errors)}
-
-
-def _message(error: Any) -> str:  # noqa: ANN401 - pydantic's own shape
-    known = _WORDS.get(error["type"])
-    return known or validation_messages([error], None)[0][0]["message"]

@@ -20,8 +20,9 @@ from app.accounting.events import (
     event_to_dict,
 )
 from app.charts.model import Axis, Chart, Point, Series, SeriesRole, format_exact
+from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import RELATIONS
-from app.dashboard.page_context import Fields, PageContext, PageDep, read_fields, router
+from app.dashboard.page_context import PageContext, PageDep, router
 from app.service.planning.estimator import Curve, Estimate, PlanDraft, estimate
 from app.service.queries.overview import find_accounts, read_change_token
 from app.service.worker_pool import WORKER_POOL, Job

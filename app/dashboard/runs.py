@@ -9,8 +9,9 @@ from pydantic import Field
 from app.api.filters import read_label
 from app.api.pagination import decode_cursor, encode_cursor
 from app.dashboard.audit import Moment
+from app.dashboard.form_fields import Fields, read_fields
 from app.dashboard.formatting import END_REASONS
-from app.dashboard.page_context import Fields, PageDep, read_fields, router
+from app.dashboard.page_context import PageDep, router
 from app.ledger.account_filters import MetadataFilter, RunFilter, RunOrder
 from app.ledger.errors import InsufficientScopeError, InvalidInputError, NotFoundError
 from app.ledger.metadata import MAX_LABELS, MAX_OWNER

@@ -19,6 +19,7 @@ from app.ledger.admission import Reading
 from app.ledger.audit import Actor, utc_text
 from app.ledger.batches import map_once
 from app.ledger.ids import is_id
+from app.ledger.metadata import title_of
 from app.ledger.pages import MAX_DIGITS, foreign_cursor_error
 from app.ledger.step_events import StepEvent
 
@@ -245,10 +246,22 @@ class DecisionCursor:
 
 @dataclass(frozen=True, slots=True)
 class DecisionWithPath:
-    """A decision without its steps, and the path of its run."""
+    """A decision, and the path of its run with its number among the runs at this path."""
 
     decision: Decision
     run_path: str
+    run_number: int = 1
+
+    @property
+    def run_title(self) -> str:
+        """The run's path, with its number if it is not the first."""
+        return title_of(self.run_path, self.run_number)
+
+    @property
+    def binding_title(self) -> str:
+        """The path of the account with the least room, with the number of a run that is not the first."""
+        own = self.decision.binding_account_id == self.decision.run_id
+        return self.run_title if own else self.decision.binding_account_path
 
     @property
     def place(self) -> DecisionCursor:

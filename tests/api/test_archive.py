@@ -54,12 +54,15 @@ def test_what_may_still_take_steps_is_not_archived(seeded: SeededLedger, state: 
 
 def test_nothing_is_created_under_an_archived_account(seeded: SeededLedger) -> None:
     _ended(seeded)
-    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/archive", None).status_code == 200
     limit = {"epsilon": 1.0, "delta": 1e-5}
+    apart = {"composition": "parallel", "attestation": "Each record is of one month."}
+    blocks = seeded.ledger.budget("logs", "mimic", limit=limit, **apart)["id"]
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/archive", None).status_code == 200
     for path, body in (
         ("/v1/runs", {"name": "late", "budget": "mimic/icu-team"}),
         ("/v1/budgets", {"name": "late", "parent": "mimic", "limit": limit}),
         ("/v1/experiments", {"name": "late", "budget": "mimic/icu-team", "charging_mode": "each_run"}),
+        (f"/v1/accounts/{blocks}/blocks", {"period": "month", "start": "2026-01-01", "count": 2, "limit": limit}),
     ):
         refused = seeded.ledger.post(path, body)
         assert (refused.status_code, refused.json()["code"]) == (409, "account_archived"), refused.text

@@ -85,13 +85,15 @@ def build(folder: Path) -> Hospital:
 
 
 def _trees(ledger: Ledger, hospital: Hospital) -> None:
-    for name, epsilon, unit, size in (
-        ("mimic", 8.0, "patient", 46520),
-        ("stroke-registry", 3.0, "patient", 8100),
-        ("staff-survey", 1.0, "employee", 2300),
-        ("imaging", 10.0, "patient", 120_000),
+    for name, epsilon, unit, size, owner in (
+        ("mimic", 8.0, "patient", 46520, "Dr. Amara Osei"),
+        ("stroke-registry", 3.0, "patient", 8100, "Stroke unit, extension 4410"),
+        ("staff-survey", 1.0, "employee", 2300, None),
+        ("imaging", 10.0, "patient", 120_000, "Radiology"),
     ):
         terms = {"limit": {"epsilon": epsilon, "delta": 1e-6}, "privacy_unit": unit, "size": size}
+        if owner is not None:
+            terms["owner"] = owner
         hospital.ids[name] = str(ledger.population(name, **terms)["id"])
     for parent, name, epsilon in (
         ("mimic", "icu-team", 3.0),
@@ -114,7 +116,8 @@ def _week(ledger: Ledger, hospital: Hospital, clock: type[Clock]) -> None:
         "imaging/segmentation": ("unet", 1.3, 2000),
     }
     for budget, (name, noise, _) in runs.items():
-        _run(ledger, hospital, budget, name, dp_sgd(noise, 0.01))
+        about = {"owner": f"{name} team", "labels": {"stage": "training", "team": budget.partition("/")[0]}}
+        _run(ledger, hospital, budget, name, dp_sgd(noise, 0.01), **about)
     for _ in range(DAYS):
         for budget, (name, noise, steps) in runs.items():
             for part in range(6):

@@ -147,9 +147,7 @@ def test_monthly_data_is_opened_as_disjoint_blocks(
     form.get_by_role("button", name="Create the budget").click()
     _confirm(page)
     page.wait_for_url(f"{changing.url}/accounts/bud_*")
-    expect(page.locator("#facts")).to_contain_text(
-        "Covers the data from 1 Apr 2026, 00:00 UTC to 1 May 2026, 00:00 UTC"
-    )
+    expect(page.locator("#facts")).to_contain_text("Covers the data of 2026-04-01 to 2026-04-30 (UTC dates).")
 
 
 def _expect_error(field: Locator, words: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
@@ -46,11 +46,39 @@ def test_a_budget_is_renamed_described_and_archived(
     dialog.get_by_label("Reason").fill("The study is over.")
     dialog.get_by_role("button", name="Archive").click()
     expect(about).to_contain_text("hidden from lists, and read-only")
+    for form in ("#open-budget", "#open-blocks", "#register-run"):
+        expect(page.locator(form)).to_have_count(0)
     summary.click()
     page.get_by_role("button", name="Unarchive").click()
     dialog.get_by_label("Reason").fill("It goes on.")
     dialog.get_by_role("button", name="Unarchive").click()
     expect(about).not_to_contain_text("read-only")
+    expect(page.locator("#register-run")).to_have_count(1)
+
+
+def test_nothing_is_created_under_an_archived_account(page: Page, changing: LiveServer, sign_in: SignIn) -> None:
+    limit = {"epsilon": 1.0, "delta": 1e-6}
+    with changing.client("admin") as api:
+        terms = {"name": "over", "privacy_unit": "patient", "neighboring_relation": "add_or_remove_one", "limit": limit}
+        over = api.post("/v1/populations", json=terms).json()["id"]
+        apart = {"composition": "parallel", "attestation": "Each record is of one month."}
+        months = api.post("/v1/budgets", json={"name": "months", "parent": over, "limit": limit} | apart).json()["id"]
+        team = api.post("/v1/budgets", json={"name": "team", "parent": over, "limit": limit}).json()["id"]
+        sign_in(page, changing, "admin")
+        forms = {over: {"open-budget"}, months: {"open-budget", "open-blocks"}, team: {"open-budget", "register-run"}}
+        for archived in (False, True):
+            if archived:
+                assert api.post(f"/v1/accounts/{over}/archive", json={"reason": "It is over."}).status_code == 200
+            for account, offered in forms.items():
+                page.goto(f"{changing.url}/accounts/{account}")
+                there = {
+                    form for form in ("open-budget", "open-blocks", "register-run") if page.locator(f"#{form}").count()
+                }
+                assert there == (set() if archived else offered)
+                expect(page.locator(".notice")).to_have_count(int(archived and account != over))
+        page.goto(f"{changing.url}/experiments")
+        assert not page.locator("#accounts option[value^=over]").count()
+        assert page.locator("#accounts option[value=mimic]").count()
 
 
 def test_who_may_not_change_an_account_is_offered_no_form(

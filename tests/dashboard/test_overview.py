@@ -16,7 +16,7 @@ from tests.service.tampering import TEAM, set_account, tampering
 
 def test_trees_stand_by_urgency_with_the_numbers_of_the_api(page: Page, server: LiveServer, sign_in: SignIn) -> None:
     sign_in(page, server, "viewer")
-    assert page.locator(".population > .account-status .name").all_inner_texts() == [
+    assert page.locator(".population > .account-status .name a").all_inner_texts() == [
         *("stroke-registry", "mimic", "imaging", "staff-survey"),
     ]
     with server.client("viewer") as api:
@@ -95,7 +95,7 @@ def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in
     sign_in(page, server, "viewer")
     page.get_by_label("Find").fill("ICU")
     page.get_by_role("button", name="Find").click()
-    expect(page.locator(".population > .account-status .name")).to_have_text(["mimic"])
+    expect(page.locator(".population > .account-status .name a")).to_have_text(["mimic"])
     page.get_by_label("Find").fill("nobody")
     page.get_by_role("button", name="Find").click()
     expect(page.locator("main")).to_contain_text("No visible path contains “nobody”")
@@ -142,7 +142,7 @@ def test_an_account_whose_row_is_damaged_hides_no_other(ledger: Ledger) -> None:
     answer = words(visit(ledger, "/", cookie))
     assert "1 over the limit, quarantined or damaged" in answer
     assert re.search("icu-team damaged row: verify the ledger unreadable", answer)
-    assert re.search("imaging 0.000 of 3, 3.000 free", answer)
+    assert re.search("imaging ε 0.000 of 3, 3.000 free", answer)
     for path in (f"/accounts/{other}", f"/accounts/{population}", "/planner", "/approvals", "/policies", "/keys"):
         assert visit(ledger, path, cookie).status_code == 200, path
     answer = words(visit(ledger, f"/accounts/{population}", cookie))

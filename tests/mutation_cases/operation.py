@@ -2,6 +2,8 @@
 
 from tests.mutation_cases.case import Mutation
 
+RUN_NUMBERS = "tests/dashboard/test_run_numbers.py"
+
 CASES = (
     Mutation(
         "what lies in a log beside a backup is passed over",
@@ -362,5 +364,27 @@ CASES = (
         "if ahead is None or abs(ahead) <= MOST_APART_SECONDS:",
         "if ahead is None or ahead <= MOST_APART_SECONDS:",
         ("tests/service/test_timekeeping.py",),
+    ),
+    Mutation(
+        "two runs of one name look alike",
+        "app/ledger/metadata.py",
+        'return shown if number == 1 else f"{shown} #{number}"',
+        "return shown",
+        (RUN_NUMBERS,),
+    ),
+    Mutation(
+        "an alert forgets which of the runs of one name it is about",
+        "app/persistence/repositories/alerts.py",
+        "for alert in _with_numbers(tx, organisation_id, list(new)):",
+        "for alert in new:",
+        (RUN_NUMBERS,),
+    ),
+    Mutation(
+        "a form suggests an archived account",
+        "app/service/queries/overview.py",
+        "found = [each.path for each in statuses.read(tx, context) if each.id not in hidden]",
+        "found = [each.path for each in statuses.read(tx, context) if each.id not in ()]",
+        ("tests/dashboard/test_metadata_forms.py",),
+        "archived",
     ),
 )

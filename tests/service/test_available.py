@@ -10,7 +10,8 @@ from app.persistence.repositories import accounts
 from app.persistence.repositories.accounts import find_by_path
 from app.service.monitoring.database_collector import DatabaseCollector
 from app.service.placements import Placements
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity
+from app.service.queries.account_status import AccountStatus, Severity
+from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import read_overview
 from tests.conftest import Ledger
 from tests.dashboard.html_reader import visit, words

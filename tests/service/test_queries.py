@@ -16,7 +16,8 @@ from app.persistence.tables import accounts as accounts_table
 from app.service.alerts.forecasts import forecast_limit
 from app.service.auth.authentication import Principal, authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, with_burn_rate
+from app.service.queries.account_status import AccountStatus, Severity, with_burn_rate
+from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.overview import BUDGETS, POPULATIONS, read_change_token, read_overview, trees_of
 from tests.conftest import SAMPLED, Ledger
 from tests.service.tampering import TEAM, set_account, set_balance, tampering

@@ -81,7 +81,7 @@ async def get_account_history_png(account_id: str, request: Request, context: Co
 
 def _of_run(context: RequestContext, run_id: str) -> Chart:
     seen = get_run_detail(context, run_id)
-    return _named(run_chart(seen), seen.record.own.account.path)
+    return _named(run_chart(seen), seen.record.path_title)
 
 
 def _of_account(request: Request, context: RequestContext, account_id: str) -> Chart:

@@ -31,7 +31,7 @@ RUN_COLUMNS: Final = (
     *("last_decided_at", "ended_at", "end_reason", "created_at", "updated_at", "archived_at"),
 )
 DECISION_COLUMNS: Final = (
-    *("run", "run_path", "position", "decision", "attempt", "first_step", "count", "requested_count"),
+    *("run", "run_path", "run_number", "position", "decision", "attempt", "first_step", "count", "requested_count"),
     *("epsilon", "delta", "epsilon_limit", "binding_account", "binding_account_path", "refusal", "reservation"),
     *("actor", "request_id", "hash", "created_at"),
 )

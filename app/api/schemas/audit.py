@@ -70,6 +70,7 @@ _FACTS = (
 DECISION_EXAMPLE: dict[str, Any] = {
     "run": EXAMPLE_RUN_ID,
     "run_path": "mimic/icu-team/mortality",
+    "run_number": 1,
     "position": 3118,
     "decision": "refused",
     "attempt": 1,
@@ -97,6 +98,7 @@ class Decision(Output):
 
     run: str
     run_path: str
+    run_number: int = Field(description="Tells apart the runs at one path.")
     position: int = Field(description="Position among the run's decisions, from 0.")
     decision: DecisionOutcome
     attempt: int
@@ -120,7 +122,8 @@ class Decision(Output):
     def of(cls, decided: DecisionWithPath) -> Self:
         """Convert from the domain."""
         decision = decided.decision
-        return cls(**decision_members(decision), run_path=decided.run_path, refusal=_refusal(decision))
+        run = {"run_path": decided.run_path, "run_number": decided.run_number}
+        return cls(**decision_members(decision), **run, refusal=_refusal(decision))
 
 
 class DecisionPage(Page[Decision]):

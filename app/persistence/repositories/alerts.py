@@ -3,15 +3,17 @@
 import json
 import secrets
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, Update, delete, exists, func, insert, select, update
 
+from app.ledger.accounts import AccountKind
 from app.ledger.alerts import Alert, AlertFilter, AlertType, Delivery, DeliveryStatus, Receiver, ReceiverKind
 from app.ledger.ids import TIME_DIGITS
 from app.ledger.pages import Page, PageRequest
+from app.persistence.repositories import account_metadata
 from app.persistence.repositories.expressions import (
     PENDING,
     RecordTable,
@@ -49,7 +51,7 @@ list_receivers = _RECEIVERS.page
 def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
     """Add new alerts, and a delivery to each receiver that wants them, ignoring duplicates."""
     wanting = active_receivers(tx, organisation_id)
-    for alert in new:
+    for alert in _with_numbers(tx, organisation_id, list(new)):
         values = {"organisation_id": organisation_id, **values_of(alert)}
         added = upsert(tx, alerts).values(values).on_conflict_do_nothing()
         if tx.execute(added.returning(alerts.c.id)).scalar() is None:
@@ -57,6 +59,22 @@ def add(tx: Connection, organisation_id: str, new: Iterable[Alert]) -> None:
         scoped = any(each.account_id is not None for each in wanting)
         above = ancestor_ids(tx, organisation_id, alert.account_id) if scoped and alert.account_id is not None else ()
         _address(tx, organisation_id, alert, [each.id for each in wanting if each.wants(alert.type, above)])
+
+
+def _with_numbers(tx: Connection, organisation_id: str, new: Sequence[Alert]) -> list[Alert]:
+    """Add to the payloads of new alerts the numbers that tell apart the runs at one path."""
+    runs = {alert.id: _runs_in(alert) for alert in new}
+    ids = {run for found in runs.values() for run in found.values()}
+    known = account_metadata.numbers_of(tx, organisation_id, sorted(ids)) if ids else {}
+    numbers = {alert_id: {name: known.get(run, 1) for name, run in found.items()} for alert_id, found in runs.items()}
+    return [replace(alert, payload={**alert.payload, **numbers[alert.id]}) for alert in new]
+
+
+def _runs_in(alert: Alert) -> dict[str, str]:
+    """Get the ids of the runs that an alert names, by the field of their number."""
+    found = {"run_number": alert.payload["run"]} if "run" in alert.payload else {}
+    about_run = alert.payload.get("account_kind") == AccountKind.RUN
+    return found | ({"account_number": alert.payload["account"]} if about_run else {})
 
 
 def add_test(tx: Connection, organisation_id: str, alert: Alert, receiver_id: str) -> str:

@@ -1,8 +1,8 @@
-"""The audit chain of an organisation, its checkpoints, the rows that it proves, and results of verifications."""
+"""The audit chain of an organisation, its checkpoints, and the rows that it proves."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,9 +16,6 @@ from app.ledger.audit import (
     AuditEvent,
     AuditFilter,
     Checkpoint,
-    Discrepancy,
-    QuarantinedAccount,
-    Verification,
     audit_entry_hash,
     audit_genesis,
     canonical,
@@ -28,7 +25,6 @@ from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
 from app.ledger.proposals import ProposalKind, ProposalStatus
 from app.persistence import tolerant
-from app.persistence.repositories import expressions
 from app.persistence.repositories.account_values import read_policy
 from app.persistence.repositories.expressions import (
     RecordTable,
@@ -36,8 +32,6 @@ from app.persistence.repositories.expressions import (
     in_period,
     join_on,
     matches,
-    owned_by,
-    read_page,
 )
 from app.persistence.repositories.locks import descendant_ids
 from app.persistence.repositories.organisations import lock as lock_organisation
@@ -266,45 +260,3 @@ def list_records(tx: Connection, organisation_id: str | None, report: Report) ->
             if table in RECORDED:  # reading the others is their check
                 cells = row._mapping  # noqa: SLF001 - public, despite its name
                 yield StoredRecord(table.name, cells[owner], "/".join(str(cells[name]) for name in names), row)
-
-
-KEPT: Final = 1000
-"""Verifications kept of each organisation."""
-
-_IN_REPORT: Final = ("checked", "discrepancies", "quarantined", "quarantined_count")
-
-
-def add_verification(tx: Connection, verification: Verification) -> None:
-    """Add a verification, and delete the oldest beyond `KEPT`."""
-    values = asdict(verification)
-    report = {name: values.pop(name) for name in _IN_REPORT}
-    tx.execute(insert(verifications).values(**values, report=json.dumps(report)))
-    mine = owned_by(verifications, verification.organisation_id)
-    newest = select(verifications.c.id).where(mine).order_by(verifications.c.id.desc())
-    tx.execute(delete(verifications).where(mine, verifications.c.id <= newest.offset(KEPT).limit(1).scalar_subquery()))
-
-
-def newest_verification_id(tx: Connection, organisation_id: str) -> str | None:
-    """Get the greatest id of an organisation's verifications."""
-    return expressions.newest_id(tx, verifications, organisation_id, "ver")
-
-
-def find_verification(tx: Connection, organisation_id: str, verification_id: str) -> Verification | None:
-    """Find a verification by id."""
-    here = owned_by(verifications, organisation_id, id=verification_id)
-    row = tx.execute(select(verifications).where(here)).one_or_none()
-    return None if row is None else _verification(row)
-
-
-def list_verifications(tx: Connection, organisation_id: str, request: PageRequest) -> Page[Verification]:
-    """List verifications, newest first."""
-    found = select(verifications).where(owned_by(verifications, organisation_id))
-    return read_page(tx, found, verifications.c.id, request, _verification)
-
-
-def _verification(row: Row[Any]) -> Verification:
-    values = row._asdict()
-    report = json.loads(values.pop("report"))
-    report["discrepancies"] = tuple(Discrepancy(**each) for each in report["discrepancies"])
-    report["quarantined"] = tuple(QuarantinedAccount(**each) for each in report["quarantined"])
-    return Verification(**values, **report)

@@ -22,7 +22,7 @@ from app.persistence.repositories import decision_lists
 from app.persistence.repositories.decision_items import COLUMNS, group_items, read_items
 from app.persistence.repositories.dp_events import read_event
 from app.persistence.repositories.expressions import ADVANCED, join_on, owned_by
-from app.persistence.tables import accounts, decision_events, decision_ranges, decisions, dp_events
+from app.persistence.tables import account_metadata, accounts, decision_events, decision_ranges, decisions, dp_events
 
 EVENTS_ROOM = 4 << 20
 """Bytes of events read at once; more would take seconds and hundreds of megabytes."""
@@ -47,6 +47,7 @@ _BY_KEYS = _DECISIONS.where(
     decisions.c.idempotency_key.in_(bindparam("of_keys", expanding=True)),
 )
 _RUN, _BINDING = accounts.alias("run"), accounts.alias("binding")
+_NUMBER = account_metadata.c.number.label("run_number")
 _ITEMS: Final = DecisionEntry._fields.index("items")
 """The row has the first item in this place; `decision_events` has the others."""
 
@@ -129,12 +130,13 @@ def page(tx: Connection, organisation_id: str, wanted: DecisionFilter, request: 
         # Paths are joined after the limit: a join before it may read all decisions.
         cut = found.limit(request.limit + 1).subquery()
         rows = tx.execute(
-            select(cut, _RUN.c.path.label("run_path"), _BINDING.c.path.label("binding_account_path"))
+            select(cut, _RUN.c.path.label("run_path"), _BINDING.c.path.label("binding_account_path"), _NUMBER)
             .join(_RUN, join_on(_RUN, cut, id="run_id"))
+            .join(account_metadata, join_on(account_metadata, cut, account_id="run_id"))
             .join(_BINDING, join_on(_BINDING, cut, id="binding_account_id"))
             .order_by(*decision_lists.newest_first(cut))
         )
-        listed = [DecisionWithPath(_decision(row, ()), row.run_path) for row in rows]
+        listed = [DecisionWithPath(_decision(row, ()), row.run_path, row.run_number) for row in rows]
         if len(listed) > request.limit:
             break
     shown = listed[: request.limit]

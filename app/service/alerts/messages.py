@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from app.ledger.alerts import Alert, AlertType
+from app.ledger.metadata import title_of
 from app.ledger.proposals import ProposalKind
 
 MOST_SUBJECT_CHARACTERS: Final = 150
@@ -48,10 +49,24 @@ class Wording(NamedTuple):
 
 def message_of(alert: Alert) -> Message:
     """Write the message of an alert."""
-    subject, text, action = _WRITERS[alert.type](alert.payload)
-    facts = tuple((name, plain(value, MOST_TEXT_CHARACTERS)) for name, value in _facts(alert.payload))
+    payload = _titled(alert.payload)
+    subject, text, action = _WRITERS[alert.type](payload)
+    facts = tuple((name, plain(value, MOST_TEXT_CHARACTERS)) for name, value in _facts(payload))
     subject = plain(subject, MOST_SUBJECT_CHARACTERS)
     return Message(subject, plain(text, MOST_TEXT_CHARACTERS), facts, action, _page(alert))
+
+
+def _titled(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write behind the paths of runs the numbers that tell them apart."""
+    titles = {
+        f"{name}_path": title_of(str(payload[f"{name}_path"]), payload.get(f"{name}_number", 1))
+        for name in ("account", "run")
+        if payload.get(f"{name}_path")
+    }
+    over = payload.get("over_limit")
+    if over is not None and over["account"] == payload["account"]:
+        titles["over_limit"] = over | {"account_path": titles["account_path"]}
+    return {**payload, **titles}
 
 
 def plain(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ from app.ledger.decisions import DecisionFilter, DecisionWithPath
 from app.ledger.errors import InvalidInputError, NotFoundError
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
-from app.persistence.repositories import audit, decisions, overview_queries, raw_rows
+from app.persistence.repositories import account_metadata, audit, decisions, overview_queries, raw_rows
 from app.service.accounts.lookup import find_account
 from app.service.auth.request_context import RequestContext
 from app.service.queries.runs import find_path
@@ -33,9 +33,10 @@ def read_decision(context: RequestContext, run_id: str, position: int) -> Decisi
     with context.read() as tx:
         run = find_path(tx, context, run_id)[-1].account
         found = decisions.at_positions(tx, context.organisation_id, run.id, [position])
+        numbers = account_metadata.numbers_of(tx, context.organisation_id, [run.id])
     if not found:
         raise NotFoundError(f"The run {run_id} has no decision {position}.")
-    return DecisionWithPath(found[0], run.path)
+    return DecisionWithPath(found[0], run.path, numbers.get(run.id, 1))
 
 
 def read_audit_entries(

@@ -14,7 +14,7 @@ from app.ledger.admission import governing_of, reading_of
 from app.ledger.errors import AccountQuarantinedError
 from app.ledger.experiments import ChargingMode
 from app.ledger.runs import TERMINAL
-from app.persistence.repositories import accounts, audit, experiments, runs, usage_history
+from app.persistence.repositories import account_metadata, accounts, audit, experiments, runs, usage_history
 from app.service.accounts.create import get_account
 from app.service.auth.request_context import RequestContext
 from app.service.experiments import ExperimentRecord, read_all
@@ -79,12 +79,14 @@ def run_statement(context: RequestContext, run_id: str, signer: Signer) -> dict[
         own = path[-1]
         touched = [record.account for record in path]
         governing = governing_of(touched)
+        numbers = account_metadata.numbers_of(tx, context.organisation_id, [run_id])
         payload = {
             **_head(context, "run_statement"),
             "run": {
                 "id": run_id,
                 "name": own.account.name,
                 "path": own.account.path,
+                "number": numbers.get(run_id, 1),
                 "status": str(run.status),
                 "final": run.status in TERMINAL,
                 "attempts": run.attempt,
@@ -239,6 +241,7 @@ def _is_paid(record: ExperimentRecord, charged: Collection[str]) -> bool:
 def _trained(tx: Connection, context: RequestContext, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Describe runs with their cost, in a constant number of statements."""
     states = {run.account_id: run for run in runs.get_many(tx, context.organisation_id, run_ids)}
+    numbers = account_metadata.numbers_of(tx, context.organisation_id, run_ids)
     trained = []
     for path in find_paths(tx, context, run_ids):
         run, reading = states[path[-1].account.id], reading_of([record.account for record in path])
@@ -246,6 +249,7 @@ def _trained(tx: Connection, context: RequestContext, run_ids: Sequence[str]) ->
             {
                 "id": run.account_id,
                 "path": path[-1].account.path,
+                "number": numbers.get(run.account_id, 1),
                 "status": str(run.status),
                 **json_finite(epsilon=reading.epsilon),
                 "delta": reading.delta,

@@ -25,12 +25,8 @@ from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
-from app.service.queries.account_status import (
-    AccountStatus,
-    AccountStatusCache,
-    ancestors,
-    with_burn_rate,
-)
+from app.service.queries.account_status import AccountStatus, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
 from app.service.queries.runs import partitions_of
@@ -112,6 +108,7 @@ class AccountDetail:
         above: its ancestors, root first.
         spenders: the largest share first.
         limit: its limit, for the form that changes it.
+        archived: path of the topmost archived account among it and those above it; None: nothing is archived.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
 
@@ -123,6 +120,7 @@ class AccountDetail:
     runs: Page[RunOutline]
     refusals: Sequence[DecisionWithPath]
     limit: CurrentLimit
+    archived: str | None
     answer: WhatIfResult | None
 
 
@@ -151,6 +149,7 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
+        shown = with_metadata(tx, context, shown)
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
@@ -167,6 +166,7 @@ def get_account_detail(
             runs=overview_queries.newest_runs(tx, context.organisation_id, record.account.id, PageRequest(RUNS, after)),
             refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
+            archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )
 

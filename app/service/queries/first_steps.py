@@ -8,7 +8,8 @@ from app.ledger.permissions import Permission, Role
 from app.persistence.repositories import api_keys, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, AccountStatusCache
+from app.service.queries.account_status import AccountStatus
+from app.service.queries.account_status_cache import AccountStatusCache
 
 _KEYS = 50
 """Newest keys among which one of a trainer is looked for."""

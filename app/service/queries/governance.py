@@ -9,12 +9,13 @@ from sqlalchemy import Connection
 from app.ledger.account_records import AccountRecord
 from app.ledger.accounts import AccountKind
 from app.ledger.filters import Limit
+from app.ledger.metadata import title_of
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.ledger.policies import ORGANISATION, Policy, PolicySource, policy_of
 from app.ledger.policy_checks import sources_of
 from app.ledger.proposals import Proposal, ProposalFilter, ProposalKind, ProposalStatus
-from app.persistence.repositories import accounts, proposals, runs
+from app.persistence.repositories import account_metadata, accounts, proposals, runs
 from app.service.accounts.lookup import find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import open_proposals
@@ -88,6 +89,7 @@ class ProposalDetail:
         opening: the request that would create a population.
         faults: discrepancies of the accounts whose quarantine would be lifted.
         obstacle: why the caller cannot approve it; None: the caller can.
+        number: tells apart the runs at one path.
     """
 
     proposal: Proposal
@@ -98,6 +100,12 @@ class ProposalDetail:
     faults: tuple[str, ...] = ()
     obstacle: str | None = None
     own: bool = False
+    number: int = 1
+
+    @property
+    def title(self) -> str:
+        """The path, with the number of a run that is not the first."""
+        return title_of(self.path, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,7 @@ class CurrentLimit:
         population: path and limit of the root.
         waiting: an open proposal of another limit.
         alone: whether the caller may raise it without a second approver.
+        title: its path, with the number of a run that is not the first.
     """
 
     record: AccountRecord
@@ -141,6 +150,7 @@ class CurrentLimit:
     population: tuple[str, Limit]
     waiting: Proposal | None
     alone: bool
+    title: str
 
 
 def read_open_proposals(context: RequestContext) -> Page[ProposalDetail]:
@@ -183,6 +193,7 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
     record = path[-1]
     assert record.account.limit is not None, "as said"
     waiting = open_proposals(tx, context, record.account.id, {ProposalKind.LIMIT, ProposalKind.RUN}, limit=1)
+    number = account_metadata.numbers_of(tx, context.organisation_id, [record.account.id]).get(record.account.id, 1)
     return CurrentLimit(
         record=record,
         limit=record.account.limit,
@@ -190,12 +201,13 @@ def current_limit(tx: Connection, context: RequestContext, path: Sequence[Accoun
         population=_population(path),
         waiting=next(iter(waiting), None),
         alone=single_approver_allowed(tx, context, [each.account for each in path], record.account.limit),
+        title=title_of(record.account.path, number),
     )
 
 
 def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> ProposalDetail:
     may = proposal.status is ProposalStatus.OPEN and Permission.PROPOSAL_APPROVE in PERMISSIONS[context.principal.role]
-    path = ORGANISATION
+    path, number = ORGANISATION, 1
     spending = None
     if proposal.kind is ProposalKind.POPULATION:
         path = str(proposal.proposed["name"])
@@ -203,6 +215,7 @@ def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> Pr
         accounts_above = accounts.path_of(tx, context.organisation_id, proposal.account_id)
         account = accounts_above[-1].account
         path = account.path
+        number = account_metadata.numbers_of(tx, context.organisation_id, [account.id]).get(account.id, 1)
         spending = _spending(tx, context, accounts_above, proposal)
     return ProposalDetail(
         proposal=proposal,
@@ -213,6 +226,7 @@ def _proposed(tx: Connection, context: RequestContext, proposal: Proposal) -> Pr
         faults=tuple(proposal.proposed["quarantined"].values()) if proposal.kind is ProposalKind.QUARANTINE else (),
         obstacle=approval_blocker(tx, context, proposal) if may else None,
         own=proposal.proposed_by == context.principal.actor,
+        number=number,
     )
 
 

@@ -10,7 +10,8 @@ from app.ledger.pages import PageRequest
 from app.persistence.repositories import account_metadata, decisions, overview_queries
 from app.persistence.repositories.overview_queries import RunOutline
 from app.service.auth.request_context import RequestContext
-from app.service.queries.account_status import AccountStatus, AccountStatusCache, Severity, ancestors, with_burn_rate
+from app.service.queries.account_status import AccountStatus, Severity, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status_cache import AccountStatusCache
 
 POPULATIONS: Final = 100
 BUDGETS: Final = 150
@@ -67,7 +68,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
         found = _matching(everything, wanted)
         scope = context.principal.scope
         above = [] if scope is None else statuses.read_above(tx, context, scope)
-        chosen = with_burn_rate(tx, context, _chosen(found), above)
+        chosen = with_metadata(tx, context, with_burn_rate(tx, context, _chosen(found), above))
         unfinished, numbers = overview_queries.unfinished_runs(tx, context.organisation_id, scope, RUNS)
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=scope)
         refusals = decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items
@@ -99,13 +100,22 @@ def find_accounts(
     return found[:most], max(0, len(found) - most)
 
 
-def account_paths_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Get the paths of existing accounts by id, also outside the caller's scope."""
+def list_shown_paths(context: RequestContext, statuses: AccountStatusCache, most: int) -> list[str]:
+    """List in order the paths of at most `most` accounts, those at the top first, without archived ones."""
+    with context.read() as tx:
+        hidden = account_metadata.archived_ids(tx, context.organisation_id)
+        found = [each.path for each in statuses.read(tx, context) if each.id not in hidden]
+    return sorted(found[:most])
+
+
+def account_titles_of(context: RequestContext, account_ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Get the paths of existing accounts by id, also outside the caller's scope, with numbers that tell runs apart."""
     wanted = {each for each in account_ids if each is not None}
     if not wanted:
         return {}
     with context.db.read(context.organisation_id) as tx:
-        return overview_queries.paths_of(tx, context.organisation_id, sorted(wanted))
+        names = overview_queries.names_of(tx, context.organisation_id, sorted(wanted))
+    return {account_id: name.title for account_id, name in names.items()}
 
 
 def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]) -> tuple[AccountTree, ...]:

@@ -66,6 +66,11 @@ class RunRecord:
         return title_of(self.own.account.name, self.about.number, self.about.metadata.display_name)
 
     @property
+    def path_title(self) -> str:
+        """The path, with the number of a run that is not the first."""
+        return title_of(self.own.account.path, self.about.number)
+
+    @property
     def budgets(self) -> tuple[Account, ...]:
         """The budgets that it charges, the first budget first."""
         return budgets_of([record.account for record in self.path])
@@ -169,7 +174,8 @@ def read_whole_history(context: RequestContext, run_id: str) -> Iterator[list[De
             count = runs.get(tx, context.organisation_id, run_id).decisions
             wanted = list(range(position, min(position + HISTORY_ROWS, count)))
             found = decisions.at_positions(tx, context.organisation_id, run_id, wanted)
-        yield [DecisionWithPath(decision, path) for decision in found]
+            number = account_metadata.numbers_of(tx, context.organisation_id, [run_id]).get(run_id, 1)
+        yield [DecisionWithPath(decision, path, number) for decision in found]
         position += HISTORY_ROWS
 
 

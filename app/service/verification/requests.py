@@ -21,7 +21,7 @@ from app.ledger.ids import is_id
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Permission
 from app.persistence.database import ALL_TENANTS, NO_TENANT, Database
-from app.persistence.repositories import audit, organisations, raw_rows
+from app.persistence.repositories import organisations, raw_rows, verification_results
 from app.persistence.repositories.audit import record_event
 from app.persistence.tolerant import DAMAGED
 from app.service import metrics
@@ -57,7 +57,7 @@ def make_verification(context: RequestContext) -> Effect[Verification]:
 def list_verifications(context: RequestContext, page: PageRequest) -> Page[Verification]:
     """List the stored verifications of the caller's organisation."""
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        return audit.list_verifications(tx, context.organisation_id, page)
+        return verification_results.page(tx, context.organisation_id, page)
 
 
 def get_verification(context: RequestContext, verification_id: str) -> Verification:
@@ -67,12 +67,12 @@ def get_verification(context: RequestContext, verification_id: str) -> Verificat
         NotFoundError: it does not exist, or is no longer kept.
     """
     with context.read(Permission.AUDIT_READ, whole_organisation=True) as tx:
-        found = audit.find_verification(tx, context.organisation_id, verification_id)
+        found = verification_results.find(tx, context.organisation_id, verification_id)
     return require_found(found, "verification", verification_id)
 
 
 def _store(tx: Connection, context: RequestContext, found: VerificationReport) -> Verification:
-    newest = audit.newest_verification_id(tx, context.organisation_id)
+    newest = verification_results.newest_id(tx, context.organisation_id)
     liftable = found.liftable
     quarantined = [QuarantinedAccount(key[1], why, key in liftable) for key, why in sorted(found.quarantined.items())]
     verification = Verification(
@@ -86,7 +86,7 @@ def _store(tx: Connection, context: RequestContext, found: VerificationReport) -
         quarantined_count=len(quarantined),
         created_at=context.now,
     )
-    audit.add_verification(tx, verification)
+    verification_results.add(tx, verification)
     return verification
 
 

@@ -32,6 +32,7 @@ class Decision:
 
     run: str
     run_path: str
+    run_number: int
     position: int
     decision: str
     attempt: int
