@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
@@ -20,6 +21,8 @@ MEDIA_TYPE: Final = "text/csv"
 ROWS_AT_ONCE: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a cell begins that a spreadsheet might run as a formula (OWASP, CSV Injection); also in their full width."""
+_SPLIT: Final = re.compile(r"(?<=[;\t\r\n])(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a spreadsheet of a country that separates by semicolons might begin such a cell, within quotes too."""
 
 
 def csv_route(
@@ -67,11 +70,11 @@ def cell_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        return _SPLIT.sub("'", f"'{value}" if value.startswith(_FORMULA) else value)
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, ensure_ascii=False) if value else ""
+        return _SPLIT.sub("'", json.dumps(value, ensure_ascii=False)) if value else ""
     return repr(value)
 
 

@@ -110,6 +110,13 @@ def test_no_text_becomes_a_formula(begin: str) -> None:
     assert cell_of(f"{begin}cmd|' /C calc'!A0") == f"'{begin}cmd|' /C calc'!A0"
 
 
+@pytest.mark.parametrize("split", [";", "\t", "\n", "\r"])
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\uff1d"])
+def test_no_text_becomes_a_formula_where_semicolons_separate(split: str, begin: str) -> None:
+    assert cell_of(f"a{split}{begin}1;b; c") == f"a{split}'{begin}1;b; c"
+    assert cell_of({"team": f"a;{begin}1"}) == f'{{"team": "a;\'{begin}1"}}'
+
+
 def test_a_formula_of_a_person_is_text_in_a_spreadsheet(shared: SeededLedger) -> None:
     name = '=HYPERLINK("https:","x"),y'
     run = shared.ledger.run(name=name, owner="@SUM(1)", description='-1\n"quoted", é')
