@@ -4,11 +4,12 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
 
 from app.api.problems import responses
@@ -16,6 +17,9 @@ from app.api.route import Endpoint, LedgerRouter
 from app.ledger.pages import Page, PageRequest
 
 T = TypeVar("T")
+
+EXPORTERS: Final = CapacityLimiter(2)
+"""Limits the pages that are read at once; a slow client waits without one."""
 
 MEDIA_TYPE: Final = "text/csv"
 ROWS_AT_ONCE: Final = 200
@@ -47,9 +51,15 @@ def csv_response(name: str, columns: Sequence[str], pages: Iterable[Iterable[Seq
     """
     rest = iter(pages)
     first = next(rest, ())
-    lines = map(_text, chain([[columns], first], rest))
+    lines = _in_threads(map(_text, chain([[columns], first], rest)))
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"', "Cache-Control": "private, no-store"}
     return StreamingResponse(lines, headers=headers, media_type=f"{MEDIA_TYPE}; charset=utf-8")
+
+
+async def _in_threads(lines: Iterator[str]) -> AsyncIterator[str]:
+    """Read and write few pages at once, so that many exports leave threads and processor time to other requests."""
+    while (line := await to_thread.run_sync(next, lines, None, limiter=EXPORTERS)) is not None:
+        yield line
 
 
 def read_pages(read: Callable[[PageRequest], Page[T]]) -> Iterator[Sequence[T]]:
