@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def test_prices_of_many_events_are_computed_in_parts_that_another_organisation_c
     assert parts == 2
 
 
-def _missing(calculation: Job[object], kept: list[object], *, needed: bool) -> CostNotReadyError:
+def _missing(calculation: Job[Any], kept: list[object], *, needed: bool) -> CostNotReadyError:
     return CostNotReadyError(calculation, kept.append, LITTLE_WORK + 1, needed=needed)
 
 
