@@ -3,11 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
 
 from app.api.problems import responses
@@ -16,10 +18,15 @@ from app.ledger.pages import Page, PageRequest
 
 T = TypeVar("T")
 
+EXPORTERS: Final = CapacityLimiter(2)
+"""Limits the pages that are read at once; a slow client waits without one."""
+
 MEDIA_TYPE: Final = "text/csv"
 ROWS_AT_ONCE: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """How a cell begins that a spreadsheet might run as a formula (OWASP, CSV Injection); also in their full width."""
+_SPLIT: Final = re.compile(r"(?<=[;\t\r\n])(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a spreadsheet of a country that separates by semicolons might begin such a cell, within quotes too."""
 
 
 def csv_route(
@@ -44,9 +51,15 @@ def csv_response(name: str, columns: Sequence[str], pages: Iterable[Iterable[Seq
     """
     rest = iter(pages)
     first = next(rest, ())
-    lines = map(_text, chain([[columns], first], rest))
+    lines = _in_threads(map(_text, chain([[columns], first], rest)))
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"', "Cache-Control": "private, no-store"}
     return StreamingResponse(lines, headers=headers, media_type=f"{MEDIA_TYPE}; charset=utf-8")
+
+
+async def _in_threads(lines: Iterator[str]) -> AsyncIterator[str]:
+    """Read and write few pages at once, so that many exports leave threads and processor time to other requests."""
+    while (line := await to_thread.run_sync(next, lines, None, limiter=EXPORTERS)) is not None:
+        yield line
 
 
 def read_pages(read: Callable[[PageRequest], Page[T]]) -> Iterator[Sequence[T]]:
@@ -67,11 +80,11 @@ def cell_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        return _SPLIT.sub("'", f"'{value}" if value.startswith(_FORMULA) else value)
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, ensure_ascii=False) if value else ""
+        return _SPLIT.sub("'", json.dumps(value, ensure_ascii=False)) if value else ""
     return repr(value)
 
 

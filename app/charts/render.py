@@ -104,6 +104,10 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "font.size": 9,
 }
 
+PIXELS_OF_LABEL: Final = 16
+PIXELS_OF_TITLE: Final = 8
+"""Width for each character: longer texts, as of paths of long names, would leave no room for what is drawn."""
+
 _drawing: Final = Lock()
 
 
@@ -118,7 +122,10 @@ def draw(chart: Chart, frame: Frame) -> bytes:
         size = (frame.width / DPI, frame.height / DPI)
         figure = Figure(figsize=size, dpi=DPI, facecolor=colours["paper"], layout="constrained")
         axes = figure.add_subplot(facecolor=colours["paper"])
-        _series(axes, chart, frame.theme)
+        _series(axes, chart, frame)
+        axes.set_title(
+            _short(chart.title, frame.width // PIXELS_OF_TITLE), color=colours["ink"], fontsize=10.5, loc="left"
+        )
         _decorate_axes(axes, chart, colours)
         out = BytesIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -127,12 +134,13 @@ def draw(chart: Chart, frame: Frame) -> bytes:
     return _with_description(out.getvalue(), chart) if frame.kind is PictureKind.SVG else out.getvalue()
 
 
-def _series(axes: "Axes", chart: Chart, theme: ChartTheme) -> None:
+def _series(axes: "Axes", chart: Chart, frame: Frame) -> None:
     # The first colour is that of what is spent.
     plain = int(any(series.role is SeriesRole.SPENT for series in chart.series))
     below: list[float] = []
     for number, series in enumerate(chart.series):
-        look, name = _look(series, theme, plain), {"label": series.name, "gid": f"series-{number}"}
+        look = _look(series, frame.theme, plain)
+        name = {"label": _short(series.name, frame.width // PIXELS_OF_LABEL), "gid": f"series-{number}"}
         plain += series.role is None
         if not series.points:
             continue
@@ -154,7 +162,6 @@ def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> No
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - as said
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - as said
 
-    axes.set_title(chart.title, color=colours["ink"], fontsize=10.5, loc="left")
     axes.set_xlabel(chart.x.label, color=colours["soft"])
     axes.set_ylabel(chart.y.label, color=colours["soft"])
     axes.tick_params(colors=colours["soft"])
@@ -195,6 +202,11 @@ def _decorate_axes(axes: "Axes", chart: Chart, colours: Mapping[str, str]) -> No
         legend = axes.legend(loc="best", fontsize=8, facecolor=colours["paper"], edgecolor=colours["line"])
         for text in legend.get_texts():
             text.set_color(colours["ink"])
+
+
+def _short(text: str, most: int) -> str:
+    """Shorten a text in the middle: paths differ at both ends. The description has all of it."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
 def _place(chart: Chart, x: float) -> Any:  # noqa: ANN401 - a number, or a moment

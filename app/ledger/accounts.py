@@ -83,6 +83,10 @@ class Account:
     organisation_policy: Policy | None = None
     policy_revision: int = 0
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle a copy: another thread may add the cached plan meanwhile."""
+        return self.__dict__.copy()
+
     @property
     def parts_that_count(self) -> int | None:
         """Number of partitions whose losses add up for one privacy unit; None without partitions.

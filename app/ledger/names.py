@@ -20,10 +20,11 @@ MAX_URL_LENGTH: Final = 2000
 MAX_EMAIL_LENGTH: Final = 254
 """Of a mail address (RFC 5321)."""
 EMAIL_PATTERN: Final = (
-    r"^[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+    r"^[a-zA-Z0-9!#$%&'*+/=^_`{|}~-]+(?:\.[a-zA-Z0-9!#$%&'*+/=^_`{|}~-]+)*"
     r"@[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$"
 )
-"""Mail addresses without quoted parts: those of HTML's `<input type="email">`, with a dot only between characters."""
+"""Mail addresses without quoted parts: those of HTML's `<input type="email">`, with a dot only between characters, and
+without a question mark, with which an address would read as an encoded word (RFC 2047)."""
 
 
 def check_name(name: str) -> str:

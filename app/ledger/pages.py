@@ -6,7 +6,7 @@ Every list is newest first, so that what is created during a walk through its pa
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
 from app.ledger.errors import InvalidInputError
@@ -48,10 +48,10 @@ class PageRequest:
             order, value, account_id = json.loads(self.after or "")
         except (TypeError, ValueError):
             raise foreign_cursor_error() from None
-        moment = name.endswith("_at")
         if order != name or not isinstance(value, str) or not isinstance(account_id, str) or not is_id(account_id):
             raise foreign_cursor_error()
-        if moment and not is_moment(value):
+        # JSON escapes what a printable cursor cannot have: NUL and halves of surrogate pairs, which no database takes.
+        if not (is_moment(value) if name.endswith("_at") else value.isprintable()):
             raise foreign_cursor_error()
         return value, account_id
 
@@ -79,10 +79,11 @@ class Page(Generic[T]):
 
 
 def is_moment(text: str) -> bool:
-    """Check whether a text is an aware time in ISO 8601."""
+    """Check whether a text is an aware time in ISO 8601 that can be converted to UTC."""
     try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return moment.tzinfo is not None and moment.astimezone(UTC) is not None
+    except (ValueError, OverflowError):
         return False
 
 

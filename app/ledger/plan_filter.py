@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import ceil, inf, nextafter, sqrt
 from operator import ge
-from typing import Final
+from typing import Final, TypeVar
 
 from app.accounting.base_rdp import worst_loss
 from app.accounting.errors import UnsupportedEventError
@@ -32,10 +32,15 @@ from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta
 from app.accounting.pld.readings import PlanReadings
 from app.ledger.step_events import StepEvent
 
+K = TypeVar("K", DpEvent, Mechanism)
+
 UNITS: Final = 2**16 * 277_200**2
 """Units of 1 / z^2, of Gaussian noise z on all data: compositions of it are Gaussian noise of the sum of 1 / z^2 (Dong,
 Roth, Su 2022, arXiv 1905.02383, Corollary 3.3), in any parts. 1 / z^2 is a whole number of them for z = 1, 2 ... 12,
 20, 25, 30, 50 or 100, so that nine steps of noise 30 take no more than one of noise 10."""
+
+MOST_KNOWN: Final = 4096
+"""Costs that a plan remembers: whoever is refused may have tried any number of events."""
 
 Coordinates = tuple[int, ...]
 """Numbers used, or there to use: first that of charges that the plan does not cover, which is to stay 0; then 1 / z^2
@@ -52,6 +57,10 @@ class Chains:
 
     chains: tuple[tuple[Mechanism, ...], ...]
     _costs: dict[Mechanism, Coordinates] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle without what is remembered, to which another thread may add meanwhile."""
+        return {"chains": self.chains, "_costs": {}}
 
     @classmethod
     def of(cls, mechanisms: Iterable[Mechanism]) -> "Chains":
@@ -83,7 +92,8 @@ class Chains:
     def _cost(self, mechanism: Mechanism) -> Coordinates:
         known = self._costs.get(mechanism)
         if known is None:
-            known = self._costs[mechanism] = self._counted(mechanism)
+            known = self._counted(mechanism)
+            _remember(self._costs, mechanism, known)
         return known
 
     def _counted(self, mechanism: Mechanism) -> Coordinates:
@@ -130,6 +140,13 @@ def _in_whole_units(mechanism: Mechanism) -> Mechanism:
     return Mechanism(pair, pair)
 
 
+def _remember(known: dict[K, Coordinates], key: K, cost: Coordinates) -> None:
+    """Remember a cost; forget all if there are too many, which other threads may do at the same time."""
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    known[key] = cost
+
+
 def repetitions(capacity: Sequence[int], used: Sequence[int], cost: Sequence[int]) -> float:
     """Count the repetitions of a charge that a plan covers after what is used; negative if that is not covered."""
     most = inf
@@ -160,6 +177,11 @@ class Workload:
     parts: tuple[tuple[Counter[Mechanism], Part], ...]
     events: tuple[tuple[int, int], ...]
     _costs: dict[DpEvent, Coordinates] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle without what is remembered, to which another thread may add meanwhile."""
+        fixed = {name: getattr(self, name) for name in ("relation", "chains", "parts", "events")}
+        return fixed | {"_costs": {}}
 
     @classmethod
     def of(cls, items: Sequence[StepEvent], relation: NeighboringRelation) -> "Workload":
@@ -223,7 +245,7 @@ class Workload:
                 known = self.chains.cost(mechanisms(event, self.relation))
             except UnsupportedEventError:
                 known = (1, *(0 for _ in range(self.chains.size - 1)))
-            self._costs[event] = known
+            _remember(self._costs, event, known)
         return known
 
     def covers(self, event: DpEvent) -> bool:

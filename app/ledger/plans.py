@@ -90,6 +90,10 @@ class Plan:
     workload: Workload
     bound: PlanBound
 
+    def __getstate__(self) -> dict[str, object]:
+        """Pickle without what is computed once, which another thread may add meanwhile."""
+        return {"workload": self.workload, "bound": self.bound}
+
     @cached_property
     def capacity(self) -> Coordinates:
         """What the limit allows to use."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from app.accounting.curves import RdpCurve
+from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curves
 from app.accounting.work import MAX_PLAN_WORK, MAX_WORK, curve_work
@@ -124,7 +125,7 @@ class CostNotReadyError(Exception):
         keep: called with the result.
         work: estimated time, in microseconds.
         needed: whether the work cannot go on without the result; if not, `keep` is called with None where too many
-            calculations wait or the process dies.
+            calculations wait, the process dies, or it takes too long.
     """
 
     def __init__(
@@ -151,8 +152,8 @@ class CostNotReadyError(Exception):
             self._keep(self._calculation.result())
             return
         try:
-            result = WORKER_POOL.submit(_lane(organisation_id), self._calculation).result()
-        except (RateLimitedError, LedgerUnavailableError):
+            result = WORKER_POOL.submit(self._lane(organisation_id), self._calculation).result()
+        except (RateLimitedError, LedgerUnavailableError, PlanTooExpensiveError):
             if self._needed:
                 raise
             result = None
@@ -168,17 +169,19 @@ class CostNotReadyError(Exception):
             await asyncio.to_thread(self.compute, organisation_id)
             return
         try:
-            result = await asyncio.wrap_future(WORKER_POOL.submit(_lane(organisation_id), self._calculation))
-        except (RateLimitedError, LedgerUnavailableError):
+            result = await asyncio.wrap_future(WORKER_POOL.submit(self._lane(organisation_id), self._calculation))
+        except (RateLimitedError, LedgerUnavailableError, PlanTooExpensiveError):
             if self._needed:
                 raise
             result = None
         self._keep(result)
 
+    def _lane(self, organisation_id: str) -> str:
+        """Name the lane of an organisation's costs, apart from its plans'.
 
-def _lane(organisation_id: str) -> str:
-    """Name the lane of an organisation's costs, apart from its plans'."""
-    return f"prices {organisation_id}"
+        What is not needed has another one: searches for refused requests must not keep others from what they need.
+        """
+        return f"{'prices' if self._needed else 'alternatives'} {organisation_id}"
 
 
 def _as_many_as_fit(events: Sequence[DpEvent]) -> tuple[list[DpEvent], int]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,6 +111,13 @@ def test_no_text_becomes_a_formula(begin: str) -> None:
     assert cell_of(f"{begin}cmd|' /C calc'!A0") == f"'{begin}cmd|' /C calc'!A0"
 
 
+@pytest.mark.parametrize("split", [";", "\t", "\n", "\r"])
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\uff1d"])
+def test_no_text_becomes_a_formula_where_semicolons_separate(split: str, begin: str) -> None:
+    assert cell_of(f"a{split}{begin}1;b; c") == f"a{split}'{begin}1;b; c"
+    assert cell_of({"team": f"a;{begin}1"}) == f'{{"team": "a;\'{begin}1"}}'
+
+
 def test_a_formula_of_a_person_is_text_in_a_spreadsheet(shared: SeededLedger) -> None:
     name = '=HYPERLINK("https:","x"),y'
     run = shared.ledger.run(name=name, owner="@SUM(1)", description='-1\n"quoted", é')
@@ -196,3 +204,34 @@ def test_no_transaction_is_open_between_two_pages(
     found = anyio.run(taken)
     assert len(found) > len(runs) // 2
     assert set(found) == {0}
+
+
+def test_few_pages_of_many_exports_are_read_at_once_and_slow_clients_keep_nobody_waiting() -> None:
+    busy: list[int] = []
+    most: list[int] = []
+
+    def pages() -> Iterator[list[list[str]]]:
+        yield [["first"]]
+        for _ in range(4):
+            busy.append(1)
+            most.append(len(busy))
+            time.sleep(0.005)
+            busy.pop()
+            yield [["further"]]
+
+    async def main() -> None:
+        slow = [csv_response("slow", ["name"], pages()).body_iterator for _ in range(5)]
+        for each in slow:
+            assert await anext(aiter(each))
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                for _ in range(8):
+                    group.start_soon(take)
+
+    async def take() -> None:
+        text = "".join([str(line) async for line in csv_response("x", ["name"], pages()).body_iterator])
+        assert text == "name\r\nfirst\r\n" + 4 * "further\r\n"
+
+    anyio.run(main)
+    assert len(most) >= 8 * 4
+    assert max(most) <= csv_responses.EXPORTERS.total_tokens

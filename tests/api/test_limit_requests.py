@@ -76,6 +76,21 @@ def test_a_key_for_a_budget_asks_for_the_population_above_it(trainer: Trainer) -
     is_refused(ledger.post(f"/v1/runs/{other}/limit-requests", body, "team"), 403, "insufficient_scope")
 
 
+def test_a_key_for_a_run_reads_and_withdraws_what_it_has_requested(trainer: Trainer) -> None:
+    ledger = trainer.ledger
+    for name in ("own", "other"):
+        made = ledger.post("/v1/api-keys", {"name": name, "role": "trainer", "scope": trainer.run}).json()
+        ledger.keys["hospital", name] = made["key"]
+    body = {"account": "mimic", "limit": {"epsilon": 9.0, "delta": 1e-5}, "reason": "All epochs."}
+    proposal = ledger.post(f"/v1/runs/{trainer.run}/limit-requests", body, "own").json()
+    path = f"/v1/proposals/{proposal['id']}"
+    assert ledger.get(path, "own").json() == proposal
+    is_refused(ledger.get(path, "other"), 403, "insufficient_scope")
+    is_refused(ledger.post(f"{path}/reject", {}, "other"), 403, "insufficient_scope")
+    is_refused(ledger.post(f"{path}/approve", {}, "own"), 403, "insufficient_scope")
+    assert ledger.post(f"{path}/reject", {}, "own").json()["status"] == "withdrawn"
+
+
 def test_a_policy_limits_what_may_be_asked_for(trainer: Trainer) -> None:
     policy = {"policy": {"max_delta": 1e-6}, "reason": "The board has met."}
     assert trainer.ledger.post("/v1/policy", policy, If_Match="*").status_code in {200, 201, 405}

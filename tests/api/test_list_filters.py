@@ -109,11 +109,15 @@ def test_a_cursor_of_another_order_is_refused(shared: SeededLedger, runs: list[I
     forged: tuple[object, ...] = (
         ["updated_at", "yesterday", runs[0]["id"]],
         ["updated_at", "2026-01-01T00:00:00", runs[0]["id"]],
+        ["updated_at", "0001-01-01T00:00:00+23:59", runs[0]["id"]],
+        ["updated_at", "9999-12-31T23:59:59-23:59", runs[0]["id"]],
         [[]],
         5,
     )
     tries += [("updated_at", encode_cursor(json.dumps(place))) for place in forged]
     tries += [("name", encode_cursor(text)) for text in ('["name", "alpha", "x"]', '["name", 5, "x"]', "[" * 60, "x")]
+    # Printable as JSON, but no text of a database.
+    tries += [("name", encode_cursor(json.dumps(["name", text, runs[0]["id"]]))) for text in ("\0", "\ud800")]
     for sort, cursor in tries:
         refused = shared.ledger.get(f"/v1/runs?sort={sort}&after={cursor}")
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request"), (sort, cursor, refused.text)

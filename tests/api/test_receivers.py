@@ -95,6 +95,7 @@ def test_what_is_wrong_with_a_receiver_is_said(shared: SeededLedger, body: dict[
         *("", "dana", "@b.example", "a@", "a b@c.example", ".a@b.example", "a..b@c.example", "a@b..example"),
         *("a@-b.example", "a@b.example\r\nBcc: c@d.example", "a@b.example,c@d.example", "<a@b.example>"),
         *("ä@b.example", '"a"@b.example', "a@b.example\n", "a" * 250 + "@b.example"),
+        "=?utf-8?q?=0d=0aBcc:?=@b.example",
     ],
 )
 def test_an_address_that_is_none_is_refused(shared: SeededLedger, address: str) -> None:

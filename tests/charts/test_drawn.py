@@ -22,9 +22,9 @@ CLOSE = 0.02
 """Of a point of a picture."""
 
 
-def drawn(chart: Chart, theme: ChartTheme = ChartTheme.LIGHT) -> dict[str, Polygon]:
+def drawn(chart: Chart, theme: ChartTheme = ChartTheme.LIGHT, width: int = 800) -> dict[str, Polygon]:
     """The corners of what is drawn of each series."""
-    root = ET.fromstring(draw(chart, Frame(PictureKind.SVG, theme, 800, 400)))  # noqa: S314 - our own
+    root = ET.fromstring(draw(chart, Frame(PictureKind.SVG, theme, width, 400)))  # noqa: S314 - our own
     found = {}
     for group in root.iter(f"{SVG}g"):
         if group.get("id", "").startswith("series-"):
@@ -158,3 +158,15 @@ def test_attempts_do_not_have_the_colour_of_the_last_one() -> None:
     ).decode()
     strokes = re.findall(r'id="series-\d".*?stroke: (#\w+)', svg, re.DOTALL)
     assert len(set(strokes)) == 3
+
+
+@pytest.mark.parametrize("letter", ["i", "W"])
+@pytest.mark.parametrize("width", [200, 800])
+def test_long_names_leave_room_for_what_is_drawn(letter: str, width: int) -> None:
+    name = f"a{letter * 300}z"
+    points = tuple((float(x), float(x)) for x in range(5))
+    chart = Chart(name, Axis("Steps"), Axis("Epsilon"), (Series(name, points, SeriesKind.LINE, SeriesRole.SPENT),))
+    image = draw(chart, Frame(PictureKind.SVG, ChartTheme.LIGHT, width, 300)).decode()
+    assert f"<title>{name}</title>" in image
+    [polygon] = drawn(chart, width=width).values()
+    assert polygon[-1][0] - polygon[0][0] > 0.25 * width, "in points"

@@ -1,5 +1,6 @@
 """What a plan covers: its coordinates against matchings, and domination."""
 
+import pickle
 from collections import Counter
 from dataclasses import replace
 from math import inf
@@ -24,6 +25,7 @@ from app.accounting.events import (
 )
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.pairs import FinitePair
+from app.ledger import plan_filter
 from app.ledger.plan_filter import Chains, Workload, repetitions
 from app.ledger.step_events import StepEvent
 
@@ -33,6 +35,28 @@ ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 def exchanged(epsilon: float) -> Mechanism:
     pair = FinitePair.exchanged(epsilon)
     return Mechanism(pair, pair)
+
+
+def test_a_plan_is_pickled_without_what_it_remembers() -> None:
+    workload = Workload.of([StepEvent(Gaussian(2.0), 10), StepEvent(Laplace(3.0), 5)], ADD)
+    first = pickle.dumps(workload)
+    for noise in range(1, 50):
+        workload.cost(Gaussian(float(noise)))
+        workload.cost(Laplace(float(noise)))
+    assert workload.covers(Gaussian(2.0))
+    assert pickle.dumps(workload) == first
+    again = pickle.loads(first)  # noqa: S301 - its own
+    assert again.cost(Laplace(4.0)) == workload.cost(Laplace(4.0))
+    assert again.capacity(12) == workload.capacity(12)
+
+
+def test_a_plan_remembers_so_many_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_filter, "MOST_KNOWN", 10)
+    workload = Workload.of([StepEvent(Gaussian(2.0), 10)], ADD)
+    costs = [workload.cost(Gaussian(float(noise))) for noise in range(1, 50)]
+    assert len(workload._costs) <= 10
+    assert len(workload.chains._costs) <= 10
+    assert [workload.cost(Gaussian(float(noise))) for noise in range(1, 50)] == costs
 
 
 @given(

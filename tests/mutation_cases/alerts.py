@@ -42,6 +42,13 @@ CASES = (
         MAILS,
     ),
     Mutation(
+        "a name is an encoded word in a subject",
+        "app/service/alerts/mail_sender.py",
+        '    return text.replace("=?", "= ?")\n',
+        "    return text\n",
+        MAILS,
+    ),
+    Mutation(
         "a decided proposal is announced to nobody",
         "app/service/change_control.py",
         "    alerts.add(tx, context.organisation_id, [proposal_decided_alert(tx, context, decided)])\n",

@@ -295,6 +295,13 @@ CASES = (
         ("tests/api/test_csv_exports.py",),
     ),
     Mutation(
+        "a text is a formula where semicolons separate",
+        "app/api/csv_responses.py",
+        """        return _SPLIT.sub("'", f"'{value}" if value.startswith(_FORMULA) else value)\n""",
+        """        return f"'{value}" if value.startswith(_FORMULA) else value\n""",
+        ("tests/api/test_csv_exports.py",),
+    ),
+    Mutation(
         "a trainer requests a limit for a run outside of the key's scope",
         "app/service/governance/limit_requests.py",
         "    context.require_scope([record.account.id for record in charged])\n",

@@ -107,4 +107,18 @@ CASES = (
         "overdrawn, ended = remaining < -1,",
         ("tests/ledger/test_admission.py",),
     ),
+    Mutation(
+        "a plan is pickled with what other threads add to it",
+        "app/ledger/plan_filter.py",
+        '        return fixed | {"_costs": {}}\n',
+        '        return fixed | {"_costs": self._costs}\n',
+        (PLAN_FILTER,),
+    ),
+    Mutation(
+        "searches for refused requests keep others from what they need",
+        "app/service/costing.py",
+        "{'prices' if self._needed else 'alternatives'}",
+        "prices",
+        ("tests/service/test_worker_pool.py",),
+    ),
 )

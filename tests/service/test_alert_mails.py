@@ -1,6 +1,7 @@
 """Mails of alerts, sent to a real SMTP server."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from app.service.alerts.http_sender import DeliveryResult
 from app.service.alerts.mail_sender import NOT_CONFIGURED, SmtpServer
 from tests.conftest import Ledger
 from tests.service.certificates import server_certificate
-from tests.service.deliveries import sent_once, shown, tried
+from tests.service.deliveries import delivering, sent_once, shown, tried
 from tests.service.endpoint import subscribed
 from tests.service.mail_server import SENDER, MailServer, taking_mail
 from tests.service.step_commands import sound
@@ -51,6 +52,45 @@ def test_a_mail_says_what_happened_and_is_the_same_when_it_is_repeated(ledger: L
     assert mail_server.envelopes[0].mail_from == SENDER
     [shown_delivery] = shown(ledger)
     assert (shown_delivery["status"], shown_delivery["last_status"]) == ("delivered", 250)
+
+
+@pytest.mark.parametrize(
+    "name", ["=?utf-8?q?=0d=0aBcc:_c@d.example?=", "a=?utf-8?b?DQoNClBheSBoZXJl?=", "==?us-ascii?q?=00?="]
+)
+def test_a_name_is_no_encoded_word_of_the_header(ledger: Ledger, mail_server: MailServer, name: str) -> None:
+    mailed(ledger, types=["proposal.opened"])
+    population = ledger.population(name)["id"]
+    more = {"limit": {"epsilon": 4.0, "delta": 1e-5}, "reason": name}
+    assert ledger.post(f"/v1/accounts/{population}/limit", more, "planner", If_Match="*").status_code == 201
+    assert sent_once(ledger, smtp=mail_server.settings()) == [DeliveryResult(250, None)]
+    [envelope] = mail_server.envelopes
+    assert isinstance(envelope.content, bytes)
+    headers = envelope.content.partition(b"\r\n\r\n")[0].decode()
+    named = [line.partition(":")[0] for line in headers.split("\r\n") if not line.startswith(" ")]
+    assert named == [
+        *("From", "To", "Subject", "Date", "Message-ID", "References", "Auto-Submitted"),
+        *("Content-Type", "Content-Transfer-Encoding", "MIME-Version"),
+    ]
+    assert "=?" not in headers
+    assert name in mail_server.mails[0].get_content()
+
+
+def test_an_error_of_the_service_itself_is_shown_and_has_its_waits(
+    ledger: Ledger, mail_server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del mail_server
+    tried(ledger, mailed(ledger))
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("app.service.alerts.alert_sender.message_of", fail)
+    delivering(ledger, lambda: shown(ledger)[0]["last_error"])
+    [delivery] = shown(ledger)
+    assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+    assert delivery["last_error"] == "The service failed: ZeroDivisionError. Its log says where."
+    waits = datetime.fromisoformat(delivery["next_attempt_at"]) - datetime.fromisoformat(delivery["last_attempt_at"])
+    assert timedelta(seconds=3) < waits < timedelta(seconds=7)
 
 
 def test_without_a_public_url_there_is_no_link(ledger: Ledger, mail_server: MailServer) -> None:

@@ -139,6 +139,18 @@ def test_with_another_key_no_start_makes_a_link(db: Database, now: datetime) -> 
     assert set_up(db, now) is None
 
 
+def test_an_unused_link_beside_a_key_that_programs_use_is_not_renewed_by_a_start(db: Database, now: datetime) -> None:
+    key = initialise(db, "default", now).key
+    assert key is not None
+    create_sign_in_link(db, "default", now - DAY)
+    assert _count(db)["api_keys"] == 1, "the link signs in as the key that `init` printed"
+    with db.read(ALL_TENANTS) as tx:
+        record = stored.find(tx, key.id)
+    assert record is not None
+    db.transact(record.organisation_id, lambda tx: stored.save_last_used(tx, {(record.organisation_id, key.id): now}))
+    assert set_up(db, now) is None
+
+
 def test_a_ledger_in_use_gets_nothing(db: Database, now: datetime) -> None:
     create_organisation(db, "hospital", now)
     assert set_up(db, now) is None

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ from app.accounting.events import Gaussian, GroupPrivacy, Laplace, NeighboringRe
 from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
-from app.service import worker_pool
-from app.service.costing import CostNotReadyError, PrecomputedCosts
+from app.service import costing, worker_pool
+from app.service.costing import LITTLE_WORK, CostNotReadyError, PrecomputedCosts
 from app.service.worker_pool import LATER, MOST_PROCESSES, MOST_WAITING, NICENESS, FairQueue, Job, WorkerPool
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -158,3 +158,32 @@ def test_prices_of_many_events_are_computed_in_parts_that_another_organisation_c
         else:
             break
     assert parts == 2
+
+
+def _missing(calculation: Job[Any], kept: list[object], *, needed: bool) -> CostNotReadyError:
+    return CostNotReadyError(calculation, kept.append, LITTLE_WORK + 1, needed=needed)
+
+
+def test_searches_for_refused_requests_keep_nobody_from_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, kept, found = WorkerPool(), list[object](), list[object]()
+    monkeypatch.setattr(costing, "WORKER_POOL", own)
+    searches = [_missing(Job(time.sleep, (0.2,)), kept, needed=False) for _ in range(MOST_WAITING + 5)]
+    threads = [threading.Thread(target=each.compute, args=("org_1",)) for each in searches]
+    for thread in threads:
+        thread.start()
+    while sum(map(len, own._queue._lanes.values())) < MOST_WAITING:
+        time.sleep(0.01)
+    _missing(Job(os.getpid, ()), found, needed=True).compute("org_1")
+    assert found != []
+    assert len(kept) < MOST_WAITING, "it was computed before the searches were"
+    for thread in threads:
+        thread.join()
+
+
+def test_a_search_that_takes_too_long_is_given_up_and_what_is_needed_is_refused() -> None:
+    kept: list[object] = []
+    dear = Job(event_curves, (DEAR, ADD, 1))
+    _missing(dear, kept, needed=False).compute("org_1")
+    assert kept == [None]
+    with pytest.raises(PlanTooExpensiveError):
+        _missing(dear, kept, needed=True).compute("org_1")

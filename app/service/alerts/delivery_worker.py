@@ -79,8 +79,8 @@ async def _claimed(db: Database, busy: frozenset[str], most: int) -> list[Claime
 
 
 async def _deliver_one(db: Database, sender: AlertSender, due: ClaimedDelivery) -> None:
+    sent = await _attempted(sender, due, db.clock.now())
     try:
-        sent = await sender.send(due, db.clock.now())
         metrics.count_delivery(acknowledged=sent.acknowledged)
         await asyncio.to_thread(record_attempt, db, due, sent, db.clock.now())
     except (LedgerError, SQLAlchemyError) as error:
@@ -88,7 +88,16 @@ async def _deliver_one(db: Database, sender: AlertSender, due: ClaimedDelivery) 
             "The outcome of delivery %s could not be saved, so it is sent again: %s", due.id, error_summary(error)
         )
     except Exception:
+        _logger.exception("The outcome of delivery %s could not be saved, so it is sent again", due.id)
+
+
+async def _attempted(sender: AlertSender, due: ClaimedDelivery, now: datetime) -> DeliveryResult:
+    """Send an alert once; an error of the service itself is a failure, which is seen and has its waits."""
+    try:
+        return await sender.send(due, now)
+    except Exception as error:
         _logger.exception("Delivery %s failed, and is tried again", due.id)
+        return DeliveryResult(None, f"The service failed: {type(error).__name__}. Its log says where.")
 
 
 def claim_due(

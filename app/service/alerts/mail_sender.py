@@ -118,7 +118,7 @@ def mail_of(alert: Alert, message: Message, addresses: tuple[str, ...], link: st
     mail = EmailMessage(policy=SMTP)
     mail["From"] = Address(SENDER_NAME, addr_spec=sender)
     mail["To"] = [Address(addr_spec=each) for each in addresses]
-    mail["Subject"] = message.subject
+    mail["Subject"] = _unencoded(message.subject)
     mail["Date"] = alert.created_at
     mail["Message-ID"] = f"<{alert.id}@{domain}>"
     if "proposal" in alert.payload:
@@ -127,6 +127,11 @@ def mail_of(alert: Alert, message: Message, addresses: tuple[str, ...], link: st
     lines = [message.text, "", *(f"{name}: {value}" for name, value in message.facts), "", message.action]
     mail.set_content("\n".join([*lines, *([] if link is None else ["", link])]) + "\n")
     return mail
+
+
+def _unencoded(text: str) -> str:
+    """Keep a text from being an encoded word (RFC 2047), which a header decodes: into line breaks, for example."""
+    return text.replace("=?", "= ?")
 
 
 def _all_refused(recipients: "list[aiosmtplib.SMTPRecipientRefused]") -> DeliveryResult:

@@ -175,13 +175,16 @@ def _is_first_admin(key: KeyRecord, now: datetime) -> bool:
 
 
 def _unused_organisation(tx: Connection, ids: Collection[str]) -> str | None:
-    """Find the organisation of a first start of which the link was never used, and which has no other key."""
+    """Find the organisation of a first start of which the link was never used, and which has no other key.
+
+    Nor may the key be in use: `init` prints it to scripts, which never sign in.
+    """
     if len(ids) > 1:
         return None
     [organisation_id] = ids
     link = stored.sign_in_link_of(tx, organisation_id)
     keys = stored.page(tx, organisation_id, None, PageRequest(2)).items
-    if link is None or [key.id for key in keys] != [link.key_id]:
+    if link is None or [(key.id, key.last_used_at) for key in keys] != [(link.key_id, None)]:
         return None
     signed_in = AuditFilter(action=AuditAction.SESSION_CREATED)
     return None if audit.list_entries(tx, organisation_id, signed_in, PageRequest(1)).items else organisation_id
