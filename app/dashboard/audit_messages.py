@@ -9,7 +9,7 @@ from app.dashboard.formatting import END_REASONS
 from app.ledger.audit import AuditAction, AuditEntry
 from app.ledger.metadata import ARCHIVALS, METADATA_CHANGES, UNARCHIVALS
 from app.ledger.runs import EndReason
-from app.service.queries.actors import ActorLabel, label_of
+from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",

@@ -23,11 +23,11 @@ from app.dashboard.navigation import NAV_ITEMS
 from app.ledger.errors import AuthenticationError, NotFoundError
 from app.ledger.permissions import PERMISSIONS, Permission
 from app.logging_config import request_id
+from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth import sessions
 from app.service.auth.oidc.authorization_code import OidcClient
 from app.service.auth.request_context import RequestContext
 from app.service.governance.proposals import count_decidable
-from app.service.queries.actors import ActorLabel, label_of, read_actors
 from app.service.queries.overview import list_shown_paths
 from app.version import VERSION
 

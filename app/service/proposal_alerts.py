@@ -10,9 +10,8 @@ from sqlalchemy import Connection
 
 from app.ledger.alerts import Alert, AlertType
 from app.ledger.proposals import Proposal, ProposalKind
-from app.persistence.repositories import accounts, api_keys, overview_queries
-from app.service.auth.authentication import CLI_ACTOR
-from app.service.auth.oidc.tokens import ACTOR_PREFIX
+from app.persistence.repositories import accounts, overview_queries
+from app.service.actors import find_actors
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 from app.service.json_values import json_finite
@@ -40,21 +39,11 @@ def proposal_decided_alert(tx: Connection, context: RequestContext, decided: Pro
     assert decided.decided_by is not None
     payload = _payload(tx, context, decided) | {
         "decided_by": decided.decided_by,
-        "decided_by_name": actor_name(tx, decided.decided_by),
+        "decided_by_name": str(find_actors(tx, context.organisation_id, [decided.decided_by])[decided.decided_by]),
         "decision_reason": decided.decision_reason,
     }
     kind = AlertType.PROPOSAL_DECIDED
     return Alert(new_id("evt", context.now), kind, decided.account_id, decided.id, payload, context.now)
-
-
-def actor_name(tx: Connection, actor: str) -> str:
-    """Name an actor as people know it: by a key's name, else its role, or by a person's subject."""
-    if actor == CLI_ACTOR.id:
-        return "the command line"
-    key = api_keys.find(tx, actor)
-    if key is None:
-        return actor.removeprefix(ACTOR_PREFIX)
-    return key.name or f"{str(key.role).replace('_', ' ')} key …{key.id[-4:]}"
 
 
 def _payload(tx: Connection, context: RequestContext, proposal: Proposal) -> dict[str, Any]:
@@ -70,7 +59,7 @@ def _payload(tx: Connection, context: RequestContext, proposal: Proposal) -> dic
         "proposed": {name: value for name, value in proposed.items() if name not in _LEFT_OUT},
         "reason": proposal.reason,
         "proposed_by": proposal.proposed_by,
-        "proposed_by_name": actor_name(tx, proposal.proposed_by),
+        "proposed_by_name": str(find_actors(tx, context.organisation_id, [proposal.proposed_by])[proposal.proposed_by]),
     }
     if proposal.kind is ProposalKind.QUARANTINE:
         payload["proposed"] = {"quarantined_accounts": len(proposed["quarantined"])}

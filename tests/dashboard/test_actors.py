@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import event
 
+from app.service.actors import ActorLabel, label_of, read_actors
 from app.service.auth.authentication import authenticate
 from app.service.auth.request_context import RequestContext
-from app.service.queries.actors import ActorLabel, label_of, read_actors
 from tests.conftest import Ledger
 from tests.dashboard.html_reader import visit, words
 from tests.dashboard.oidc_flow import OidcFlow

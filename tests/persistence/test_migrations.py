@@ -73,6 +73,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
         "uq_accounts_budget_skeleton",
         "uq_accounts_path",
         "uq_accounts_population_skeleton",
+        "uq_alerts_of_organisation",
         "uq_decisions_first_step",
         "uq_decisions_idempotency_key",
         "uq_proposals_open",

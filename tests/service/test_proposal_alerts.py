@@ -75,7 +75,7 @@ def test_a_proposed_limit_is_announced_with_its_numbers_and_who_asked(ledger: Le
         "proposed_by": proposal["proposed_by"],
         "proposed_by_name": opened["data"]["proposed_by_name"],
     }
-    assert opened["data"]["proposed_by_name"] == f"planner key …{proposal['proposed_by'][-4:]}"
+    assert opened["data"]["proposed_by_name"] == f"key …{proposal['proposed_by'][-6:]} (planner)"
 
 
 def test_people_are_named_by_the_name_of_their_key(ledger: Ledger, team: str) -> None:
@@ -83,7 +83,7 @@ def test_people_are_named_by_the_name_of_their_key(ledger: Ledger, team: str) ->
     path = f"/v1/accounts/{team}/limit"
     headers = {"Authorization": f"Bearer {key}", "If-Match": ledger.get(path).headers["etag"]}
     assert ledger.http.post(path, json={"limit": MORE, "reason": "More data."}, headers=headers).status_code == 201
-    assert [each["data"]["proposed_by_name"] for each in announced(ledger)] == ["Dana's laptop"]
+    assert [each["data"]["proposed_by_name"] for each in announced(ledger)] == ["Dana's laptop (planner)"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""Names and roles of actors: keys, people and commands, for pages that show who did something."""
+"""Names and roles of actors: keys, people and commands, for pages and alerts that show who did something."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from sqlalchemy import Connection
 
 from app.persistence.repositories import api_keys, audit
 from app.service.auth.authentication import ANONYMOUS, CLI_ACTOR
@@ -20,6 +22,10 @@ class ActorLabel:
     name: str
     role: str | None = None
 
+    def __str__(self) -> str:
+        """Write the name with the role."""
+        return self.name if self.role is None else f"{self.name} ({self.role.replace('_', ' ')})"
+
 
 def label_of(actor_id: str) -> ActorLabel:
     """Label an actor by its id alone."""
@@ -33,6 +39,14 @@ def label_of(actor_id: str) -> ActorLabel:
 
 
 def read_actors(context: RequestContext, actor_ids: Collection[str]) -> Mapping[str, ActorLabel]:
+    """Get the labels of actors by id, in a transaction of its own; see `find_actors`."""
+    if not any(_is_stored(each) for each in actor_ids):
+        return {each: label_of(each) for each in actor_ids}
+    with context.db.read(context.organisation_id) as tx:
+        return find_actors(tx, context.organisation_id, actor_ids)
+
+
+def find_actors(tx: Connection, organisation_id: str, actor_ids: Collection[str]) -> Mapping[str, ActorLabel]:
     """Get the labels of actors by id, with at most two statements.
 
     Keys keep their name when they expire or are revoked. People have the name and the role of their last sign-in.
@@ -40,18 +54,15 @@ def read_actors(context: RequestContext, actor_ids: Collection[str]) -> Mapping[
     found = {each: label_of(each) for each in actor_ids}
     keys = [each for each in found if each.startswith("key_")]
     people = [each for each in found if each.startswith(ACTOR_PREFIX)]
-    if not keys and not people:
-        return found
-    with context.db.read(context.organisation_id) as tx:
-        for key in (api_keys.find_many(tx, keys) if keys else {}).values():
-            if key.organisation_id == context.organisation_id:
-                name = key.name or found[key.id].name
-                found[key.id] = ActorLabel(key.id, name, key.role)
-        if people:
-            for actor_id, facts in audit.last_sign_ins(tx, context.organisation_id, people).items():
-                told, granted = facts.get("name"), facts.get("role")
-                label = found[actor_id]
-                found[actor_id] = ActorLabel(
-                    actor_id, str(told or label.name), None if granted is None else str(granted)
-                )
+    for key in (api_keys.find_many(tx, keys) if keys else {}).values():
+        if key.organisation_id == organisation_id:
+            found[key.id] = ActorLabel(key.id, key.name or found[key.id].name, key.role)
+    for actor_id, facts in (audit.last_sign_ins(tx, organisation_id, people) if people else {}).items():
+        told, granted = facts.get("name"), facts.get("role")
+        name = str(told or found[actor_id].name)
+        found[actor_id] = ActorLabel(actor_id, name, None if granted is None else str(granted))
     return found
+
+
+def _is_stored(actor_id: str) -> bool:
+    return actor_id.startswith(("key_", ACTOR_PREFIX))
