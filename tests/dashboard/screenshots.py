@@ -1,6 +1,10 @@
-"""Pictures of every page, for the documents: `python -m tests.dashboard.screenshots FOLDER`, or `make screenshots`."""
+"""Pictures of every page, in both themes and two widths: `python -m tests.dashboard.screenshots FOLDER`.
+
+`make screenshots` puts them into `screenshots/`, to be looked at, and those that documents show into DOCUMENTS.
+"""
 
 import io
+import shutil
 import sys
 import tempfile
 from functools import partial
@@ -19,8 +23,11 @@ FIRST_SCREEN: Final[FloatRect] = {"x": 0, "y": 0, "width": 1280, "height": 900}
 FIRST_SCREENS = {"overview": "light", "refused-run": "dark"}
 """What the README shows: the first screen of two pages, by its colours."""
 
-COLOURS_KEPT = 128
-"""Of a picture: enough for pages, and a third of the bytes."""
+DOCUMENTS = Path("docs/images/pages")
+DOCUMENTED = ("overview", "refused-run", "overview-light-wide", "run-dark-wide")
+
+COLOURS_KEPT = 256
+"""Of a picture: enough for pages, and half the bytes."""
 
 
 def pages_of(server: SampleServer) -> dict[str, str]:
@@ -61,6 +68,8 @@ def main(folder: Path) -> None:
         for name, width in WIDTHS.items():
             for colours in COLOURS:
                 _take(browser, server, session, pages, folder, f"{colours}-{name}", width, colours)
+    for name in DOCUMENTED:
+        shutil.copy(folder / f"{name}.png", DOCUMENTS)
 
 
 def _sign_in(browser: Browser, server: SampleServer) -> Path:
