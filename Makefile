@@ -96,8 +96,8 @@ format: $(STAMP) ## format and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-screenshots: $(STAMP) ## take pictures of every page into screenshots/, and of the documents' pages for them
-	@$(BIN)/python -m tests.dashboard.screenshots screenshots
+screenshots: $(STAMP) ## take pictures of every page into .cache/screenshots, and those of the documents
+	@$(BIN)/python -m tests.dashboard.screenshots .cache/screenshots
 
 openapi: $(STAMP) ## write openapi/openapi.json anew
 	@$(BIN)/epsilon-ledger openapi > openapi/openapi.json.new && mv openapi/openapi.json.new openapi/openapi.json
@@ -119,4 +119,4 @@ lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@mv requirements-torch.lock.new requirements-torch.lock
 
 clean: ## remove what set-up and tests made
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site screenshots
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site

@@ -29,6 +29,7 @@ from app.api.routers.steps import admitted_content, step_response
 from app.api.schemas.steps import AuthorizeSteps
 from app.api.strict_json import strict_loads
 from app.connections import BoundedConnection
+from app.ledger.decisions import DecisionOutcome
 from app.ledger.errors import AttemptSupersededError, LedgerError
 from app.logging_config import request_id
 from app.service.auth.authentication import Principal
@@ -190,7 +191,7 @@ class StepConnection(BoundedConnection):
         outer = request_id.set(step.name.decode())
         try:
             try:
-                if isinstance(outcome, StepResult) and not outcome.decision.admitted:  # it has the run's URL
+                if isinstance(outcome, StepResult) and outcome.decision.outcome is DecisionOutcome.REFUSED:
                     self._remember_origin(step)
                 status, fields, content = _rendered(step, outcome)
             except Exception as error:  # noqa: BLE001 - a decision that cannot be rendered
@@ -206,6 +207,7 @@ class StepConnection(BoundedConnection):
             request_id.reset(outer)
 
     def _remember_origin(self, step: _Step) -> None:
+        """Remember where the browser finds this service: a refusal has the URL of its run's page."""
         assert self._services is not None, "plain requests need them"
         request = Request(step.cycle.scope)  # type: ignore[arg-type] # uvicorn's type
         remember_origin(request, self._services.public_url, by_tls=step.by_tls)

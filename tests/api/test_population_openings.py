@@ -55,7 +55,7 @@ def test_what_two_persons_open_is_what_one_would_have_opened(seeded: SeededLedge
     assert [each["name"] for each in _populations(seeded)] == ["alone", "mimic"]
     assert _approve(seeded, asked.json()["id"], "admin").status_code == 200
     together = _populations(seeded)[0]
-    moments = ("id", "name", "path", "created_at", "updated_at", "attestation", "lifetime")
+    moments = ("id", "name", "path", "created_at", "updated_at", "attestation", "lifetime", "available")
     assert {name: value for name, value in together.items() if name not in moments} == {
         name: value for name, value in alone.items() if name not in moments
     }

@@ -14,7 +14,7 @@ TYPES = sorted(
 )
 ALL_TYPES = ", ".join(TYPES)
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 50.0}
-STEPS_MEMBERS = "attempt, count, event, events, first_step, mode, on_exceed"
+STEPS_MEMBERS = "attempt, count, event, events, expected_steps, first_step, mode, on_exceed"
 ITEM = 'each item is {"event": {...}, "count": n}'
 
 
@@ -181,7 +181,7 @@ def test_a_header_that_is_wrong_keeps_its_name(shared: SeededLedger) -> None:
 
 def test_an_optional_body_is_told_of_as_any_other(shared: SeededLedger) -> None:
     answer = _told(shared, {"steps": 1}, "/v1/runs/{run}/complete")
-    _is_the_only_fault(answer, "body.steps", "unknown member; known here: attempt, steps_executed")
+    _is_the_only_fault(answer, "body.steps", "unknown member; known here: attempt, reason, steps_executed")
 
 
 def test_other_types_are_told_in_the_same_words(shared: SeededLedger) -> None:

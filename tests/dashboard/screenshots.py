@@ -1,6 +1,6 @@
 """Pictures of every page, in both themes and two widths: `python -m tests.dashboard.screenshots FOLDER`.
 
-`make screenshots` puts them into `screenshots/`, to be looked at, and those that documents show into DOCUMENTS.
+`make screenshots` puts them into `.cache/screenshots`, to be looked at, and those that documents show into DOCUMENTS.
 """
 
 import io

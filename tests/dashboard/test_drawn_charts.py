@@ -1,11 +1,13 @@
 """What a browser draws of a chart is what the data say: the strokes and fills of the canvas are read."""
 
+import json
+import random
 import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn
@@ -110,6 +112,7 @@ def check_areas(found: dict[str, Any]) -> int:
     for series in areas:
         top = [low + y for low, (_, y) in zip(below, series["points"], strict=True)]
         edge = stepped(places(found, [[x, y] for (x, _), y in zip(series["points"], top, strict=True)]))
+        edge.pop()  # the last step has no width
         mine = [
             path for path in fills if sum(lies_on(each, [tuple(one) for one in path]) for each in edge) == len(edge)
         ]
@@ -140,6 +143,30 @@ def test_areas_of_spending_have_steps(recording: Page, server: LiveServer, hospi
         "Chart.getChart(document.querySelector('#shares canvas')).tooltip.body.map((each) => each.lines)"
     )
     assert len(shown) == 2, "a corner is no point"
+
+
+def test_areas_of_many_close_steps_are_filled(recording: Page, server: LiveServer, hospital: Hospital) -> None:
+    """Half of it in one pixel, as after a burst of requests."""
+    chance = random.Random(7)  # noqa: S311 - no secrets
+    start, day = 1_700_000_000_000, 86_400_000
+    times = sorted([start + chance.uniform(0, 40) * day for _ in range(30)] + [start + 20 * day + k for k in range(30)])
+    rising = [sorted(chance.uniform(0, 30) for _ in times) for _ in range(3)]
+    crafted = [list(map(list, zip(times, each, strict=True))) for each in rising]
+
+    def craft(route: Route) -> None:
+        reply = route.fetch()
+        head, begin, rest = reply.text().partition('id="shares-data"')
+        before, tag, after = rest.partition('<script type="application/json">')
+        text, end, tail = after.partition("</script>")
+        spec = json.loads(text)
+        first = spec["series"][0]
+        spec["series"] = [first | {"name": str(at), "points": points} for at, points in enumerate(crafted)]
+        route.fulfill(response=reply, body=head + begin + before + tag + json.dumps(spec) + end + tail)
+
+    address = f"{server.url}/accounts/{hospital.ids['imaging']}"
+    recording.route(address, craft)
+    recording.goto(address)
+    assert check_areas(read(recording, "shares")) == 3
 
 
 def test_spending_and_limits_over_time_have_steps(recording: Page, server: LiveServer, hospital: Hospital) -> None:

@@ -23,36 +23,45 @@ function style(series, place) {
   return { width: 2, dash: DASHES[turn], shape: SHAPES[turn], size: 3, colour: colour(`series-${turn + 1}`) };
 }
 
-function translucent(hex) {
-  return /^#[0-9a-f]{6}$/i.test(hex) ? `${hex}99` : hex;
+// A lighter colour that hides what is drawn beneath it.
+function pale(hex) {
+  const parts = (text) => text.match(/^#(..)(..)(..)$/)?.slice(1).map((part) => parseInt(part, 16));
+  const own = parts(hex), under = parts(colour("card"));
+  return own && under ? `rgb(${own.map((part, at) => Math.round(0.6 * part + 0.4 * under[at])).join(", ")})` : hex;
 }
 
-// The library draws stepped lines, but fills them with slopes: areas get their corners as points, a hair before the next
-// point, so that points of all series share their places and the library can stack them.
+// The library draws stepped lines, but fills them with slopes: areas get their corners as points.
 function withCorners(points) {
-  return points.flatMap(([x, y], at) => {
-    const [before, same] = points[at - 1] ?? [x];
-    const width = x - before;
-    if (width <= 0) return [{ x, y }];
-    return [{ x: x - Math.min(width / 2, Math.max(width * 1e-6, 1e-3)), y: same, corner: true }, { x, y }];
+  return points.flatMap((point, at) => {
+    const before = points[at - 1];
+    return before && before.x < point.x ? [{ ...before, x: point.x, corner: true }, point] : [point];
   });
+}
+
+// Points of areas: each stands on those before it, and covers their part of what is filled down to zero. The library's
+// own stacking leaves areas out where steps are close to each other.
+function areaPoints(series, heights) {
+  return withCorners(series.points.map(([x, own], at) => {
+    heights[at] = (heights[at] ?? 0) + own;
+    return { x, y: heights[at], own };
+  }));
 }
 
 function datasetsOf(spec) {
   let place = spec.series.some((series) => series.role === "spent") ? 1 : 0; // the first colour is that of what is spent
-  return spec.series.map((series) => {
+  const heights = [];
+  return spec.series.map((series, at) => {
     const look = style(series, series.role ? 0 : place++);
     const points = series.kind === "points", area = series.kind === "area";
     return {
       label: series.name,
-      data: area ? withCorners(series.points) : series.points.map(([x, y]) => ({ x, y })),
-      borderColor: look.colour, backgroundColor: area ? translucent(look.colour) : look.colour,
+      data: area ? areaPoints(series, spec.stacked ? heights : []) : series.points.map(([x, y]) => ({ x, y })),
+      borderColor: look.colour, backgroundColor: area ? pale(look.colour) : look.colour,
       borderWidth: points ? 2 : area ? 1 : look.width, borderDash: area ? [] : look.dash,
-      showLine: !points, stepped: series.kind === "step", fill: area ? (spec.stacked ? "stack" : "origin") : false,
-      stack: area ? "all" : series.name,
+      showLine: !points, stepped: series.kind === "step", fill: area ? "origin" : false,
       pointStyle: look.shape,
       pointRadius: ({ raw }) => raw?.corner ? 0 : points ? look.size : look.bare || series.points.length > 30 ? 0 : look.size,
-      pointHoverRadius: look.bare ? 0 : 5, pointHitRadius: 8, order: points ? -1 : area ? 1 : 0, spanGaps: false,
+      pointHoverRadius: look.bare ? 0 : 5, pointHitRadius: 8, order: points ? -1 : area ? 1 + at : 0, spanGaps: false,
     };
   });
 }
@@ -118,16 +127,21 @@ function optionsOf(spec) {
     scales: {
       x: xAxis(spec, ink, line),
       y: {
-        ...(spec.y.from === null ? {} : { min: spec.y.from }), stacked: spec.stacked,
+        ...(spec.y.from === null ? {} : { min: spec.y.from }),
         title: { display: true, text: spec.y.label, color: ink }, ticks: { color: ink, callback: tickOf("linear") }, grid: { color: line },
       },
     },
     plugins: {
-      legend: { position: "bottom", labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf } },
+      legend: {
+        position: "bottom",
+        // Without one of them, an area would cover the part of another.
+        onClick: spec.stacked ? null : Chart.defaults.plugins.legend.onClick,
+        labels: { color: colour("ink"), usePointStyle: true, pointStyleWidth: 30, boxHeight: 8, generateLabels: legendOf },
+      },
       tooltip: {
         callbacks: {
           title: ([item]) => item && (spec.x.kind === "time" ? `${moment(item.parsed.x)} ${localTime.zone(item.parsed.x)}` : `${spec.x.label} ${count(item.parsed.x)}`),
-          label: (item) => ` ${item.dataset.label}: ${said(item.parsed.y)}`,
+          label: (item) => ` ${item.dataset.label}: ${said(item.raw.own ?? item.parsed.y)}`,
         },
       },
       marks: { marks: spec.marks, ink: colour("ink"), paper: colour("card") },
