@@ -172,9 +172,9 @@ class Cluster:
             _drop(connection, name)
 
     def terminate_backends(self, database: str) -> int:
-        """End every session of a database; returns how many there were."""
+        """End every session of a database, and wait until they have ended; returns how many there were."""
         ended = self.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608 - a test's own name
+            f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}'"  # noqa: S608 - a test's own name
         )
         return len(ended)
 
