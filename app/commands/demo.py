@@ -31,7 +31,7 @@ def serve_demo(host: str, port: int, workers: int, *, as_json: bool) -> None:
 
     if not is_loopback(host):
         typer.echo(
-            f"The demo listens on {host}: its keys are printed here, and whoever has one reaches it from there.",
+            f"The demo listens on {host}: its keys are printed here, and each of them works from there.",
             err=True,
         )
     typer.echo("Filling a sample ledger, which takes some seconds ...", err=True)

@@ -84,7 +84,7 @@ def greet(placements: Placements, origin: str, settings: Settings) -> tuple[str,
 
 
 def no_organisation_hint(settings: Settings) -> str:
-    """Tell how the first organisation is created, where the start does not do it."""
+    """Describe how to create the first organisation, where the start does not."""
     return f"\n{_NO_ORGANISATION.format(organisation=settings.oidc_organisation or 'NAME')}"
 
 

@@ -164,7 +164,7 @@ def update_budget(budget_id: str, body: UpdateMetadata, context: ContextDep) -> 
 def archive_account(account_id: str, context: ContextDep, body: ChangeArchive | None = None) -> ArchivedAccount:
     """Archive a population, a budget or a run: it and everything under it is hidden from lists and read-only.
 
-    Its runs must have ended: 409 `account_state_conflict` otherwise. What was spent stays spent.
+    Its runs must have ended: 409 `account_state_conflict` otherwise. Its charges remain.
     """
     return ArchivedAccount.of(metadata.archive_account(context, account_id, body.reason if body else None))
 
