@@ -71,6 +71,24 @@ def test_nothing_is_created_under_an_archived_account(seeded: SeededLedger) -> N
     assert seeded.ledger.run(name="late")
 
 
+def test_the_limit_of_an_archived_account_is_not_raised(seeded: SeededLedger) -> None:
+    _ended(seeded)
+    path = f"/v1/accounts/{seeded.population}/limit"
+    now = seeded.ledger.get(path).json()["limit"]
+    raised, lowered = (
+        {"limit": now | {"epsilon": factor * now["epsilon"]}, "reason": "As agreed."} for factor in (2.0, 0.9)
+    )
+    [proposal] = seeded.ledger.get("/v1/proposals?status=open").json()["items"]
+    assert (proposal["kind"], proposal["account"]) == ("limit", seeded.population)
+    assert seeded.ledger.post(f"/v1/accounts/{seeded.population}/archive", None).status_code == 200
+    approval = seeded.ledger.post(f"/v1/proposals/{proposal['id']}/approve", {"reason": "Agreed."})
+    seeded.ledger.post(f"/v1/proposals/{proposal['id']}/reject", {"reason": "It is archived."})
+    for refused in (approval, seeded.ledger.post(path, raised, If_Match="*")):
+        assert (refused.status_code, refused.json()["code"]) == (409, "account_archived"), refused.text
+    assert seeded.ledger.get(path).json()["limit"] == now
+    assert seeded.ledger.post(path, lowered, If_Match="*").status_code == 200
+
+
 def test_an_archived_run_takes_no_steps(seeded: SeededLedger) -> None:
     _ended(seeded)
     assert seeded.ledger.post(f"/v1/accounts/{seeded.run}/archive", None).status_code == 200

@@ -39,7 +39,7 @@ def get_account_limit(account_id: str, request: Request, context: ContextDep) ->
         201: {"model": Proposal, "description": "Proposed: it takes effect when another person approves it"},
         **responses(
             *WRITE_ERRORS,
-            *("not_found", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
+            *("not_found", "account_archived", "delta_too_large", "limit_too_small", "idempotency_key_reused"),
             *("policy_violation", "precondition_required", "precondition_failed"),
         ),
     },
@@ -107,7 +107,7 @@ def get_proposal(proposal_id: str, request: Request, context: ContextDep) -> Res
     "/proposals/{proposal_id}/approve",
     "Approve a proposal",
     *(*WRITE_ERRORS, "not_found", "name_taken", "proposal_closed", "precondition_failed"),
-    *("delta_too_large", "limit_too_small", "policy_violation", "account_quarantined"),
+    *("delta_too_large", "limit_too_small", "policy_violation", "account_archived", "account_quarantined"),
     tag="proposals",
 )
 def approve_proposal(proposal_id: str, context: ContextDep, body: ProposalReview | None = None) -> Proposal:

@@ -91,7 +91,8 @@ def require_unarchived(tx: Connection, context: RequestContext, account_id: str)
     archived = account_metadata.archived_above(tx, context.organisation_id, account_id)
     if archived:
         raise AccountArchivedError(
-            f"{archived[0]} is archived; nothing is created under it. Unarchive it, or choose another account.",
+            f"{archived[0]} is archived: nothing is created under it, and no limit is raised. Unarchive it, or choose "
+            "another account.",
             archived=archived[0],
         )
 

@@ -27,6 +27,7 @@ from app.ledger.tuning import Tuning, weights_under
 from app.persistence.repositories import account_writes, accounts, alerts
 from app.persistence.repositories.account_values import weights_facts
 from app.service.accounts.lookup import find_account, find_path_of, require_every_budget
+from app.service.accounts.metadata import require_unarchived
 from app.service.accounts.spec import check_account_limit
 from app.service.alerts.alert_factory import threshold_alerts
 from app.service.auth.request_context import RequestContext
@@ -61,6 +62,7 @@ def change_limit(
         PreconditionRequiredError: If-Match is missing.
         PreconditionFailedError: the limit has changed.
         InvalidInputError: the account has this limit already, or an open proposal.
+        AccountArchivedError: the limit of an archived account is raised.
         PolicyViolationError: a policy forbids the limit.
         PlanTooExpensiveError: to compute what the limit allows of the plan would take more than a request may take.
         Also those of `check_account_limit`.
@@ -77,8 +79,10 @@ def change_limit(
     assert present is not None, "it was looked for"
     if present == limit:
         raise InvalidInputError("The account has this limit already.")
-    check_limit_change(path, limit, context.costs)
     raised, places = is_raised(present, limit), [each.account for each in path]
+    if raised:
+        require_unarchived(tx, context, record.account.id)
+    check_limit_change(path, limit, context.costs)
     if raised and not single_approver_allowed(tx, context, places, limit):
         return propose_limit(tx, context, record, limit, reason)
     context.require_permission(Permission.ACCOUNT_MANAGE)
@@ -93,6 +97,7 @@ def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal) -
     Raises:
         PreconditionFailedError: the limit has changed since the proposal.
         PolicyViolationError: a policy forbids the limit.
+        AccountArchivedError: the account was archived since.
     """
     path = accounts.path_of(tx, context.organisation_id, proposal.subject)
     account = path[-1].account
@@ -102,6 +107,7 @@ def approve_limit(tx: Connection, context: RequestContext, proposal: Proposal) -
             "The limit was changed since this was proposed; reject the proposal, and let it be proposed anew.",
             limit_revision=account.limit_revision,
         )
+    require_unarchived(tx, context, account.id)
     limit = Limit(**facts["limit"])
     _require_allowed(path, limit)
     apply_limit(tx, context, path, limit, proposal.reason)
