@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.persistence.database import ALL_TENANTS
-from app.persistence.repositories import audit
+from app.persistence.repositories import verification_results
 from app.service.verification import requests, verify
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer
 from tests.conftest import Ledger
@@ -113,7 +113,7 @@ def test_a_verification_lists_its_first_discrepancies_and_counts_all(
 
 
 def test_the_oldest_verifications_are_deleted(charged: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "KEPT", 2)
+    monkeypatch.setattr(verification_results, "KEPT", 2)
     charged.http.post("/v1/verifications", headers=charged.headers("admin", "clinic"))
     made = [charged.post("/v1/verifications", None, role="admin").json() for _ in range(4)]
     assert charged.get("/v1/verifications", "auditor").json()["items"] == [made[3], made[2]]
