@@ -56,9 +56,8 @@ class PlanFields(Fields):
 def show_overview(page: PageDep, find: Annotated[str, Query(max_length=200)] = "") -> Response:
     """Show an organisation at a glance."""
     opens = page.has_permission(Permission.ACCOUNT_MANAGE) and page.context.principal.scope is None
-    token = read_change_token(page.context)
+    page.check_etag(page.minute, read_change_token(page.context))
     first = read_first_steps(page.context, page.state.account_statuses) if opens and not find else None
-    page.check_etag(page.minute, token, first and (first.has_trainer_key, first.run))
     seen = read_overview(page.context, page.state.account_statuses, wanted=find)
     return page.render("overview.html", seen=seen, find=find, opens=opens, relations=RELATIONS, first=first)
 

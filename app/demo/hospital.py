@@ -24,6 +24,9 @@ WEEKS: Final = 6
 LIVE_BUDGET: Final = "imaging-archive/segmentation"
 """Where the background trainer's runs are registered."""
 
+_LIVE_LIMIT: Final = {"epsilon": 0.5, "delta": 1e-7}
+"""Of each of them, which ends after some minutes; then the next one begins."""
+
 _SEED: Final = 20
 """Of the times and shares, so that each demo looks the same. It protects nobody: nothing is trained here."""
 
@@ -35,16 +38,24 @@ class SampleHospital:
     Args:
         keys: of one person each, by role.
         runs: ids by path of the budget and name.
+        live_run: id of the first run of the background trainer.
     """
 
     keys: dict[Role, str]
     runs: dict[str, str]
+    live_run: str
 
 
 def dp_sgd(noise: float, rate: float) -> dict[str, object]:
     """Build the event of a step of DP-SGD with Poisson sampling."""
     gaussian = {"type": "gaussian", "noise_multiplier": noise}
     return {"type": "poisson_sampled", "sampling_probability": rate, "event": gaussian}
+
+
+def live_run(number: int) -> dict[str, object]:
+    """Build the registration of a run of the background trainer, by its number."""
+    event = dp_sgd(1.2, 0.003)
+    return {"name": f"live-segmentation-{number}", "budget": LIVE_BUDGET, "event": event, "limit": _LIVE_LIMIT}
 
 
 class _Builder:
@@ -197,4 +208,6 @@ def fill(api: InProcessApi, until: datetime) -> SampleHospital:
     builder.found()
     builder.work()
     builder.govern()
-    return SampleHospital(builder.keys, builder.runs)
+    api.clock.at = until
+    live = str(api.made("/v1/runs", builder.keys[Role.TRAINER], live_run(1))["id"])
+    return SampleHospital(builder.keys, builder.runs, live)

@@ -7,33 +7,32 @@ import time
 from http import HTTPStatus
 from typing import Any, Final
 
-from app.demo.hospital import LIVE_BUDGET, dp_sgd
+from app.demo.hospital import live_run
 
 PAUSE_SECONDS: Final = 2.0
 """Between two requests; the pages poll every four seconds."""
 
 STEPS_AT_ONCE: Final = 10
 
-_LIMIT: Final = {"epsilon": 0.5, "delta": 1e-7}
-"""Of each run, which ends after some minutes; then the next one begins."""
-
 _READY_WITHIN: Final = 60.0
 _TIMEOUT: Final = 30.0
 
 
 class LiveTrainer(threading.Thread):
-    """Registers runs one after the other on a server of this machine, until it is told to stop.
+    """Trains runs one after the other on a server of this machine, until it is told to stop.
 
     Args:
         port: of the server.
         key: of a trainer.
+        first_run: id of the first of the live runs, which is registered already.
         host: address at which the server is reached from this machine.
     """
 
-    def __init__(self, port: int, key: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, key: str, first_run: str, host: str = "127.0.0.1") -> None:
         super().__init__(name="demo-trainer", daemon=True)
         self._address = (host, port)
         self._key = key
+        self._first_run = first_run
         self._stop_asked = threading.Event()
 
     def stop(self) -> None:
@@ -44,9 +43,10 @@ class LiveTrainer(threading.Thread):
         """Train until stopped, or until the budget is used up."""
         try:
             if self._is_ready():
-                number = 1
-                while self._train(number):
+                run_id, number = self._first_run, 1
+                while run_id and self._train(run_id):
                     number += 1
+                    run_id = self._register(number)
         except (OSError, http.client.HTTPException):  # the server has stopped
             return
 
@@ -60,17 +60,18 @@ class LiveTrainer(threading.Thread):
                 continue
         return False
 
-    def _train(self, number: int) -> bool:
+    def _register(self, number: int) -> str:
+        """Register a run; return its id, or nothing if it is refused."""
+        status, run = self._call("POST", "/v1/runs", live_run(number))
+        return str(run["id"]) if status == HTTPStatus.CREATED else ""
+
+    def _train(self, run_id: str) -> bool:
         """Train one run until it is refused; return whether another one makes sense."""
-        body = {"name": f"live-segmentation-{number}", "budget": LIVE_BUDGET, "event": dp_sgd(1.2, 0.003)}
-        status, run = self._call("POST", "/v1/runs", body | {"limit": _LIMIT})
-        if status != HTTPStatus.CREATED:
-            return False
         requests = 0
         while not self._stop_asked.is_set():
-            status, _ = self._call("POST", f"/v1/runs/{run['id']}/steps", {"count": STEPS_AT_ONCE})
+            status, _ = self._call("POST", f"/v1/runs/{run_id}/steps", {"count": STEPS_AT_ONCE})
             if status != HTTPStatus.OK:
-                self._call("POST", f"/v1/runs/{run['id']}/complete", {})
+                self._call("POST", f"/v1/runs/{run_id}/complete", {})
                 return status == HTTPStatus.FORBIDDEN and requests > 0
             requests += 1
             self._stop_asked.wait(PAUSE_SECONDS)

@@ -27,11 +27,12 @@ _KEPT = frozenset(f"{PREFIX}{name}" for name in ("LOG_FORMAT", "LOG_LEVEL", "LOG
 
 @dataclass(frozen=True, slots=True)
 class SampleLedger:
-    """The ledger that was filled, the admin's sign-in link, and keys by role."""
+    """The ledger that was filled, the admin's sign-in link, keys by role, and the id of the live run."""
 
     database_url: str
     link: SignInLink
     keys: dict[Role, str]
+    live_run: str
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def _fill(url: str) -> SampleLedger:
         upgrade(database)
         with in_process(Settings(rate_limit_per_second=0), datetime.now(UTC)) as api:
             hospital = fill(api, api.clock.at)
-        return SampleLedger(url, _sign_in_link(database, hospital.keys[Role.ADMIN]), hospital.keys)
+        return SampleLedger(url, _sign_in_link(database, hospital.keys[Role.ADMIN]), hospital.keys, hospital.live_run)
     finally:
         database.dispose()
 
