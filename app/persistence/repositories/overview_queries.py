@@ -213,6 +213,12 @@ def unfinished_runs(
     return [_outline(row) for row in rows], numbers
 
 
+def count_runs(tx: Connection, organisation_id: str, *, most: int) -> int:
+    """Count an organisation's runs, `most` of them."""
+    some = select(runs.c.account_id).where(runs.c.organisation_id == organisation_id).limit(most).subquery()
+    return tx.execute(select(func.count()).select_from(some)).scalar_one()
+
+
 def newest_runs(tx: Connection, organisation_id: str, account_id: str | None, request: PageRequest) -> Page[RunOutline]:
     """List runs under an account, None: any, newest first, without those archived under it."""
     here = within(runs.c.account_id, organisation_id, account_id)

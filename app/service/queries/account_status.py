@@ -147,11 +147,12 @@ class AccountStatus:
         ends_in = self.time_to_exhaustion
         if self.limit is None or self.epsilon > self.limit.epsilon or self.quarantine is not None:
             return Severity.OVER
-        if self.utilisation >= NEARLY_EXHAUSTED:
+        used = self.utilisation
+        if used >= NEARLY_EXHAUSTED:
             return Severity.EXHAUSTED
-        if self.utilisation >= LOW or (ends_in is not None and ends_in <= SOON):
+        if used >= LOW or (ends_in is not None and ends_in <= SOON):
             return Severity.LOW
-        return Severity.HALF if self.utilisation >= HALF or (ends_in is not None and ends_in <= AHEAD) else Severity.OK
+        return Severity.HALF if used >= HALF or (ends_in is not None and ends_in <= AHEAD) else Severity.OK
 
     @property
     def sort_key(self) -> tuple[int, float, str]:

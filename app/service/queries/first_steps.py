@@ -39,9 +39,9 @@ class FirstSteps:
 def read_first_steps(context: RequestContext, statuses: AccountStatusCache) -> FirstSteps | None:
     """Get how far a new organisation has come; None once it has two runs."""
     with context.read(Permission.ACCOUNT_MANAGE, whole_organisation=True) as tx:
-        newest = overview_queries.newest_runs(tx, context.organisation_id, None, PageRequest(2)).items
-        if len(newest) > 1:
+        if overview_queries.count_runs(tx, context.organisation_id, most=2) > 1:
             return None
+        newest = overview_queries.newest_runs(tx, context.organisation_id, None, PageRequest(1)).items
         found = statuses.read(tx, context)
         keys = api_keys.page(tx, context.organisation_id, None, PageRequest(_KEYS)).items
     budget = _oldest(found, AccountKind.BUDGET)
