@@ -259,7 +259,7 @@ def _archives_a_finished_budget(office: Office) -> None:
     page.get_by_text("Rename, edit details or archive").click()
     page.get_by_role("button", name="Archive").click()
     said = office.confirm("Archive", "The pilot is over.")
-    assert "mimic/pilot and everything under it is hidden from lists and read-only. What was spent stays spent." in said
+    assert "mimic/pilot and everything under it is hidden from lists and read-only. Its charges remain." in said
     expect(page.locator("#about")).to_contain_text(re.compile(r"archived since \d+ \w+ \d{4}, \d\d:\d\d E[SD]T"))
     expect(page.get_by_text("Create a child budget")).to_have_count(0)
     expect(page.get_by_text("Register a run")).to_have_count(0)

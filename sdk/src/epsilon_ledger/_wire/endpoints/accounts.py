@@ -11,7 +11,7 @@ Theme: TypeAlias = Literal["light", "dark"]
 
 
 def archive_account(account: str, *, reason: str | None = None) -> RequestFlow[ArchivedAccount]:
-    """Archive an account: it and everything under it is hidden from lists and read-only; what was spent stays spent.
+    """Archive an account: it and everything under it is hidden from lists and read-only; its charges remain.
 
     Args:
         account: id or path of a population, a budget or a run.
