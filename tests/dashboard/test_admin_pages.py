@@ -59,6 +59,14 @@ def _confirm(page: Page, button: str, reason: str | None = None) -> None:
     dialog.get_by_role("button", name=button, exact=True).click()
 
 
+def test_alerts_about_proposals_name_what_is_proposed(enter: Enter) -> None:
+    """The first of this file, since the page shows the latest alerts, and other tests raise further ones."""
+    page = enter("privacy_officer", "/alerts")
+    waits = page.get_by_role("row").filter(has_text="run waits for an approval (run)").first
+    expect(waits).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="proposal opened (limit)").first).to_be_visible()
+
+
 def test_two_people_raise_a_limit(enter: Enter, own_server: LiveServer, hospital: Hospital) -> None:
     planner = enter("planner", "/approvals?account=mimic/icu-team")
     words = planner.locator("[data-change]")
@@ -323,13 +331,6 @@ def test_a_receiver_is_made_tried_given_a_new_secret_disabled_enabled_and_delete
     hook.get_by_role("button", name="Delete").click()
     _confirm(page, "Delete")
     expect(hook).to_have_count(0)
-
-
-def test_alerts_about_proposals_name_what_is_proposed(enter: Enter) -> None:
-    page = enter("privacy_officer", "/alerts")
-    waits = page.get_by_role("row").filter(has_text="run waits for an approval (run)").first
-    expect(waits).to_be_visible()
-    expect(page.get_by_role("row").filter(has_text="proposal opened (limit)").first).to_be_visible()
 
 
 def test_the_form_asks_for_what_a_kind_of_receiver_needs(enter: Enter) -> None:
