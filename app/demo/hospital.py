@@ -28,7 +28,7 @@ _LIVE_LIMIT: Final = {"epsilon": 0.5, "delta": 1e-7}
 """Of each of them, which ends after some minutes; then the next one begins."""
 
 _SEED: Final = 20
-"""Of the times and shares, so that each demo looks the same. It protects nobody: nothing is trained here."""
+"""Of the times and shares, so that each demo looks the same. It is no secret: nothing is trained here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class _Builder:
             self.api.made(f"/v1/runs/{found}/steps", trainer, {"count": 300})
         receiver = {"kind": "webhook", "url": "https://alerts.northfield.example/privacy"}
         made = self.api.made("/v1/receivers", officer, receiver)["id"]
-        self.api.made(f"/v1/receivers/{made}/disable", officer, None)  # nobody is there
+        self.api.made(f"/v1/receivers/{made}/disable", officer, None)  # the address does not exist
         self.api.made("/v1/checkpoints", self.keys[Role.AUDITOR], None)
         self.api.made("/v1/verifications", self.keys[Role.AUDITOR], None)
         record_usage_snapshots(self.api.database, self.api.clock.at)

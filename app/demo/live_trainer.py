@@ -19,7 +19,7 @@ _TIMEOUT: Final = 30.0
 
 
 class LiveTrainer(threading.Thread):
-    """Trains runs one after the other on a server of this machine, until it is told to stop.
+    """Trains runs one after the other on a server of this machine, until it is stopped.
 
     Args:
         port: of the server.

@@ -94,7 +94,7 @@ class AlertFilter:
 
 
 SHOWN_CHARACTERS: Final = 4
-"""Last characters of a secret URL, by which people tell it from others."""
+"""Last characters of a secret URL, by which people recognise it."""
 
 
 class ReceiverKind(StrEnum):
@@ -136,7 +136,7 @@ class Receiver:
 
     @property
     def shown_url(self) -> str | None:
-        """The URL, masked if whoever knows it can post."""
+        """The URL, masked if it is a secret that lets anyone post."""
         if self.url is None or self.kind is ReceiverKind.WEBHOOK:
             return self.url
         scheme, _, rest = self.url.partition("://")

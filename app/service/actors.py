@@ -64,5 +64,10 @@ def find_actors(tx: Connection, organisation_id: str, actor_ids: Collection[str]
     return found
 
 
+def name_actor(tx: Connection, organisation_id: str, actor_id: str) -> str:
+    """Get the name of an actor with its role, for a text that is stored or sent."""
+    return str(find_actors(tx, organisation_id, [actor_id])[actor_id])
+
+
 def _is_stored(actor_id: str) -> bool:
     return actor_id.startswith(("key_", ACTOR_PREFIX))

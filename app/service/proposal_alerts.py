@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.ledger.alerts import Alert, AlertType
 from app.ledger.proposals import Proposal, ProposalKind
 from app.persistence.repositories import accounts, overview_queries
-from app.service.actors import find_actors
+from app.service.actors import name_actor
 from app.service.auth.request_context import RequestContext
 from app.service.ids import new_id
 from app.service.json_values import json_finite
@@ -39,7 +39,7 @@ def proposal_decided_alert(tx: Connection, context: RequestContext, decided: Pro
     assert decided.decided_by is not None
     payload = _payload(tx, context, decided) | {
         "decided_by": decided.decided_by,
-        "decided_by_name": str(find_actors(tx, context.organisation_id, [decided.decided_by])[decided.decided_by]),
+        "decided_by_name": name_actor(tx, context.organisation_id, decided.decided_by),
         "decision_reason": decided.decision_reason,
     }
     kind = AlertType.PROPOSAL_DECIDED
@@ -59,7 +59,7 @@ def _payload(tx: Connection, context: RequestContext, proposal: Proposal) -> dic
         "proposed": {name: value for name, value in proposed.items() if name not in _LEFT_OUT},
         "reason": proposal.reason,
         "proposed_by": proposal.proposed_by,
-        "proposed_by_name": str(find_actors(tx, context.organisation_id, [proposal.proposed_by])[proposal.proposed_by]),
+        "proposed_by_name": name_actor(tx, context.organisation_id, proposal.proposed_by),
     }
     if proposal.kind is ProposalKind.QUARANTINE:
         payload["proposed"] = {"quarantined_accounts": len(proposed["quarantined"])}

@@ -4,7 +4,6 @@ What the pages show is compared with what the API says.
 """
 
 import csv
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,9 +14,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from tests.browser import NoBrowserError, browsing
 from tests.conftest import LiveServer
-from tests.dashboard.conftest import NO_BROWSER
 from tests.dashboard.sample_hospital import dp_sgd
 
 DELTA = 1e-6
@@ -60,18 +57,6 @@ class Office:
         """The line of an account on the overview."""
         link = self.page.locator(f'.account-status:has(a[href="/accounts/{self.ids[name]}"])')
         return link.filter(has=self.page.locator(f'.name a[href="/accounts/{self.ids[name]}"]'))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A real browser; in CI its absence is a failure."""
-    try:
-        with browsing() as browser:
-            yield browser
-    except NoBrowserError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"{NO_BROWSER}: {error}", pytrace=False)
-        pytest.skip(f"{NO_BROWSER}: {error}")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Lookup of accounts by id or path, within the caller's scope."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,11 +62,9 @@ def missing_account_error(kind: AccountKind, reference: str) -> NotFoundError:
 
 
 def find_of_kind(tx: Connection, context: RequestContext, kind: AccountKind, reference: str) -> AccountRecord:
-    """Find an account of one kind by id, or a population by its name."""
-    found = accounts.find(tx, context.organisation_id, reference)
+    """Find an account of one kind by id, or a population or budget by path."""
+    found = _look_up(tx, context, reference, {kind})
     if found is None:
-        found = accounts.find_by_path(tx, context.organisation_id, reference)
-    if found is None or found.account.kind is not kind:
         raise missing_account_error(kind, reference)
     require_reach(tx, context, found.account.id)
     return found
@@ -95,9 +93,7 @@ def find_path_of(tx: Connection, context: RequestContext, reference: str) -> lis
 
 def find_parent(tx: Connection, context: RequestContext, reference: str) -> AccountRecord:
     """Find a population or budget by id, or by path ("mimic/icu-team")."""
-    found = accounts.find(tx, context.organisation_id, reference)
-    if found is None or found.account.kind is AccountKind.RUN:
-        found = accounts.find_by_path(tx, context.organisation_id, reference)
+    found = _look_up(tx, context, reference, {AccountKind.POPULATION, AccountKind.BUDGET})
     if found is None:
         raise NotFoundError(
             f"There is no population or budget {reference!r} in your organisation; "
@@ -105,6 +101,16 @@ def find_parent(tx: Connection, context: RequestContext, reference: str) -> Acco
         )
     require_reach(tx, context, found.account.id)
     return found
+
+
+def _look_up(
+    tx: Connection, context: RequestContext, reference: str, kinds: Collection[AccountKind]
+) -> AccountRecord | None:
+    """Look up an account of some kinds by id, or a population or budget by path."""
+    found = accounts.find(tx, context.organisation_id, reference)
+    if found is None or found.account.kind not in kinds:
+        found = accounts.find_by_path(tx, context.organisation_id, reference)
+    return found if found is not None and found.account.kind in kinds else None
 
 
 def account_views(tx: Connection, context: RequestContext, records: Sequence[AccountRecord]) -> list[AccountView]:

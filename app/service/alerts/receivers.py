@@ -20,7 +20,7 @@ from app.ledger.permissions import Permission
 from app.persistence.repositories import alerts
 from app.persistence.repositories.audit import record_event
 from app.service.accounts.lookup import find_account
-from app.service.actors import find_actors
+from app.service.actors import name_actor
 from app.service.alerts.alert_factory import make_test_alert
 from app.service.alerts.ssrf_guard import check_url
 from app.service.alerts.webhook_signatures import new_secret
@@ -166,8 +166,7 @@ def disable_receiver(context: RequestContext, receiver_id: str) -> Receiver:
         before = _found(tx, context, receiver_id)
         if before.disabled_at is not None:
             return before
-        actor = context.principal.actor
-        why = f"It was disabled by {find_actors(tx, context.organisation_id, [actor])[actor]}."
+        why = f"It was disabled by {name_actor(tx, context.organisation_id, context.principal.actor)}."
         disable(tx, context.organisation_id, before, context.actor, why, context.now)
         return _found(tx, context, receiver_id)
 

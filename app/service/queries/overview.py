@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy import Connection
+
 from app.ledger.accounts import AccountKind
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.pages import PageRequest
@@ -63,9 +65,7 @@ def read_overview(context: RequestContext, statuses: AccountStatusCache, *, want
     `wanted` selects trees with an account whose path contains this text, ignoring case.
     """
     with context.read() as tx:
-        hidden = account_metadata.archived_ids(tx, context.organisation_id)
-        everything = [each for each in statuses.read(tx, context) if each.id not in hidden]
-        found = _matching(everything, wanted)
+        found = _matching(_shown(tx, context, statuses), wanted)
         scope = context.principal.scope
         above = [] if scope is None else statuses.read_above(tx, context, scope)
         chosen = with_metadata(tx, context, with_burn_rate(tx, context, _chosen(found), above))
@@ -91,8 +91,7 @@ def find_accounts(
 ) -> tuple[list[AccountStatus], int]:
     """Search undamaged accounts by a part of their path; return the first ones, and the number of others."""
     with context.read() as tx:
-        hidden = account_metadata.archived_ids(tx, context.organisation_id)
-        everything = [each for each in statuses.read(tx, context) if each.id not in hidden]
+        everything = _shown(tx, context, statuses)
     found = sorted(
         (each for each in everything if each.limit is not None and wanted.casefold() in each.path.casefold()),
         key=lambda each: each.path,
@@ -103,8 +102,7 @@ def find_accounts(
 def list_shown_paths(context: RequestContext, statuses: AccountStatusCache, most: int) -> list[str]:
     """List in order the paths of at most `most` accounts, those at the top first, without archived ones."""
     with context.read() as tx:
-        hidden = account_metadata.archived_ids(tx, context.organisation_id)
-        found = [each.path for each in statuses.read(tx, context) if each.id not in hidden]
+        found = [each.path for each in _shown(tx, context, statuses)]
     return sorted(found[:most])
 
 
@@ -144,6 +142,12 @@ def trees_of(shown: Sequence[AccountStatus], everything: Sequence[AccountStatus]
 
 def _sort_key(tree: AccountTree) -> tuple[int, float, str]:
     return min([tree.status.sort_key, *map(_sort_key, tree.children)])
+
+
+def _shown(tx: Connection, context: RequestContext, statuses: AccountStatusCache) -> list[AccountStatus]:
+    """Get the accounts in the caller's scope, without archived ones."""
+    hidden = account_metadata.archived_ids(tx, context.organisation_id)
+    return [each for each in statuses.read(tx, context) if each.id not in hidden]
 
 
 def _matching(everything: list[AccountStatus], wanted: str) -> list[AccountStatus]:
