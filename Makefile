@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH := $(VENV)/.torch
+FRAMEWORKS := $(VENV)/.frameworks
 SITE := $(VENV)/.site
 GENERATOR := $(VENV)/generator
+FLOWER := $(VENV)/flower
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	--upgrade --quiet
@@ -33,6 +35,18 @@ $(TORCH): $(STAMP) requirements-torch-cpu.lock requirements-torch.lock requireme
 	@$(PIP) --no-deps --require-hashes -r requirements-torch.lock
 	@$(BIN)/python -W ignore -c 'import torch' 2>/dev/null || $(PIP) --no-deps --require-hashes -r requirements-cuda.lock
 	@$(BIN)/python -W ignore -c 'import torch'
+	@touch $@
+
+# Further frameworks, whose adapters are tested.
+$(FRAMEWORKS): $(TORCH) requirements-frameworks.lock
+	@echo "Adding Transformers, JAX, Keras, W&B and NVIDIA FLARE, for the tests (once; a minute) ..."
+	@$(PIP) --no-deps --require-hashes -r requirements-frameworks.lock
+	@touch $@
+
+# Flower; beside the rest, since it needs an older typer.
+$(FLOWER): $(STAMP) requirements-flower.lock
+	@rm -rf $@
+	@$(PIP) --no-deps --require-hashes --target $@ -r requirements-flower.lock
 	@touch $@
 
 # What builds the documentation, and nothing else needs.
@@ -66,10 +80,10 @@ compose: ## try the service in containers: PostgreSQL, two replicas and a proxy 
 # Each process with one thread for its matrices: several of them turn in circles while they wait for each other. And
 # what is compiled is kept, whatever the environment says: hundreds of processes would each compile the service anew.
 # One process more than CI has processors: who waits for a server or a timeout leaves its processor to another one.
-test: $(TORCH) $(GENERATOR) ## run every test
+test: $(FRAMEWORKS) $(FLOWER) $(GENERATOR) ## run every test
 	@OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-soak: $(TORCH) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
+soak: $(FRAMEWORKS) $(FLOWER) ## run the long searches and all their cases (RELIABILITY_ROUNDS rounds, default 50)
 	@RELIABILITY_ROUNDS=$${RELIABILITY_ROUNDS:-50} $(BIN)/python -m pytest -x \
 		tests/reliability tests/sdk/ecosystems/test_opacus_machine.py \
 		tests/service/test_reservation_machine.py tests/service/test_changed_cells.py
@@ -117,6 +131,11 @@ lock: $(STAMP) ## pin the newest versions that pyproject.toml admits
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } cuda' requirements-torch.lock > requirements-cuda.lock
 	@awk '/^[a-z]/ { cuda = /^(cuda|nvidia|triton)[-=]/ } !cuda' requirements-torch.lock > requirements-torch.lock.new
 	@mv requirements-torch.lock.new requirements-torch.lock
+	@$(COMPILE) --group frameworks -c requirements-dev.lock -c requirements-torch.lock -c requirements-cuda.lock \
+		$$(awk -F '==' '/^[a-z]/ { print "--no-emit-package", $$1 }' requirements-torch.lock requirements-cuda.lock) \
+		-o requirements-frameworks.lock
+	@sed -i '/^#/d' requirements-frameworks.lock
+	@$(COMPILE) --group flower -o requirements-flower.lock
 
 clean: ## remove what set-up and tests made
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site

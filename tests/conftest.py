@@ -125,13 +125,14 @@ def _soaked_on_postgresql(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Of tests on both databases, those that only `make soak` takes to PostgreSQL."""
     seen: Counter[str] = Counter()
     for item in items:
-        if not isinstance(item, pytest.Function) or item.path.parent.name not in {"api", "service"}:
+        if not isinstance(item, pytest.Function):
             continue
         on = item.callspec.params.get("database_kind") if hasattr(item, "callspec") else None
         if on != "postgresql" or item.get_closest_marker("every_case"):
             continue
         test = item.nodeid.partition("[")[0]
-        if seen[test] % SELDOM or item.get_closest_marker("sqlite"):
+        thinned = item.path.parent.name in {"api", "service"} and seen[test] % SELDOM
+        if thinned or item.get_closest_marker("sqlite"):
             yield item
         seen[test] += 1
 

@@ -6,6 +6,7 @@ What it releases stands in its journal before it does anything else; what it wou
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,77 +19,82 @@ CHECKPOINT_STEPS = 4
 JOURNAL, CHECKPOINT = "journal", "checkpoint"
 
 
-def scheduled(step: int) -> Event:
-    """What a step does: its noise fades, and every fifth one is of another kind."""
-    return gaussian(55.0) if step % 5 == 4 else gaussian(50.0 - step // 10)
-
-
-class Training:
-    """A training that goes on from its last checkpoint.
+class TrainingFolder:
+    """Journal and checkpoint of a training, which survive its processes.
 
     Args:
-        folder: of journal and checkpoint.
-        client: where the ledger is.
-        asked: budget, how many steps, and how far to ask ahead.
+        folder: of both.
     """
 
-    def __init__(self, folder: Path, client: LedgerClient, asked: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
         self._checkpoint = folder / CHECKPOINT
         self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._steps: int = asked["steps"]
-        ahead = {"schedule": scheduled, **asked["ahead"]}
+
+    def open_run(self, client: LedgerClient, budget: str, **how: Any) -> Run:  # noqa: ANN401 - passed on
+        """Resume the run of the checkpoint, or create one and save it."""
         if self._checkpoint.exists():
-            self.run: Run = client.resume_run(json.loads(self._checkpoint.read_text()), **ahead)
-        else:
-            self.run = client.create_run(folder.name, budget=asked["budget"], **ahead)
-            self._save()
+            return client.resume_run(json.loads(self._checkpoint.read_text()), **how)
+        run = client.create_run(self.name, budget=budget, **how)
+        self.save(run)
+        return run
 
-    def train(self) -> None:
-        """Take the steps that are left; a spent budget is a normal end."""
-        with suppress(BudgetExceededError), self.run:
-            while (step := self._step) < self._steps:
-                if step % 11 == 10:
-                    several: list[Event] = [gaussian(70.0), gaussian(45.0)]
-                    self.run.authorize(events=[{"event": event, "count": 1} for event in several])
-                    self._released(several)
-                else:
-                    self.run.authorize()
-                    self._released([scheduled(step)])
-                if self._step % CHECKPOINT_STEPS == 0:
-                    self._save()
-
-    @property
-    def _step(self) -> int:
-        step = self.run.step
-        assert step is not None, "it was registered, or resumed from a checkpoint"
-        return step
-
-    def _released(self, events: list[Event]) -> None:
+    def released(self, *events: Event) -> None:
+        """Note what was released, right after its release."""
         # In one write, so that nobody kills this process in the middle of it.
         os.write(self._journal, "".join(json.dumps(event) + "\n" for event in events).encode())
 
-    def _save(self) -> None:
+    def save(self, run: Run) -> None:
+        """Save the checkpoint."""
         # Another process may have taken over, and write its own.
         fresh = self._checkpoint.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(self.run.state_dict()))
+        fresh.write_text(json.dumps(run.state_dict()))
         fresh.replace(self._checkpoint)
 
 
-def main() -> None:
-    """Train until the end."""
+def run_trainer(train: Callable[[TrainingFolder, LedgerClient, dict[str, Any]], None]) -> None:
+    """Train to the end, as the command line asks; a run that an earlier process has completed is at its end.
+
+    Args:
+        train: opens the run from the folder and the request (`budget`, `steps`, `ahead`: arguments of the run).
+    """
     asked = json.loads(sys.argv[1])
     # The ledger may be away for long; what ends the waiting is time, not the number of tries.
     with LedgerClient(asked["url"], asked["key"], max_attempts=10**6, give_up_after=asked["patience"]) as client:
         transport = client._transport
         transport._retry_policy = replace(transport._retry_policy, first_pause=0.01, longest_pause=0.1)
         try:
-            training = Training(Path(asked["folder"]), client, asked)
+            train(TrainingFolder(Path(asked["folder"])), client, asked)
         except RunStateConflictError as error:
             if error.run_status != "completed":  # so far the process before has got, if not to its own end
                 raise
-        else:
-            training.train()
+
+
+def scheduled(step: int) -> Event:
+    """What a step does: its noise fades, and every fifth one is of another kind."""
+    return gaussian(55.0) if step % 5 == 4 else gaussian(50.0 - step // 10)
+
+
+def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -> None:
+    """Take the steps that are left; a spent budget is a normal end."""
+    run = folder.open_run(client, asked["budget"], schedule=scheduled, **asked["ahead"])
+    with suppress(BudgetExceededError), run:
+        while (step := _step(run)) < asked["steps"]:
+            if step % 11 == 10:
+                several: list[Event] = [gaussian(70.0), gaussian(45.0)]
+                run.authorize(events=[{"event": event, "count": 1} for event in several])
+                folder.released(*several)
+            else:
+                run.authorize()
+                folder.released(scheduled(step))
+            if _step(run) % CHECKPOINT_STEPS == 0:
+                folder.save(run)
+
+
+def _step(run: Run) -> int:
+    assert run.step is not None, "it was registered, or resumed from a checkpoint"
+    return run.step
 
 
 if __name__ == "__main__":
-    main()
+    run_trainer(train)

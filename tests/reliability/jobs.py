@@ -1,0 +1,111 @@
+"""Trainings in processes that are killed and restarted, and what the ledger charged for them."""
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.accounting.events import canonical, event_from_dict
+from app.persistence.database import Database
+from app.service.verification import verify
+from tests.fork_server import ForkedProcess, ForkServer, service_server
+from tests.reliability import trainers
+from tests.reliability.clients import PATIENCE_SECONDS
+from tests.reliability.conftest import Service
+from tests.reliability.trainers import CHECKPOINT, JOURNAL
+from tests.sdk.charges import charged_and_held, within_limits
+
+
+@dataclass
+class Job:
+    """A training, whichever process it is in now."""
+
+    folder: Path
+    asked: dict[str, Any]
+    processes: list[ForkedProcess] = field(default_factory=list)
+    module: str = trainers.__name__
+    forks: ForkServer = field(default_factory=service_server)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def process(self) -> ForkedProcess:
+        return self.processes[-1]
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            environment = os.environ | self.environment
+            self.processes.append(
+                ForkedProcess(self.forks, self.module, json.dumps(self.asked), environment=environment, output=log)
+            )
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def released(self) -> Counter[bytes]:
+        """What its journal says, by event."""
+        journal = self.folder / JOURNAL
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        return Counter(canonical(event_from_dict(json.loads(line))) for line in lines)
+
+    def await_steps(self, more: int) -> None:
+        """Wait until so many further steps were released, or there is nobody to release them."""
+        wanted, until = self.released().total() + more, time.monotonic() + PATIENCE_SECONDS
+        while self.released().total() < wanted and self.process.poll() is None:
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def finished(self, process: ForkedProcess | None = None) -> int:
+        """How a process ended: by default the last one."""
+        return (process or self.process).wait(PATIENCE_SECONDS)
+
+    @property
+    def run(self) -> str | None:
+        """Its id; None: it was killed before it could write it down."""
+        checkpoint = self.folder / CHECKPOINT
+        return str(json.loads(checkpoint.read_text())["run"]) if checkpoint.exists() else None
+
+
+@dataclass
+class Site:
+    """Trainings that share a service."""
+
+    service: Service
+    jobs: list[Job]
+
+    def start(self) -> None:
+        for job in self.jobs:
+            job.start()
+
+    def finish(self) -> None:
+        for job in self.jobs:
+            assert job.finished() == 0, job.log()
+
+    def restart_server(self) -> None:
+        """As after a power cut."""
+        self.service.server.kill()
+        self.service.server.start()
+
+    def is_charged(self, *, exactly: bool) -> None:
+        """Compare the journals with the ledger."""
+        database = Database(self.service.server.database_url)
+        try:
+            for job in self.jobs:
+                released, run = job.released(), job.run
+                if run is None:
+                    assert not released
+                    continue
+                charged, held = charged_and_held(database, run)
+                assert released <= charged + held, f"{job.folder}: {released - charged - held} is not charged"
+                assert within_limits(database, run)
+                if exactly:
+                    assert (charged, held) == (released, Counter())
+            assert verify(database).problems == ()
+        finally:
+            database.dispose()

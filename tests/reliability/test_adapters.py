@@ -1,0 +1,112 @@
+"""Trainings of each framework are killed and restarted, and so is the service: what was released is charged."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.fork_server import ForkServer
+from tests.reliability.clients import PATIENCE_SECONDS
+from tests.reliability.conftest import ROUNDS, Service
+from tests.reliability.jobs import Job, Site
+
+pytestmark = pytest.mark.sqlite
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A framework's trainer.
+
+    Args:
+        module: in `tests.reliability.adapters`.
+        imports: what the process that forks trainers imports before, of what survives a fork.
+        environment: of the trainer.
+    """
+
+    module: str
+    imports: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+ADAPTERS = [
+    Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
+    Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+]
+WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
+STEPS = 16
+KILLS = 4 if ROUNDS > 1 else 1
+"""Of a trainer or the service, in a round: 200 in the 50 rounds of `make soak`."""
+
+
+@cache
+def forks(imports: tuple[str, ...]) -> ForkServer:
+    return ForkServer("epsilon_ledger", *imports)
+
+
+@contextmanager
+def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iterator[Site]:
+    asked = {
+        "url": service.server.url,
+        "key": service.server.key("trainer"),
+        "budget": service.open_budget(3.0),
+        "steps": STEPS,
+        "ahead": WAYS[way],
+        "patience": PATIENCE_SECONDS,
+        "folder": str(folder),
+    }
+    job = Job(
+        folder,
+        asked,
+        module=f"tests.reliability.adapters.{adapter.module}",
+        forks=forks(adapter.imports),
+        environment=adapter.environment,
+    )
+    try:
+        yield Site(service, [job])
+    finally:
+        for process in job.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.module)
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    found: Adapter = request.param
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_a_kill_exactly_what_was_released_is_charged(
+    service: Service, tmp_path: Path, adapter: Adapter, way: str
+) -> None:
+    with training(service, tmp_path, adapter, way) as site:
+        site.start()
+        site.finish()
+        assert site.jobs[0].released().total() == STEPS
+        site.is_charged(exactly=True)
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_whoever_is_killed_no_release_is_uncharged(
+    service: Service, tmp_path: Path, adapter: Adapter, round_: int
+) -> None:
+    chance = Random(round_)  # noqa: S311 - repeatable, not secret
+    with training(service, tmp_path, adapter, chance.choice(list(WAYS))) as site:
+        site.start()
+        (job,) = site.jobs
+        for _ in range(KILLS):
+            job.await_steps(chance.randint(1, 5))
+            if chance.random() < 0.25:
+                site.restart_server()
+                continue
+            job.kill()
+            site.is_charged(exactly=False)
+            job.start()
+        site.finish()
+        assert job.released().total() >= STEPS
+        site.is_charged(exactly=False)
