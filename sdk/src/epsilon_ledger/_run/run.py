@@ -134,12 +134,12 @@ class Run(RunBase[Future[Response]]):
         before the first step, since a charge that no checkpoint names is lost with the process.
 
         Args:
-            event: of the whole training.
+            event: of the whole training, not of a step.
             steps: number of steps that it covers, at least 1.
             resume: state of the charge in the checkpoint; None: a new training.
-            reproducible: the caller states that step t repeats its release bit by bit in every process: the noise comes
-                from a key in the checkpoint and t, the batch from t, on the same software and hardware, with
-                deterministic operations.
+            reproducible: the caller states that step t repeats its release bit by bit in every process: noise and batch
+                are functions of a key in the checkpoint and t, and the program, its settings, the data and the hardware
+                stay the same. If any of them changes, the difference of two releases has no noise.
 
         Returns:
             The charge: call its `authorize` before each step.
@@ -147,7 +147,7 @@ class Run(RunBase[Future[Response]]):
         Raises:
             BudgetExceededError: the training does not fit; nothing was charged.
             ChargedAgainWarning: it would be charged again, if warnings are errors; nothing was charged.
-            ValueError: `resume` is of another run or training.
+            ValueError: `resume` is of another run or training, or `event` is that of one step.
             LedgerError: as `authorize`.
         """
         flow = charge_training(self._protocol, event, steps=steps, resume=resume, reproducible=reproducible)

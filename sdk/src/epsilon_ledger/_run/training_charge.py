@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from threading import RLock
-from typing import NoReturn, TypedDict, TypeVar
+from typing import Final, NoReturn, TypedDict, TypeVar
 
 from epsilon_ledger._run.grants import json_copy
 from epsilon_ledger._run.progress import Progress
@@ -19,8 +19,9 @@ from epsilon_ledger._wire.requests import RequestFlow
 
 T = TypeVar("T")
 
-STATE_FORMAT = 1
-_STOPPED = frozenset({"paused", "completed", "aborted"})
+STATE_FORMAT: Final = 1
+_STOPPED: Final = frozenset({"paused", "completed", "aborted"})
+_OF_ONE_STEP: Final = frozenset({"poisson_sampled", "sampled_without_replacement"})
 
 
 class ChargedAgainWarning(UserWarning):
@@ -144,12 +145,9 @@ class TrainingCharge:
             AttemptSupersededError: another process has taken over the run.
             RuntimeError: the charge was made in another process.
         """
-        count = whole("count", count)
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{self.id} belongs to process {self._process}, and a forked one would count the same steps once more. "
-                "One process counts the steps and tells the others."
-            )
+        if type(count) is not int or count < 1:
+            count = whole("count", count)
+        self._require_own_process()
         with self._lock:
             self._require_active()
             taken = self._step + count
@@ -212,12 +210,23 @@ class TrainingCharge:
         sampler and the noise as they are now.
 
         Returns:
-            The last state of this charge in this process.
+            The last state of this charge in this process: take it between two steps.
+
+        Raises:
+            RuntimeError: the charge was made in another process.
         """
+        self._require_own_process()
         # Before the lock: a step that is being counted looks at it last.
         self._suspended = True
         with self._lock:
             return self.state_dict()
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.id} belongs to process {self._process}, and a forked one would count the same steps once more. "
+                "One process counts the steps and tells the others."
+            )
 
     def _require_active(self) -> None:
         self._require_not_suspended()
@@ -258,6 +267,11 @@ def charge_training(
         ValueError: as there.
     """
     event, steps = json_copy(event), whole("steps", steps)
+    if steps > 1 and event.get("type") in _OF_ONE_STEP:
+        raise ValueError(
+            f"{event['type']} is the event of one step, not of {steps}: give that of the whole training, such as "
+            "self_composed(event, rounds)."
+        )
     step = 0
     if resume is not None:
         _require_same(protocol, event, steps, resume)
