@@ -95,7 +95,8 @@ def _against_dataset(dataset: Any, torch_data: ModuleType) -> str | None:  # noq
 
 
 def _against_mindspore(dataset: Any) -> str | None:  # noqa: ANN401 - MindSpore's
-    """Examine a pipeline of MindSpore."""
+    """Examine a pipeline of MindSpore, or its iterator."""
+    dataset = dataset if hasattr(dataset, "children") else dataset.dataset
     return next(filter(None, map(_against_node, _nodes(dataset))), None)
 
 
