@@ -33,6 +33,8 @@ from epsilon_ledger._wire.errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.estimates import (
+    AccountantDelta,
+    AccountantEpsilon,
     DeltaEstimate,
     EpsilonEstimate,
     EpsilonTrajectory,
@@ -165,6 +167,8 @@ __all__ = [
     "AccountPolicy",
     "AccountQuarantinedError",
     "AccountStateConflictError",
+    "AccountantDelta",
+    "AccountantEpsilon",
     "AdaptiveClippingEvent",
     "Alert",
     "AlertSettings",
