@@ -73,7 +73,7 @@ class Job:
         self.folder = folder
         self.client = client
         self.ahead = asked["ahead"]
-        self.run: Run = folder.open_run(client, asked["budget"], event=STEP, **self.ahead)
+        self.run: Run = folder.open_run(client, asked["budget"], **self.ahead)
         self.releases = Releases(Path(asked["folder"]), folder)
         self.training = folder.kept.get("training")
         self.phase = folder.kept.get("phase", 0)
@@ -82,7 +82,7 @@ class Job:
         """Take a step, or all steps of a training."""
         kind = KINDS[self.phase % len(KINDS)]
         if kind == "step":
-            self.run.authorize()
+            self.run.authorize(event=STEP)
             self.folder.released(STEP)
         elif kind == "reproducible":
             self.repeat_noise()
