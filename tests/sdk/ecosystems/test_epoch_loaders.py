@@ -62,7 +62,7 @@ FINE = {
     "shards": shards(drop_last=True),
     "subset": over(Subset(RECORDS, [1, 3, 5])),
     "subset in random order": drawn(SubsetRandomSampler([4, 2, 0])),
-    "tensor of indices": over(Subset(RECORDS, torch.tensor([4, 2, 0]))),  # type: ignore[arg-type] # as people do
+    "tensor of indices": over(Subset(RECORDS, torch.tensor([4, 2, 0]))),
     "two data sets": over(ConcatDataset([RECORDS, TensorDataset(torch.arange(10, 20))])),
     "fewer samples": drawn(RandomSampler(RECORDS, num_samples=4)),
     "own batches": DataLoader(RECORDS, batch_sampler=BatchSampler(RandomSampler(RECORDS), 4, drop_last=False)),
