@@ -105,15 +105,9 @@ class GradientGuard:
             raise error
 
     def _take_piece(self) -> None:
-        accumulated = max((_batches(p.grad_sample) for p in self._optimizer.params), default=1)
-        if self.clipping is None and accumulated > 1:
-            raise UnsupportedTrainingError(
-                f"{accumulated} batches were accumulated for one step: a record may be in "
-                f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
-                f"BatchMemoryManager if it does not fit into memory."
-            )
-        rows, clipped_to = self._clipped()
-        if self._open is None and any(_unreleased(parameter.summed_grad) for parameter in self._optimizer.params):
+        parameters = self._optimizer.params
+        rows, clipped_to = self._clipped(parameters)
+        if self._open is None and any(_unreleased(parameter.summed_grad) for parameter in parameters):
             raise UnsupportedTrainingError(
                 f"The optimizer holds a sum of batches that were added up before it was attached. {_DISCARD}."
             )
@@ -182,12 +176,21 @@ class GradientGuard:
                 f"releases_per_sample=... Then a sample is charged once for all of its releases."
             )
 
-    def _clipped(self) -> tuple[int, object]:
+    def _clipped(self, parameters: list[Any]) -> tuple[int, object]:
         """Return the gradient's number of records and its clipping norm."""
         if self.clipping is not None:
             return self.clipping.take(self._optimizer.max_grad_norm)
+        rows = 0
+        for parameter in parameters:
+            samples = parameter.grad_sample
+            if isinstance(samples, list):
+                raise UnsupportedTrainingError(
+                    f"{len(samples)} batches were accumulated for one step: a record may be in "
+                    f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
+                    f"BatchMemoryManager if it does not fit into memory."
+                )
+            rows = rows or (0 if samples is None else samples.shape[0])
         norms = getattr(self._optimizer, "max_grad_norms", None)
-        rows = next((len(p.grad_sample) for p in self._optimizer.params if p.grad_sample is not None), 0)
         return rows, tuple(norms) if norms is not None else float(self._optimizer.max_grad_norm)
 
 
@@ -258,11 +261,6 @@ def discard_batch(optimizer: DPOptimizer) -> None:
     guard = guard_of(optimizer)
     guard.wipe()
     optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
-
-
-def _batches(grad_sample: Any) -> int:  # noqa: ANN401 - a tensor, a list of tensors, or None
-    """Count the batches in a parameter's gradients."""
-    return len(grad_sample) if isinstance(grad_sample, list) else 1
 
 
 def _unreleased(total: Any) -> bool:  # noqa: ANN401 - a tensor, or None
