@@ -235,11 +235,12 @@ def test_an_engine_for_prv_answers_with_the_plans_figure(admin: LedgerClient, tr
 
 
 @HOOKS_WARN
+@pytest.mark.filterwarnings("ignore:GDP accounting is experimental:UserWarning")
 @pytest.mark.parametrize("accountant", ["prv", "gdp"])
 def test_an_epsilon_that_is_not_tight_is_said_to_be_none(
     admin: LedgerClient, trainer: LedgerClient, accountant: str
 ) -> None:
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
         engine = PrivacyEngine(accountant=accountant)
     run = trainer.create_run("digits", budget=open_budget(admin, 50.0))
     attach(engine, run, client=trainer)

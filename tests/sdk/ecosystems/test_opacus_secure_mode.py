@@ -51,9 +51,7 @@ def test_the_secure_generator_makes_all_noise_and_samples(secure: PrivacyEngine,
 def test_the_sum_of_its_noises_has_the_variance_that_is_charged() -> None:
     reference = torch.zeros(200_000)
     generator = torch.Generator().manual_seed(5)
-    noise = opacus_noise._generate_noise(
-        std=3.0, reference=reference, generator=generator, secure_mode=True
-    )
+    noise = opacus_noise._generate_noise(std=3.0, reference=reference, generator=generator, secure_mode=True)
     # Five standard errors of the estimate.
     assert float(noise.std()) == pytest.approx(3.0, abs=5 * 3.0 / (2 * 200_000) ** 0.5)
 
