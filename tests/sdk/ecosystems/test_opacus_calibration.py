@@ -70,6 +70,7 @@ def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
         population,
         privacy_unit="person",
         neighboring_relation="add_or_remove_one",
+        size=N,
         limit=limit,
         planned=[plan.planned],
     )

@@ -50,10 +50,12 @@ def find_public_size(optimizer: DPOptimizer, run: Run | Trial | None, options: A
     loader = options.data_loader
     if loader is None or options.event is not None:
         return None
+    if options.public_size is not None:
+        return options.public_size
 
     def find() -> float:
         assert run is not None, "rank 0 has the run"
-        return float(public_size_of(run, loader, options.public_size) or 0)
+        return float(public_size_of(run, loader, None) or 0)
 
     return int(find() if workers(optimizer) == 1 else computed_by_rank_0(find)) or None
 
