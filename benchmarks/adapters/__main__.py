@@ -12,7 +12,12 @@ from statistics import median
 from benchmarks.servers import ledger
 from epsilon_ledger import LedgerClient, Limit, Run
 
-NAMES = ("opacus", "training_charge", "fixed_batches")
+NAMES = (
+    "opacus",
+    "lightning",
+    "training_charge",
+    "fixed_batches",
+)
 ROUNDS, STEPS, WARM_UP = 20, 50, 60
 EVERY = 50
 

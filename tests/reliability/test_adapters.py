@@ -40,6 +40,7 @@ ADAPTERS = [
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
     Adapter("training_charge"),
     Adapter("fixed_batches", ("torch",), relation="replace_one"),
+    Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
