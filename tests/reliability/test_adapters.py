@@ -36,6 +36,7 @@ class Adapter:
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
