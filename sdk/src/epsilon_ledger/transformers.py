@@ -25,6 +25,7 @@ from epsilon_ledger.opacus import UnsupportedTrainingError
 
 __all__ = ["RUN_FILE", "UnsupportedTrainingError", "last_checkpoint", "make_private", "run_state"]
 
+LEAST_NOISE: Final = 1e-3
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 
 
@@ -67,9 +68,10 @@ def make_private(
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     records = len(trainer.train_dataset)
     probability = batch / records if sampling_probability is None else sampling_probability
-    for name, value, least in (("noise_multiplier", noise_multiplier, 1e-3), ("max_grad_norm", max_grad_norm, 0.0)):
-        if not value > least:
-            raise ValueError(f"{name} must be above {least:g}, not {value}.")
+    if not noise_multiplier >= LEAST_NOISE:
+        raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}.")
+    if not max_grad_norm > 0.0:
+        raise ValueError(f"max_grad_norm must be above 0, not {max_grad_norm}.")
     if not 0.0 < probability <= 1.0:
         raise ValueError(
             f"The sampling probability must be in (0, 1], not {probability:g}. There are {records} records, and a "
@@ -79,7 +81,8 @@ def make_private(
     losses = record_losses or record_losses_of(bare, args.label_smoothing_factor)
     needs_labels = record_losses is not None or bool(getattr(bare.config, "is_encoder_decoder", False))
     private = cast("PrivateTraining", trainer)
-    private.__class__ = _private_class(type(trainer))
+    kind: Any = type(trainer)
+    private.__class__ = _private_class(kind)
     private.privacy = Privacy(run, noise_multiplier, max_grad_norm, probability, batch, losses, needs_labels)
     private.refusal = None
     args.gradient_accumulation_steps = 1

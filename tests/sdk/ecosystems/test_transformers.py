@@ -36,7 +36,8 @@ def private(folder: Path, run: CheckpointedRun, **terms: Any) -> Any:
     """Make a private Trainer."""
     own = {name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms}
     trainer = trainer_of(folder, **terms)
-    make_private(trainer, run.as_run, **{"noise_multiplier": 1.0, "max_grad_norm": 1.0, **own})
+    stated: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **own}
+    make_private(trainer, run.as_run, **stated)
     return trainer
 
 
@@ -213,7 +214,7 @@ def test_logs_have_the_epsilon_and_no_norm_without_noise(tmp_path: Path) -> None
 
 
 def test_no_gradient_of_a_record_is_left_in_the_model(tmp_path: Path) -> None:
-    seen = []
+    seen: list[Any] = []
 
     class Looks(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **trained: Any) -> None:
@@ -250,7 +251,7 @@ def test_the_noise_is_that_of_the_charge(tmp_path: Path) -> None:
 def test_half_precision_of_the_model_does_not_reach_the_clipping(tmp_path: Path) -> None:
     run = CheckpointedRun()
     trainer = private(tmp_path, run, max_steps=3, bf16=True)
-    kinds = set()
+    kinds: set[torch.dtype] = set()
     take = trainer._take_gradients
 
     def looked(records: int) -> None:

@@ -8,11 +8,13 @@ from epsilon_ledger import gaussian, poisson_sampled
 from tests.sdk.ecosystems import distributed_trainer
 from tests.sdk.ecosystems.ranks import run_ranks
 
+IMPORTED = ("tests.sdk.ecosystems.language_models", "epsilon_ledger.transformers")
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("trainers")
-    return run_ranks(distributed_trainer.__name__, folder, 5, folder / "output")
+    return run_ranks(distributed_trainer.__name__, folder, 5, folder / "output", imported=IMPORTED)
 
 
 def test_rank_0_asks_for_the_whole_batch_of_both(ranks: list[dict[str, Any]]) -> None:

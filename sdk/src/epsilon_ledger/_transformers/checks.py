@@ -33,7 +33,7 @@ def check_trainer(trainer: Trainer, *, own_losses: bool) -> None:
             "DeepSpeed, FSDP, torch.compile and DataParallel hide the gradients of single records. Use one process for "
             "each device (torchrun), or none of them"
         )
-    if args.activation_checkpointing:
+    if getattr(args, "activation_checkpointing", False) or getattr(args, "gradient_checkpointing", False):
         _refuse("activation checkpointing runs layers twice, which confuses Opacus. Use a smaller physical batch")
     if args.auto_find_batch_size:
         _refuse(

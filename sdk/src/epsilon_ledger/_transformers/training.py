@@ -235,7 +235,8 @@ class PrivateTraining(Trainer):
             self.refusal = refusal
             self.control.should_training_stop = True
             accelerated._is_overflow = True  # noqa: SLF001 - as above
-            self._tr_loss -= self._last_loss
+            if hasattr(self, "_tr_loss"):  # where the Trainer has added the loss of this step already
+                self._tr_loss -= self._last_loss
             _LOGGER.warning("The training stops after %d steps: %s", self.state.global_step, refusal)
             return None
         self._private_optimizer.zero_grad()  # gradients of single records would be saved with the model's object
