@@ -18,7 +18,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from epsilon_ledger._run.provenance import MLFLOW_LABEL, mlflow_link
-from epsilon_ledger._run.run_logger import STATEMENT, RunLogger
+from epsilon_ledger._run_logger import STATEMENT, RunLogger
 from epsilon_ledger._wire.metadata import Link
 
 __all__ = ["STATEMENT", "EpsilonLogger"]

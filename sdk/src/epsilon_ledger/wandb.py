@@ -19,7 +19,7 @@ from typing import Any, Final
 import wandb
 
 from epsilon_ledger._run.provenance import WANDB_LABEL, wandb_link
-from epsilon_ledger._run.run_logger import STATEMENT, RunLogger
+from epsilon_ledger._run_logger import STATEMENT, RunLogger
 from epsilon_ledger._wire.metadata import Link
 
 __all__ = ["STATEMENT", "EpsilonLogger"]

@@ -31,9 +31,9 @@ def loop(accelerator: Accelerator, training: Training, batches: Any) -> None:  #
     for x, y in batches:
         training.before = training.parameters()
         with accelerator.accumulate(training.model):
-            training.optimizer.zero_grad()
             accelerator.backward(nn.functional.cross_entropy(training.model(x), y))
             training.optimizer.step()
+            training.optimizer.zero_grad()
 
 
 def prepared(accelerator: Accelerator, training: Training) -> Training:
