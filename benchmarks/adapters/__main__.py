@@ -17,6 +17,7 @@ NAMES = (
     "lightning",
     "training_charge",
     "fixed_batches",
+    "transformers",
 )
 ROUNDS, STEPS, WARM_UP = 20, 50, 60
 EVERY = 50

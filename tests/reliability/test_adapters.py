@@ -41,6 +41,7 @@ ADAPTERS = [
     Adapter("training_charge"),
     Adapter("fixed_batches", ("torch",), relation="replace_one"),
     Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
