@@ -36,6 +36,9 @@ class Adapter:
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    # JAX starts threads when it is imported or used, which do not survive a fork.
+    Adapter("jax_optax", ("numpy",), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("keras_fit", ("numpy",), {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16

@@ -4,8 +4,8 @@
     for indices in step.batch_iterator(len(data)):
         params, opt_state, noise_state = step(params, opt_state, noise_state, data[indices])
 
-The step raises the errors of `run.authorize`, such as BudgetExceededError; it is not called then, no argument is donated,
-and nothing has changed. Needs `pip install "epsilon-ledger-client[jax]"`.
+The step raises the errors of `run.authorize`, such as BudgetExceededError. It is not called then, no argument is
+donated, and nothing has changed. Needs `pip install "epsilon-ledger-client[jax]"`.
 
 One draw covers one release: step each batch once. In a training over several processes, process 0 authorizes for all.
 """
@@ -51,7 +51,7 @@ def secret_key() -> Any:  # noqa: ANN401 - a key of JAX
     return jax.random.wrap_key_data(np.frombuffer(os.urandom(8), np.uint32), impl="threefry2x32")
 
 
-def authorized(  # noqa: PLR0913 - all that only the trainer knows, by name
+def authorized(
     step: Callable[P, T],
     run: Run | Trial,
     *,

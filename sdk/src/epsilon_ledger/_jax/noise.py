@@ -63,9 +63,7 @@ def read_noise(transformation: Any, clipped_grad: Any) -> Noise:  # noqa: ANN401
                 "The noise of this privatizer is correlated from step to step, so that its steps cannot be charged one "
                 "by one. Charge the whole training at once, with the event of its plan."
             )
-        return Noise(
-            _number(variables["stddev"]) / norm_bound(clipped_grad), _variables(found.init).get("prng_key")
-        )
+        return Noise(_number(variables["stddev"]) / norm_bound(clipped_grad), _variables(found.init).get("prng_key"))
     raise UnsupportedTrainingError(
         f"The noise of {'.'.join(origin)} is not known here. Give noise=... optax.contrib.dpsgd, "
         f"optax.contrib.differentially_private_aggregate or jax_privacy.noise_addition.gaussian_privatizer, or an "
@@ -83,7 +81,8 @@ def read_plan(plan: Any) -> Noise:  # noqa: ANN401 - as above
 
     steps = plan.dp_event
     selection = plan.batch_selection_strategy
-    if getattr(selection, "cycle_length", 0) != 1 or getattr(steps, "count", None) != selection.iterations:
+    plain = getattr(selection, "cycle_length", 0) == 1 and selection.truncated_batch_size is None
+    if not plain or getattr(steps, "count", None) != selection.iterations:
         raise UnsupportedTrainingError(
             "The noise of this plan is correlated from step to step, or its batches are not Poisson samples of all "
             "records, so that its steps cannot be charged one by one. Charge the whole training at once, with "
@@ -143,9 +142,7 @@ def _first(transformation: Any) -> _Functions:  # noqa: ANN401 - as above
     while True:
         origin = _origin(found.update)
         if origin == _CHAIN:
-            found = _Functions(
-                _variables(found.init)["init_fns"][0], _variables(found.update)["update_fns"][0]
-            )
+            found = _Functions(_variables(found.init)["init_fns"][0], _variables(found.update)["update_fns"][0])
         elif origin == _EXTRA:
             inner = _variables(found.update)["tx"]
             found = _Functions(inner.init, inner.update)
@@ -159,10 +156,10 @@ def _only_factor(matrix: Any) -> float:  # noqa: ANN401 - as above
     Raises:
         UnsupportedTrainingError: a step's noise depends on earlier ones.
     """
-    state = matrix.init_multiply(np.zeros(()))
+    state = matrix.init_multiply(np.float32(0.0))
     answers = []
     for value in (1.0, 0.0, 1.0):
-        answer, state = matrix.multiply_next(np.asarray(value), state)
+        answer, state = matrix.multiply_next(np.float32(value), state)
         answers.append(float(answer))
     if answers[1] or answers[2] != answers[0]:
         raise UnsupportedTrainingError("The noise of this plan is correlated from step to step.")
