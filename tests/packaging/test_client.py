@@ -9,8 +9,21 @@ import pytest
 
 from tests.packaging.dockerfile import ROOT
 
-FRAMEWORKS = {"cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "pytorch_lightning", "torch"}
-ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus"]
+FRAMEWORKS = {
+    "cryptography",
+    "dp_accounting",
+    "jax",
+    "jax_privacy",
+    "keras",
+    "lightning",
+    "mlflow",
+    "numpy",
+    "opacus",
+    "optax",
+    "pytorch_lightning",
+    "torch",
+}
+ADAPTERS = ["dp_accounting", "jax", "keras", "lightning", "mlflow", "opacus"]
 
 
 def test_the_base_install_needs_httpx_only() -> None:

@@ -196,7 +196,10 @@ class AuthorizedStep(Generic[P, T]):
         if self._shapes is not None:
             self._shapes.check((args, kwargs))
         keys = None if self._keys is None else self._keys.check((args, kwargs))
-        self.run.authorize(self._steps, event=self.event)
+        if self.event is None:
+            self.run.authorize(self._steps)
+        else:
+            self.run.authorize(self._steps, event=self.event)
         if self._batches is not None:
             with self._lock:
                 self._drawn -= self._steps

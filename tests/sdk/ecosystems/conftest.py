@@ -18,6 +18,8 @@ from tests.sdk.fake_ledger import REFUSAL
 
 # Read when MLflow is imported: tests tell nobody that they ran.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Read when JAX and Keras are imported.
+os.environ |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 # One core is what a test gets, and for models this small threads only wait for each other.
 torch.set_num_threads(1)
