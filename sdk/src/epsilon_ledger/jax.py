@@ -7,7 +7,7 @@
 The step raises the errors of `run.authorize`, such as BudgetExceededError. It is not called then, no argument is
 donated, and nothing has changed. Needs `pip install "epsilon-ledger-client[jax]"`.
 
-One draw covers one release: step each batch once. In a training over several processes, process 0 authorizes for all.
+One draw covers one release: step each batch once.
 """
 
 import functools
@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from epsilon_ledger import Event, Run, Trial, gaussian
-from epsilon_ledger._jax.arguments import KeyWatch, ShapeWatch
+from epsilon_ledger._jax.arguments import KeyWatch, ShapeWatch, require_one_process
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._jax.noise import Noise, read_noise, read_plan
 from epsilon_ledger._jax.sampling import Batches, Rng, read_batches, replays
@@ -87,6 +87,7 @@ def authorized(
     """
     if steps_per_call < 1:
         raise ValueError(f"steps_per_call must be at least 1, not {steps_per_call}.")
+    require_one_process()
     if inspect.iscoroutinefunction(run.authorize):
         raise TypeError("A step cannot wait for an AsyncRun: create the run with LedgerClient.")
     if noise is None:
@@ -188,22 +189,30 @@ class AuthorizedStep(Generic[P, T]):
                 "when it runs. Wrap the outermost function instead: authorized(jax.jit(step), run, ...), with "
                 "steps_per_call=... for a scan over steps."
             )
-        if self._batches is not None and self._drawn < self._steps:
-            raise UnsupportedTrainingError(
-                f"A call takes {self._steps} batch(es), and {self._drawn} of those drawn are left: step each batch of "
-                f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
-            )
-        if self._shapes is not None:
-            self._shapes.check((args, kwargs))
-        keys = None if self._keys is None else self._keys.check((args, kwargs))
-        if self.event is None:
-            self.run.authorize(self._steps)
-        else:
-            self.run.authorize(self._steps, event=self.event)
         if self._batches is not None:
-            with self._lock:
-                self._drawn -= self._steps
+            self._take_batches(self._steps)
+        try:
+            if self._shapes is not None:
+                self._shapes.check((args, kwargs))
+            keys = None if self._keys is None else self._keys.check((args, kwargs))
+            if self.event is None:
+                self.run.authorize(self._steps)
+            else:
+                self.run.authorize(self._steps, event=self.event)
+        except BaseException:
+            self._take_batches(-self._steps)
+            raise
         result = self._step(*args, **kwargs)
         if self._keys is not None and keys is not None:
             self._keys.last = keys
         return result
+
+    def _take_batches(self, count: int) -> None:
+        """Take drawn batches for a call, or give them back if it is not made."""
+        with self._lock:
+            if self._drawn < count:
+                raise UnsupportedTrainingError(
+                    f"A call takes {count} batch(es), and {self._drawn} of those drawn are left: step each batch of "
+                    f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
+                )
+            self._drawn -= count

@@ -66,7 +66,10 @@ def attach(
             f"The Keras backend is {keras.backend.backend()!r}: set KERAS_BACKEND to 'jax' or 'torch'."
         )
     if keras.backend.backend() == "jax":
-        _require_one_process()
+        # The torch backend needs no JAX.
+        from epsilon_ledger._jax.arguments import require_one_process  # noqa: PLC0415
+
+        require_one_process()
     if inspect.iscoroutinefunction(run.authorize):
         raise TypeError("fit cannot wait for an AsyncRun: create the run with LedgerClient.")
     if sampling_probability not in (None, 1.0):
@@ -117,7 +120,8 @@ class LedgerCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ANN401, ARG002 - Keras' signature
         """Tell the run the number of all steps."""
         self.refusal = None
-        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        params = self.params or {}  # none in a CallbackList of the caller
+        steps, epochs = params.get("steps"), params.get("epochs")
         if isinstance(self.run, Run) and self.run.expected_steps is None and steps and epochs:
             self.run.expected_steps = self.run.next_step + steps * epochs
 
@@ -216,15 +220,6 @@ class _Guarded:
         return logs
 
 
-def _require_one_process() -> None:
-    import jax  # noqa: PLC0415 - the torch backend needs no JAX
-
-    if jax.distributed.is_initialized() and jax.process_count() > 1:
-        raise UnsupportedTrainingError(
-            "fit runs in several processes, of which each would ask for itself. Train in one process, with its devices."
-        )
-
-
 def _reader(
     model: Any,  # noqa: ANN401 - mypy does not read Keras
     run: Run | Trial,
@@ -307,7 +302,7 @@ def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[
             _renew_seeds(model)
         callbacks = given.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(callback)
+            callbacks.callbacks.append(callback)
         else:
             # First, so that the others see its epsilon.
             others = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks] if callbacks else []

@@ -457,7 +457,6 @@ def aggregate_step() -> tuple[Any, Any, Any]:
         optax.contrib.differentially_private_aggregate(CLIP, NOISE, key=secret_key()), optax.sgd(0.1)
     )
 
-    @jax.jit
     def step(params: Any, state: Any, x: Any, weight: Any) -> Any:
         one = jax.grad(lambda params, x, weight: weight * loss(params, x[None]))
         grads = jax.vmap(one, in_axes=(None, 0, 0))(params, x, weight)
@@ -465,7 +464,7 @@ def aggregate_step() -> tuple[Any, Any, Any]:
         return optax.apply_updates(params, updates), state
 
     params = {"w": jnp.ones(4)}
-    return optimizer, step, (params, optimizer.init(params))
+    return optimizer, jax.jit(step), (params, optimizer.init(params))
 
 
 def test_optax_steps_padded_samples_only(run: CountingRun) -> None:
@@ -486,6 +485,14 @@ def test_optax_steps_padded_samples_only(run: CountingRun) -> None:
     assert len(run.asked) == 4
 
 
+def test_one_of_several_processes_is_turned_away(run: CountingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    assert authorized(DONATED, run.as_run, event=STEP).event == STEP
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(UnsupportedTrainingError, match="process 0 of 2"):
+        authorized(DONATED, run.as_run, event=STEP)
+
+
 def test_arguments_that_do_not_fit_together(run: CountingRun) -> None:
     training = Private()
     for how, reason in [
@@ -494,7 +501,7 @@ def test_arguments_that_do_not_fit_together(run: CountingRun) -> None:
         ({"noise": training.privatizer, "event": STEP}, "Give noise or event"),
     ]:
         with pytest.raises(ValueError, match=reason):
-            authorized(DONATED, run.as_run, **how)  # type: ignore[arg-type] # the arguments of a case
+            authorized(DONATED, run.as_run, **how)
     with pytest.raises(ValueError, match="made without batches"):
         next(authorized(DONATED, run.as_run, event=STEP).batch_iterator(N))
 

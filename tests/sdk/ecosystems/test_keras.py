@@ -134,7 +134,8 @@ def test_a_refusal_ends_the_fit_and_leaves_the_parameters(run: CountingRun, capa
     assert (len(run.asked), callback.refusal is None) == (capacity, False)
     run.capacity = capacity + STEPS
     fit(model)
-    assert (len(run.asked), callback.refusal) == (capacity + STEPS, None)
+    assert len(run.asked) == capacity + STEPS
+    assert attach(model, run.as_run).refusal is None
 
 
 def test_an_execution_of_several_steps_asks_for_all_of_them(run: CountingRun) -> None:
@@ -156,7 +157,7 @@ def test_a_training_ends_at_its_budget_with_grants(live_server: LiveServer) -> N
             callback = attach(model, run)
             history = fit(model, 50)
             assert callback.refusal is not None
-            assert run.step == taken(model) > 8
+            assert run.step == taken(model) >= STEPS
             assert 0.0 < history.history["epsilon"][-1] <= 1.0
             assert run.expected_steps == 50 * STEPS
         assert client.get_run(run.id).status == "completed"
@@ -322,7 +323,7 @@ def test_arguments_that_do_not_fit_together(run: CountingRun, monkeypatch: pytes
         attach(other, run.as_run)
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
     with pytest.raises(UnsupportedTrainingError, match="set KERAS_BACKEND"):
-        attach(private, run.as_run)  # type: ignore[arg-type] # it is not looked at
+        attach(private, run.as_run)
 
 
 def test_the_torch_backend_asks_too() -> None:

@@ -1,4 +1,4 @@
-"""Checks of a step's arguments, from call to call."""
+"""Checks of a program, and of a step's arguments from call to call."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,6 +10,19 @@ from epsilon_ledger._jax.errors import UnsupportedTrainingError
 
 _GUESSABLE: Final = 1 << 20
 """Seeds below are chosen by somebody: one in 2,000 of jax-privacy's random seeds is."""
+
+
+def require_one_process() -> None:
+    """Require that this program is one process.
+
+    Raises:
+        UnsupportedTrainingError: it is one of several.
+    """
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
+        raise UnsupportedTrainingError(
+            f"This is process {jax.process_index()} of {jax.process_count()}, of which each would ask for itself. "
+            f"Train in one process, with all its devices."
+        )
 
 
 class KeyWatch:
