@@ -8,26 +8,22 @@ On the backends JAX and torch, also for a model whose own `train_step` adds the 
 Needs `pip install "epsilon-ledger-client[keras]"`.
 """
 
-import copy
 import functools
 import inspect
-import secrets
 import types
 from collections.abc import Callable, Iterator
 from itertools import islice
-from math import sqrt
 from typing import Any, Final, Literal
 
 import keras
-import numpy as np
 
-from epsilon_ledger import BudgetExceededError, Event, Run, Trial, gaussian, poisson_sampled
+from epsilon_ledger import BudgetExceededError, Event, Run, Trial
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._keras.private import event_reader, renew_seeds, weight
 
 __all__ = ["LedgerCallback", "UnsupportedTrainingError", "attach"]
 
 _BACKENDS: Final = ("jax", "torch")
-_OWN_WEIGHTS: Final = ["_rng", "_optimizer_steps"]
 
 
 def attach(
@@ -84,7 +80,7 @@ def attach(
         if present.run.id != run.id:
             raise ValueError(f"This model is charged to {present.run.id}: one run pays for a step.")
         return present  # type: ignore[no-any-return] # an attribute of a Keras model
-    callback = LedgerCallback(model, run, _reader(model, run, event, sampling_probability), earlier_steps)
+    callback = LedgerCallback(model, run, event_reader(model, run, event, sampling_probability), earlier_steps)
     model._ledger_callback = callback  # noqa: SLF001 - our own
     model.make_train_function = functools.partial(_make_guarded, model.make_train_function, callback)
     model.fit = types.MethodType(_charged_fit(model.fit, callback), model)
@@ -141,7 +137,7 @@ class LedgerCallback(keras.callbacks.Callback):
             UnsupportedTrainingError: the model took steps that were not charged.
         """
         if self.private and self._earlier_steps != "charged":
-            taken = int(_weight(self.trained, "_optimizer_steps").numpy().item())
+            taken = int(weight(self.trained, "_optimizer_steps").numpy().item())
             if taken > self.run.next_step:
                 raise UnsupportedTrainingError(
                     f"The model took {taken} steps, and the run was asked for {self.run.next_step}. Attach before the "
@@ -220,67 +216,6 @@ class _Guarded:
         return logs
 
 
-def _reader(
-    model: Any,  # noqa: ANN401 - mypy does not read Keras
-    run: Run | Trial,
-    event: Event | None,
-    sampling_probability: float | None,
-) -> Callable[[], Event]:
-    """Make the function that returns the event of a step, after checking the model."""
-    config = getattr(model, "_dp_params", None)
-    if event is not None:
-        if config is not None:
-            raise ValueError("The event of this model is read from its DPKerasConfig: leave event out.")
-        return lambda: event
-    if config is None:
-        raise UnsupportedTrainingError(
-            "What noise this model adds is not known here: give it to jax_privacy.keras_api.make_private first. If its "
-            "own train_step adds noise, give event=..., the event of a step with its sampling."
-        )
-    from jax_privacy import keras_api  # noqa: PLC0415 - the model has imported it
-
-    if getattr(model.train_step, "__func__", None) is not keras_api._dp_train_step:  # noqa: SLF001 - not public
-        raise UnsupportedTrainingError("The train_step of this model is no more the one of make_private.")
-    if [weight.name for weight in model.non_trainable_variables[:2]] != _OWN_WEIGHTS:
-        raise UnsupportedTrainingError(
-            "jax-privacy takes the first two non-trainable variables of a model for its own, and here they are others: "
-            "call make_private once, before other variables are added."
-        )
-    if not config.poisson_sampling_in_fit:
-        _require_unsampled(config, run, sampling_probability)
-    elif sampling_probability is not None:
-        raise ValueError("With poisson_sampling_in_fit the sampling is read: leave sampling_probability out.")
-    return functools.partial(_private_event, model)
-
-
-def _private_event(model: Any) -> Event:  # noqa: ANN401 - as above
-    """Read the event of a step of jax-privacy.
-
-    With gradient accumulation each batch gets its own part of the noise, and draws its own sample: each is charged.
-    """
-    config = model._dp_params  # noqa: SLF001 - as above
-    mechanism = gaussian(model.get_noise_multiplier() / sqrt(config.gradient_accumulation_steps))
-    if not config.poisson_sampling_in_fit:
-        return mechanism
-    return poisson_sampled(config.batch_size / config.train_size, mechanism)
-
-
-def _require_unsampled(config: Any, run: Run | Trial, sampling_probability: float | None) -> None:  # noqa: ANN401 - as above
-    """Require that steps on batches of a fixed size may be charged without sampling."""
-    if sampling_probability is None:
-        raise UnsupportedTrainingError(
-            "fit would shuffle the records into batches of a fixed size, which are no Poisson samples: their size over "
-            "n is no sampling probability. Set poisson_sampling_in_fit=True in DPKerasConfig, and give fit arrays. Or, "
-            "if neighbours have the same size, sampling_probability=1.0 charges each step as if it saw all the data."
-        )
-    if run.state.neighboring_relation == "add_or_remove_one" and config.batch_size < config.train_size:
-        raise UnsupportedTrainingError(
-            "Batches of a fixed size under add_or_remove_one: a record more pushes others out of their batches, and "
-            "sums move by two norms. Set poisson_sampling_in_fit=True, or charge a population under replace_one or "
-            "replace_special."
-        )
-
-
 def _make_guarded(make: Callable[..., Any], callback: LedgerCallback, force: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras' signature
     """Make the training function, which asks before its steps."""
     event, function = callback.read(), callback.trained.train_function
@@ -299,7 +234,7 @@ def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[
     def charged_fit(model: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as Keras' fit
         given = dict(signature.bind_partial(*args, **kwargs).arguments)
         if callback.private:
-            _renew_seeds(model)
+            renew_seeds(model)
         callbacks = given.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.append(callback)
@@ -314,16 +249,3 @@ def _charged_fit(fit: Callable[..., Any], callback: LedgerCallback) -> Callable[
             callback.fitting = False
 
     return charged_fit
-
-
-def _renew_seeds(model: Any) -> None:  # noqa: ANN401 - as above
-    """Give the next fit a new seed for its samples, and a new key for its noise."""
-    config = copy.copy(model._dp_params)  # noqa: SLF001 - as above
-    # Not dataclasses.replace, which computes the epsilon once more.
-    object.__setattr__(config, "seed", secrets.randbits(63))
-    model._dp_params = config  # noqa: SLF001 - as above
-    _weight(model, "_rng").assign(np.frombuffer(secrets.token_bytes(8), np.uint32))
-
-
-def _weight(model: Any, name: str) -> Any:  # noqa: ANN401 - as above
-    return next(weight for weight in model.non_trainable_weights if weight.name == name)
