@@ -18,6 +18,8 @@ NAMES = (
     "training_charge",
     "fixed_batches",
     "transformers",
+    "jax_optax",
+    "keras_fit",
 )
 ROUNDS, STEPS, WARM_UP = 20, 50, 60
 EVERY = 50

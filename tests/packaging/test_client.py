@@ -10,10 +10,10 @@ import pytest
 from tests.packaging.dockerfile import ROOT
 
 FRAMEWORKS = {
-    *("accelerate", "cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "peft"),
-    *("pytorch_lightning", "torch", "transformers", "wandb"),
+    *("accelerate", "cryptography", "dp_accounting", "jax", "jax_privacy", "keras", "lightning", "mlflow", "numpy"),
+    *("opacus", "optax", "peft", "pytorch_lightning", "torch", "transformers", "wandb"),
 }
-ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus", "transformers", "wandb"]
+ADAPTERS = ["dp_accounting", "jax", "keras", "lightning", "mlflow", "opacus", "transformers", "wandb"]
 
 
 def test_the_base_install_needs_httpx_only() -> None:

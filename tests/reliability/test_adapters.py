@@ -1,5 +1,6 @@
 """Trainings of each framework are killed and restarted, and so is the service: what was released is charged."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.jobs import Job, Site
 
 pytestmark = pytest.mark.sqlite
+
+# Read when Keras is imported, by the process that forks its trainers.
+os.environ["KERAS_BACKEND"] = "jax"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ ADAPTERS = [
     Adapter("fixed_batches", ("torch",), relation="replace_one"),
     Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
     Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
+    # JAX starts its threads when it is first used, not when it is imported.
+    Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
