@@ -6,7 +6,7 @@ With noise at the server, in place of FLARE's FedAvg:
 
 With noise at each site, in place of another privacy filter:
 
-    job.to_clients(LedgerFilter("hospitals/{site}", 4.0, 0.5), filter_type=FilterType.TASK_RESULT, tasks=["*"])
+    job.to_clients(LedgerFilter("hospitals/{site}", 4.0, 0.5), filter_type=FilterType.TASK_RESULT, tasks=["train"])
 
 The address and the key of the ledger come from each process's EPSILON_LEDGER_URL and EPSILON_LEDGER_API_KEY.
 

@@ -1,10 +1,13 @@
 """The filter of a site, whose results have noise of their own."""
 
+import secrets
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException, Filter
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -28,13 +31,18 @@ HEADERS: Final = (
 )
 """Headers that came with the task."""
 
+RELEASED: Final = "epsilon-ledger"
+_mark = secrets.token_hex()
+"""In the header of what may leave: of this process, so that no app can have written it before."""
+
 
 class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
     """Charge a site's result before it leaves, and add the noise.
 
     What leaves is a new result with the noisy differences of weights, and nothing else of the old one: metrics, numbers
-    of steps and other data have no noise, and all sites weigh the same. Everything else is blocked, of all tasks of the
-    filter: other kinds of data, results that the budget does not allow, and those without the ledger's answer.
+    of steps and other data have no noise, and all sites weigh the same. Everything else is blocked: results of tasks
+    that it does not filter, other kinds of data, results that the budget does not allow, and those without the ledger's
+    answer. Let it be the last filter.
 
     Each process of a site opens a run of its own; what earlier ones spent stays in the budget.
 
@@ -67,9 +75,40 @@ class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
             raise ValueError("Give noise_multiplier and clipping_norm, or the event of noise that was added before.")
         self.budget, self.unit, self.run_name = budget, unit, run_name
         self.noise_multiplier, self.clipping_norm, self.event = noise_multiplier, clipping_norm, event
+        self._client: LedgerClient | None = None
         self._run: Run | None = None
         if event is None:
             self._noise()
+
+    def add_to_fed_job(self, job: Any, ctx: Any, **how: Any) -> None:  # noqa: ANN401 - FLARE's
+        """Add the filter to a job, for tasks by their names: FLARE 2.9 runs no filter of the task `*`, its default.
+
+        Raises:
+            UnsupportedRoundError: the filter would never run.
+        """
+        if "*" in how.get("tasks", ["*"]):
+            raise UnsupportedRoundError(
+                "FLARE finds filters by the exact name of a task, so that tasks=['*'], its default, filters nothing. "
+                "Give names, such as tasks=['train']; results of other tasks are blocked."
+            )
+        super().add_to_fed_job(job, ctx, **how)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Block results that no such filter has released, and complete the run when the job ends."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.AFTER_TASK_RESULT_FILTER:
+            result = fl_ctx.get_prop(FLContextKey.TASK_RESULT)
+            if result.get_return_code() == ReturnCode.OK and result.get_header(RELEASED) != _mark:
+                # The very object that FLARE sends next.
+                result.clear()
+                result[ReservedHeaderKey.HEADERS] = {}
+                result.set_return_code(ReturnCode.TASK_RESULT_FILTER_ERROR)
+                self.log_error(fl_ctx, "LedgerFilter does not filter this task, or is not the last filter: blocked.")
+        if event_type == EventType.END_RUN and self._client is not None:
+            with self._client, suppress(LedgerError):  # what was charged stays charged
+                if self._run is not None:
+                    self._run.complete()
+            self._client = self._run = None
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Return a result that may leave.
@@ -112,6 +151,7 @@ class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
             value = shareable.get_header(key)
             if value is not None:
                 fresh.set_header(key, value)
+        fresh.set_header(RELEASED, _mark)
         return fresh
 
     def _noise(self) -> GaussianNoise:
@@ -133,7 +173,8 @@ class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
             site = str(fl_ctx.get_identity_name())
             # A job's id tells apart runs of one name.
             job = str(fl_ctx.get_prop(FLContextKey.CURRENT_RUN))
-            self._run = LedgerClient().create_run(
+            self._client = self._client or LedgerClient()
+            self._run = self._client.create_run(
                 self.run_name, budget=self.budget.format(site=site), labels={"nvflare-job": job[:60]}
             )
         return self._run

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.workflows.fedavg import FedAvg
 
@@ -78,14 +79,18 @@ class LedgerFedAvg(FedAvg):  # type: ignore[misc] - as above
         unit: whether the population protects each "client", or each "record" of one client; by default by its name.
         run_name: name of the run.
         num_clients: of a round, and the divisor.
-        **options: of FedAvg; there is no other aggregator, and no stop condition, which looks at metrics.
+        num_rounds: maximum number of rounds.
+        start_round: number of the first one.
+        model: initial parameters by name, instead of those of the persistor.
+        persistor_id: component that loads and saves the model.
+        task_name: of the clients' task.
+        fedprox_mu: of FedProx, sent to the clients.
 
     Raises:
         ValueError: a number is out of its bounds.
-        UnsupportedRoundError: an option lets more leave than is charged.
     """
 
-    def __init__(  # noqa: PLR0913 - arguments of a component stand in a job's configuration
+    def __init__(  # noqa: PLR0913 - FLARE writes arguments by name into a job's configuration, and so no **options
         self,
         budget: str,
         noise_multiplier: float,
@@ -93,15 +98,26 @@ class LedgerFedAvg(FedAvg):  # type: ignore[misc] - as above
         unit: Unit | None = None,
         run_name: str = "nvflare",
         num_clients: int = 3,
-        **options: Any,  # noqa: ANN401 - FLARE's
+        num_rounds: int = 5,
+        start_round: int = 0,
+        model: Any = None,  # noqa: ANN401 - FLARE's
+        persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
+        task_name: str = AppConstants.TASK_TRAIN,
+        fedprox_mu: float | None = None,
     ) -> None:
-        for name in ("aggregator", "stop_cond", "aggregation_weights", "exclude_vars", "enable_tensor_disk_offload"):
-            if options.get(name):
-                raise UnsupportedRoundError(f"LedgerFedAvg has no {name}: updates are added here, and metrics dropped.")
         noise = GaussianNoise(noise_multiplier, clipping_norm=clipping_norm)
         if isinstance(num_clients, bool) or not isinstance(num_clients, int) or num_clients < 1:
             raise ValueError(f"num_clients is {num_clients!r}, but it must be a whole number from 1: the divisor.")
-        super().__init__(num_clients=num_clients, aggregator=NoisyAggregator(noise, num_clients), **options)
+        super().__init__(
+            num_clients=num_clients,
+            num_rounds=num_rounds,
+            start_round=start_round,
+            model=model,
+            persistor_id=persistor_id,
+            task_name=task_name,
+            fedprox_mu=fedprox_mu,
+            aggregator=NoisyAggregator(noise, num_clients),
+        )
         self.budget, self.unit, self.run_name = budget, unit, run_name
         self.noise_multiplier, self.clipping_norm = noise_multiplier, clipping_norm
         self.refusal: BudgetExceededError | None = None
