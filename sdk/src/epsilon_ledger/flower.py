@@ -23,10 +23,17 @@ from epsilon_ledger._flower.mod import LedgerMod
 from epsilon_ledger._flower.settings import RoundOptions
 from epsilon_ledger._flower.strategy import LedgerResult, LedgerStrategy
 
-__all__ = ["LedgerLegacyStrategy", "LedgerMod", "LedgerResult", "LedgerStrategy", "UnsupportedRoundError", "charge_rounds"]
+__all__ = [
+    "LedgerLegacyStrategy",
+    "LedgerMod",
+    "LedgerResult",
+    "LedgerStrategy",
+    "UnsupportedRoundError",
+    "charge_rounds",
+]
 
 
-def charge_rounds(  # noqa: PLR0913 - all that only the server knows, by name
+def charge_rounds(
     strategy: Any,  # noqa: ANN401 - mypy does not read Flower
     run: Run | Trial,
     *,

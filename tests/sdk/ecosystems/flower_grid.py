@@ -1,5 +1,7 @@
 """Flower's clients within this process: needs Flower, which only processes of `tests.flower` can import."""
 
+# ruff: noqa: ANN401 - what the framework gives and takes has no types here
+
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any

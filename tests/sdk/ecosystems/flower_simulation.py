@@ -46,7 +46,9 @@ if __name__ == "__main__":
         everything = Limit(100.0, 1e-5)
         ledger.create_population(BUDGET, privacy_unit="device", neighboring_relation="replace_one", limit=everything)
         # Enough for two rounds: the third one is refused.
-        twice = ledger.compute_epsilon(events=[EventCount(event=gaussian(4.0), count=2)], delta=1e-5, neighboring_relation="replace_one")
+        twice = ledger.compute_epsilon(
+            events=[EventCount(event=gaussian(4.0), count=2)], delta=1e-5, neighboring_relation="replace_one"
+        )
         ledger.create_budget("central", parent=BUDGET, limit=Limit(1.1 * twice.epsilon, 1e-5))
         ledger.create_budget("local", parent=BUDGET, limit=everything)
         cores = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}

@@ -28,6 +28,7 @@ def test_flower(live_server: LiveServer, module: str, case: str) -> None:
     run(live_server, module, case)
 
 
+@pytest.mark.soak  # docs/frameworks/flower.md runs one, too
 def test_flowers_own_simulation(live_server: LiveServer) -> None:
     run(live_server, "flower_simulation")
 

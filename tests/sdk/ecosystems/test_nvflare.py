@@ -1,5 +1,10 @@
 """NVIDIA FLARE's filters and its FedAvg, with the real framework and the real service."""
 
+# ruff: noqa: ANN401 - what the framework gives and takes has no types here
+
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -121,7 +126,9 @@ def test_a_result_is_charged_and_leaves_with_noise_and_nothing_else(
     assert "patients" not in left
 
 
-def test_a_site_has_one_run_in_its_budget(client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter) -> None:
+def test_a_site_has_one_run_in_its_budget(
+    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
+) -> None:
     population = open_budget()
     client.create_budget("site-1", parent=population, limit=Limit(10.0, 1e-5))
     filter_ = make_filter(population + "/{site}", 4.0, 1.0)
@@ -190,7 +197,9 @@ def test_a_refused_result_stays(open_budget: OpenBudget, make_filter: MakeFilter
         make_filter(open_budget(epsilon=0.1), 1.0, 1.0).process(result({"w": np.ones(2)}), site_context())
 
 
-def test_without_an_answer_a_result_stays(open_budget: OpenBudget, make_filter: MakeFilter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_a_result_stays(
+    open_budget: OpenBudget, make_filter: MakeFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise LedgerUnavailableError("away")
 
@@ -199,7 +208,9 @@ def test_without_an_answer_a_result_stays(open_budget: OpenBudget, make_filter: 
         make_filter(open_budget(), 1.0, 1.0).process(result({"w": np.ones(2)}), site_context())
 
 
-def test_noise_of_an_earlier_filter_is_charged_as_stated(open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]) -> None:
+def test_noise_of_an_earlier_filter_is_charged_as_stated(
+    open_budget: OpenBudget, make_filter: MakeFilter, asked: list[Event]
+) -> None:
     cost = epsilon_delta(0.5)
     data = {"w": np.full(3, 0.25)}
     left = make_filter(open_budget(), event=cost).process(result(data), site_context())
@@ -240,7 +251,13 @@ def test_flare_s_own_filter_lets_scalars_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "terms", [{}, {"noise_multiplier": 1.0}, {"noise_multiplier": 0.0, "clipping_norm": 1.0}, {"event": gaussian(1.0), "clipping_norm": 1.0}]
+    "terms",
+    [
+        {},
+        {"noise_multiplier": 1.0},
+        {"noise_multiplier": 0.0, "clipping_norm": 1.0},
+        {"event": gaussian(1.0), "clipping_norm": 1.0},
+    ],
 )
 def test_a_filter_without_noise_is_refused(terms: Any) -> None:
     with pytest.raises(ValueError, match="noise"):
@@ -291,13 +308,19 @@ def by(shift: float, *, full: bool = False) -> Callable[[FLModel], FLModel]:
     """A client that adds something to all parameters."""
 
     def trained(model: FLModel) -> FLModel:
-        moved = {name: np.asarray(array + shift if full else np.full_like(array, shift)) for name, array in model.params.items()}
-        return FLModel(params=moved, params_type=ParamsType.FULL if full else ParamsType.DIFF, metrics={"accuracy": 0.5}, meta={})
+        moved = {
+            name: np.asarray(array + shift if full else np.full_like(array, shift))
+            for name, array in model.params.items()
+        }
+        return FLModel(
+            params=moved, params_type=ParamsType.FULL if full else ParamsType.DIFF, metrics={"accuracy": 0.5}, meta={}
+        )
 
     return trained
 
 
 def raising(model: FLModel) -> FLModel:
+    del model
     raise ValueError("out of memory")
 
 
@@ -356,3 +379,17 @@ def test_a_population_whose_unit_is_unknown_is_asked_about(open_budget: OpenBudg
 def test_a_divisor_is_needed() -> None:
     with pytest.raises(ValueError, match="num_clients"):
         LedgerFedAvg("hospitals", 1.0, 1.0, num_clients=0)
+
+
+@pytest.mark.soak
+def test_flares_own_simulator(live_server: LiveServer) -> None:
+    access = {"EPSILON_LEDGER_URL": live_server.url, "EPSILON_LEDGER_API_KEY": live_server.key("admin")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sdk.ecosystems.nvflare_simulation"],
+        env=os.environ | access,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

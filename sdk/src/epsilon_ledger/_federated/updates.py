@@ -68,7 +68,9 @@ class NoisyMean:
         self._mechanism, self._current, self._clients = mechanism, current, clients
         self._names = [name for name, array in current.items() if np.asarray(array).dtype.kind == "f"]
         if not self._names:
-            raise UnsupportedRoundError("These parameters have no array of floats, so there is nothing to add noise to.")
+            raise UnsupportedRoundError(
+                "These parameters have no array of floats, so there is nothing to add noise to."
+            )
         fitting = [fits(reply, current) for reply in replies]
         taken = [reply for reply, fit in zip(replies, fitting, strict=True) if fit]
         self.missing = len(replies) - len(taken)

@@ -168,9 +168,7 @@ class LedgerLegacyStrategy(Strategy):  # type: ignore[misc] - mypy does not read
         metrics: tuple[float, dict[str, Scalar]] | None = self.strategy.evaluate(server_round, parameters)
         return metrics
 
-    def _step(
-        self, server_round: int, noisy: dict[str, NDArray[Any]]
-    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+    def _step(self, server_round: int, noisy: dict[str, NDArray[Any]]) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Give the noisy mean to the innermost strategy as if one client had sent it: that is post-processing."""
         fitted = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(noisy.values())), 1, {})
         parameters, metrics = self.strategy.strategy.aggregate_fit(server_round, [(_Server("server"), fitted)], [])

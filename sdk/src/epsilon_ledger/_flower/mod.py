@@ -21,6 +21,9 @@ from epsilon_ledger.mechanisms import GaussianNoise
 STATE: Final = "epsilon-ledger"
 """Record of a client's context that has its run's id, which Flower keeps from message to message."""
 
+FACTOR: Final = 1.25
+"""Of the textbook's Gaussian mechanism, by which Flower computes its noise (Dwork & Roth 2014, Theorem A.1)."""
+
 
 class LedgerMod:
     """Charge a client's noisy reply before it leaves the device, and add the noise.
@@ -45,7 +48,7 @@ class LedgerMod:
         TypeError: `local_dp` is another mod.
     """
 
-    def __init__(  # noqa: PLR0913 - all that only the trainer knows, by name
+    def __init__(
         self,
         local_dp: LocalDpMod,
         budget: str | Callable[[Context], str],
@@ -63,30 +66,26 @@ class LedgerMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Let the app train, and release its reply with noise, if the ledger admits that."""
-        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
-            return _refused(message, f"{type(self).__name__} lets nothing but training leave this device.")
-        if len(message.content.array_records) != 1:
-            return _refused(message, f"{type(self).__name__} expects exactly one ArrayRecord.")
-        (sent,) = message.content.array_records.values()
-        # The app may write into what it was sent.
-        current = {name: np.array(array.numpy()) for name, array in sent.items()}
         try:
-            reply = call_next(message, context)
-        except Exception as error:  # noqa: BLE001 - Flower would send what it says, which may quote data
-            log(ERROR, "The app has failed: %r", error)
-            return _refused(message, "The app has failed.")
-        if reply.has_error():
-            return _refused(message, "The app has failed.")
-        records = list(reply.content.array_records.items())
-        arrays = {name: array.numpy() for name, array in records[0][1].items()} if len(records) == 1 else {}
-        if not fits(arrays, current):
-            return _refused(message, "The app's reply does not have the arrays that it was sent.")
-        try:
-            noisy = self._release(arrays, current, context)
+            return self._answer(message, context, call_next)
         except BudgetExceededError as error:
             return _refused(message, f"budget_exceeded: {error}")
         except LedgerError as error:
             return _refused(message, f"The ledger has not admitted this reply: {error}")
+
+    def _answer(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            raise UnsupportedRoundError(f"{type(self).__name__} lets nothing but training leave this device.")
+        if len(message.content.array_records) != 1:
+            raise UnsupportedRoundError(f"{type(self).__name__} expects exactly one ArrayRecord.")
+        (sent,) = message.content.array_records.values()
+        # The app may write into what it was sent.
+        current = {name: np.array(array.numpy()) for name, array in sent.items()}
+        records = list(_trained(message, context, call_next).array_records.items())
+        arrays = {name: array.numpy() for name, array in records[0][1].items()} if len(records) == 1 else {}
+        if not fits(arrays, current):
+            raise UnsupportedRoundError("The app's reply does not have the arrays that it was sent.")
+        noisy = self._noisy(arrays, current, context)
         content = RecordDict(
             {
                 records[0][0]: ArrayRecord({key: Array(np.asarray(array)) for key, array in noisy.items()}),
@@ -95,7 +94,7 @@ class LedgerMod:
         )
         return Message(content, reply_to=message)
 
-    def _release(self, arrays: dict[str, Any], current: dict[str, Any], context: Context) -> dict[str, Any]:
+    def _noisy(self, arrays: dict[str, Any], current: dict[str, Any], context: Context) -> dict[str, Any]:
         noise = self._noise()
         mean = NoisyMean(noise, [arrays], current, clients=1)
         with self._client() as client:
@@ -115,12 +114,12 @@ class LedgerMod:
     def _noise(self) -> GaussianNoise:
         """Make the mechanism with the noise that LocalDpMod would add."""
         local = self._local_dp
-        if local.epsilon <= 0 or not 0 < local.delta < 1.25 or local.sensitivity <= 0:
+        if local.epsilon <= 0 or not 0 < local.delta < FACTOR or local.sensitivity <= 0:
             raise ValueError(
                 f"LocalDpMod has epsilon {local.epsilon}, delta {local.delta} and sensitivity {local.sensitivity}, "
-                f"which give no noise: all must be above 0, and delta below 1.25."
+                f"which give no noise: all must be above 0, and delta below {FACTOR}."
             )
-        deviation = local.sensitivity * math.sqrt(2 * math.log(1.25 / local.delta)) / local.epsilon
+        deviation = local.sensitivity * math.sqrt(2 * math.log(FACTOR / local.delta)) / local.epsilon
         return GaussianNoise(deviation / local.clipping_norm, clipping_norm=local.clipping_norm)
 
     def _event(self, run: Run, noise: GaussianNoise) -> Event:
@@ -133,6 +132,22 @@ class LedgerMod:
             )
         cost = RoundCost(relation, unit, "none")
         return cost.event(noise.noise_multiplier, None, clients=1, sampled=1)
+
+
+def _trained(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+    """Let the app train; what it says about a failure may quote data, and stays here.
+
+    Raises:
+        UnsupportedRoundError: it has failed.
+    """
+    try:
+        reply = call_next(message, context)
+    except Exception as error:  # noqa: BLE001 - Flower would send what it says
+        log(ERROR, "The app has failed: %r", error)
+    else:
+        if not reply.has_error():
+            return reply.content
+    raise UnsupportedRoundError("The app has failed.")
 
 
 def _refused(message: Message, reason: str) -> Message:

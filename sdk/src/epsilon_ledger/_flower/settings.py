@@ -1,6 +1,5 @@
 """What Flower's wrappers for differential privacy are set to, and how clients are drawn."""
 
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from secrets import SystemRandom
@@ -64,7 +63,7 @@ class Settings:
         ValueError: a setting is out of range, such as no noise.
     """
 
-    def __init__(  # noqa: PLR0913 - what differs between Flower's two APIs, by name
+    def __init__(
         self,
         wrapper: Any,  # noqa: ANN401 - mypy does not read Flower
         run: Run | Trial,
@@ -173,5 +172,3 @@ class Settings:
 def _is_flowers(strategy: object, method: str) -> bool:
     """Return whether a strategy's method is defined by Flower."""
     return bool(getattr(getattr(type(strategy), method, None), "__module__", "").startswith("flwr."))
-
-

@@ -72,7 +72,7 @@ class LedgerStrategy(Strategy):  # type: ignore[misc] - as above
         )
         self._sent: dict[int, tuple[ArrayRecord, int, int]] = {}
 
-    def start(  # noqa: PLR0913 - Flower's signature
+    def start(  # noqa: PLR0917 - Flower's signature
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,

@@ -50,7 +50,7 @@ class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
         budget: of the site's runs; `{site}` stands for its name.
         noise_multiplier: standard deviation of the noise over the clipping norm, in [1e-3, 1e6].
         clipping_norm: to which all differences together are clipped, in [1e-9, 1e9].
-        event: what noise costs that an earlier filter has added to the data, instead of noise here; stated, not checked.
+        event: cost of noise that an earlier filter has added, instead of noise here; stated, not checked.
         unit: whether the population protects each "client", a whole site, or each "record" of one site; by default by
             its name.
         run_name: name of the runs.
@@ -59,7 +59,7 @@ class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
         ValueError: a number is out of its bounds, or there are both, noise and event, or neither.
     """
 
-    def __init__(  # noqa: PLR0913 - arguments of a component stand in a job's configuration
+    def __init__(
         self,
         budget: str,
         noise_multiplier: float | None = None,

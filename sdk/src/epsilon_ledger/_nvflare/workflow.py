@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
-from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from epsilon_ledger import BudgetExceededError, LedgerClient, Run
@@ -36,7 +36,7 @@ class NoisyAggregator(ModelAggregator):  # type: ignore[misc] - mypy does not re
         self._replies: dict[str, dict[str, NDArray[Any]]] = {}
 
     def accept_model(self, model: FLModel) -> None:
-        """Keep a client's model; a second one of the same client, and one that is no numpy arrays, counts as missing."""
+        """Keep a client's first model; one that is no numpy arrays counts as missing."""
         client = str((model.meta or {}).get("client_name"))
         if client in self._replies:
             return
@@ -90,7 +90,7 @@ class LedgerFedAvg(FedAvg):  # type: ignore[misc] - as above
         ValueError: a number is out of its bounds.
     """
 
-    def __init__(  # noqa: PLR0913 - FLARE writes arguments by name into a job's configuration, and so no **options
+    def __init__(  # noqa: PLR0913, PLR0917 - FLARE writes arguments by name into a job's configuration, and so no **options
         self,
         budget: str,
         noise_multiplier: float,

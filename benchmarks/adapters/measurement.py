@@ -1,0 +1,45 @@
+"""Measurement of one adapter: `python -m benchmarks.adapters.measurement NAME URL KEY`, for a process of its own."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from statistics import median
+
+from epsilon_ledger import LedgerClient
+
+ROUNDS, STEPS, WARM_UP = 20, 50, 60
+EVERY = 50
+
+
+def times(steps: Iterator[None], count: int) -> list[float]:
+    """Measure steps, in microseconds."""
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        next(steps)
+        found.append((time.perf_counter() - start) * 1e6)
+    return found
+
+
+def measure(name: str, url: str, key: str) -> tuple[float, float]:
+    """Return the median step without and with the adapter, in microseconds."""
+    module = import_module(f"benchmarks.adapters.{name}")
+    with (
+        LedgerClient(url, key) as client,
+        client.create_run(name, budget="p/b", authorize_every=EVERY, background=True) as run,
+    ):
+        without, charged = module.steps(None), module.steps(run)
+        for steps in (without, charged):
+            list(islice(steps, WARM_UP))
+        found: tuple[list[float], list[float]] = ([], [])
+        for _ in range(ROUNDS):
+            for steps, measured in zip((without, charged), found, strict=True):
+                measured.extend(times(steps, STEPS))
+        return median(found[0]), median(found[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:])))
