@@ -70,6 +70,8 @@ class LedgerMod:
             return self._answer(message, context, call_next)
         except BudgetExceededError as error:
             return _refused(message, f"budget_exceeded: {error}")
+        except UnsupportedRoundError as error:
+            return _refused(message, str(error))
         except LedgerError as error:
             return _refused(message, f"The ledger has not admitted this reply: {error}")
 
