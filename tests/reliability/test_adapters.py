@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.flower import flower_environment
 from tests.fork_server import ForkServer
 from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
@@ -29,7 +30,7 @@ class Adapter:
     Args:
         module: in `tests.reliability.adapters`.
         imports: what the process that forks trainers imports before, of what survives a fork.
-        environment: of the trainer.
+        environment: of the trainer, and of these imports.
         relation: of the population.
     """
 
@@ -49,6 +50,8 @@ ADAPTERS = [
     # JAX starts its threads when it is first used, not when it is imported.
     Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}),
     Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("flower_server", ("epsilon_ledger.flower",), flower_environment()),
+    Adapter("nvflare_filter", ("epsilon_ledger.nvflare",)),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
@@ -57,8 +60,9 @@ KILLS = 4 if ROUNDS > 1 else 1
 
 
 @cache
-def forks(imports: tuple[str, ...]) -> ForkServer:
-    return ForkServer("epsilon_ledger", *imports)
+def forks(module: str) -> ForkServer:
+    (adapter,) = (each for each in ADAPTERS if each.module == module)
+    return ForkServer("epsilon_ledger", *adapter.imports, environment=adapter.environment)
 
 
 @contextmanager
@@ -76,7 +80,7 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
         folder,
         asked,
         module=f"tests.reliability.adapters.{adapter.module}",
-        forks=forks(adapter.imports),
+        forks=forks(adapter.module),
         environment=adapter.environment,
     )
     try:
