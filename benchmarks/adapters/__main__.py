@@ -12,7 +12,7 @@ from statistics import median
 from benchmarks.servers import ledger
 from epsilon_ledger import LedgerClient, Run
 
-NAMES = ("opacus",)
+NAMES = ("mindarmour_optimizer", "opacus")
 ROUNDS, STEPS, WARM_UP = 20, 50, 60
 EVERY = 50
 

@@ -9,8 +9,18 @@ import pytest
 
 from tests.packaging.dockerfile import ROOT
 
-FRAMEWORKS = {"cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "pytorch_lightning", "torch"}
-ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus"]
+FRAMEWORKS = {
+    "cryptography",
+    "dp_accounting",
+    "lightning",
+    "mindspore",
+    "mlflow",
+    "numpy",
+    "opacus",
+    "pytorch_lightning",
+    "torch",
+}
+ADAPTERS = ["dp_accounting", "lightning", "mindspore", "mlflow", "opacus"]
 
 
 def test_the_base_install_needs_httpx_only() -> None:

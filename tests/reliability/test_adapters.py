@@ -35,6 +35,7 @@ class Adapter:
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
+    Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}

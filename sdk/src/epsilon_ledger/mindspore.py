@@ -20,7 +20,7 @@ from epsilon_ledger._mindspore.trainings import DpTraining
 __all__ = ["LedgerCallback", "PrivacyMonitorFactory", "RDPMonitor", "UnsupportedTrainingError", "ZCDPMonitor"]
 
 
-class LedgerCallback(Callback):
+class LedgerCallback(Callback):  # type: ignore[misc] # MindSpore is not locked
     """Callback that authorizes each step before it, and ends the training at a refusal.
 
     A refused step does not happen: the network is unchanged, `refusal` is set, and `Model.train` returns.
@@ -118,11 +118,11 @@ class LedgerCallback(Callback):
             )
 
 
-class RDPMonitor(_mindarmour.RDPMonitor, Callback):
+class RDPMonitor(_mindarmour.RDPMonitor, Callback):  # type: ignore[misc] # MindSpore is not locked
     """As `epsilon_ledger.mindarmour.RDPMonitor`, for `Model.train`."""
 
 
-class ZCDPMonitor(_mindarmour.ZCDPMonitor, Callback):
+class ZCDPMonitor(_mindarmour.ZCDPMonitor, Callback):  # type: ignore[misc] # MindSpore is not locked
     """As `epsilon_ledger.mindarmour.ZCDPMonitor`, for `Model.train`."""
 
 

@@ -1,15 +1,13 @@
-"""MindArmour's names over our mechanisms: their signatures and errors, what is charged, and what is warned of."""
+"""Trainings under MindArmour's names: what is charged, and what is warned of."""
 
-import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
-from numpy.typing import NDArray
 
 from epsilon_ledger import (
     BudgetExceededError,
@@ -18,7 +16,6 @@ from epsilon_ledger import (
     adaptive_clipping,
     composed,
     gaussian,
-    mindarmour,
     poisson_sampled,
 )
 from epsilon_ledger.mindarmour import (
@@ -32,185 +29,12 @@ from epsilon_ledger.mindarmour import (
     NoiseAdaGaussianRandom,
     NoiseGaussianRandom,
     NoiseMechanismsFactory,
-    PrivacyMonitorFactory,
     PrivacyWarning,
-    RDPMonitor,
-    ZCDPMonitor,
 )
-from tests.sdk.ecosystems.conftest import FakeRun, open_budget
+from tests.sdk.ecosystems.conftest import FakeRun
+from tests.sdk.ecosystems.lines import BATCH, STEPS, Floats, Line, N, build, data, private
 
-Floats: TypeAlias = NDArray[np.float64]
-Parameters: TypeAlias = dict[str, object]
-
-N, BATCH, STEPS = 64, 8, 8
 SAMPLED = poisson_sampled(BATCH / N, gaussian(1.5))
-REQUIRED = inspect.Parameter.empty
-NOISE: Parameters = {"norm_bound": 1.0, "initial_noise_multiplier": 1.0, "seed": 0}
-CLIPPING: Parameters = {
-    "decay_policy": "Linear",
-    "learning_rate": 0.001,
-    "target_unclipped_quantile": 0.9,
-    "fraction_stddev": 0.01,
-    "seed": 0,
-}
-RECORDS: Parameters = {"num_samples": REQUIRED, "batch_size": REQUIRED, "initial_noise_multiplier": 1.5}
-PRINTING: Parameters = {
-    "noise_decay_mode": "Time",
-    "noise_decay_rate": 6e-4,
-    "per_print_times": 50,
-    "dataset_sink_mode": False,
-}
-RDP: Parameters = {"max_eps": 10.0, "target_delta": 1e-3, "max_delta": None, "target_eps": None, "orders": None}
-ZCDP: Parameters = {"max_eps": 10.0, "target_delta": 1e-3}
-MODEL: Parameters = {"micro_batches": 2, "norm_bound": 1.0, "noise_mech": None, "clip_mech": None}
-SIGNATURES: dict[str, Parameters] = {
-    "NoiseGaussianRandom": NOISE | {"decay_policy": None},
-    "NoiseAdaGaussianRandom": NOISE | {"noise_decay_rate": 6e-6, "decay_policy": "Exp"},
-    "AdaClippingWithGaussianRandom": CLIPPING,
-    "NoiseMechanismsFactory.create": {"mech_name": REQUIRED} | NOISE | {"noise_decay_rate": 6e-6, "decay_policy": None},
-    "ClipMechanismsFactory.create": {"mech_name": REQUIRED} | CLIPPING,
-    "PrivacyMonitorFactory.create": {"policy": REQUIRED, "args": REQUIRED, "kwargs": REQUIRED},
-    "RDPMonitor": RECORDS | RDP | PRINTING,
-    "ZCDPMonitor": RECORDS | ZCDP | PRINTING,
-    "RDPMonitor.max_epoch_suggest": {"self": REQUIRED},
-    "RDPMonitor.step_end": {"self": REQUIRED, "run_context": REQUIRED},
-    "DPOptimizerClassFactory": {"micro_batches": 2},
-    "DPOptimizerClassFactory.set_mechanisms": {
-        "self": REQUIRED,
-        "policy": REQUIRED,
-        "args": REQUIRED,
-        "kwargs": REQUIRED,
-    },
-    "DPOptimizerClassFactory.create": {"self": REQUIRED, "policy": REQUIRED},
-    "DPModel": MODEL,
-}
-"""Of MindArmour 2.0.0, in its order. DPModel's optimizer is by default the class Momentum, which neither can use."""
-
-
-def parameters(module: object, name: str) -> Parameters:
-    """Return the parameters that can be given by position, and those that collect others, with their defaults."""
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part)
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(found).parameters.values()
-        if parameter.kind is not parameter.KEYWORD_ONLY
-        and parameter.name != "optimizer"
-        and not (name == "DPModel" and parameter.name == "kwargs")
-    }
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_are_mindarmours(name: str) -> None:
-    assert list(parameters(mindarmour, name).items()) == list(SIGNATURES[name].items())
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_are_those_of_the_installed_mindarmour(name: str) -> None:
-    theirs = pytest.importorskip("mindarmour.privacy.diff_privacy")
-    assert list(parameters(theirs, name).items()) == list(SIGNATURES[name].items())
-
-
-MISTAKES: list[tuple[str, tuple[object, ...], dict[str, object], type[Exception]]] = [
-    ("NoiseMechanismsFactory.create", ("gauss",), {}, NameError),
-    ("NoiseMechanismsFactory.create", ("gaussian",), {}, NameError),
-    ("NoiseMechanismsFactory.create", ("Gaussian",), {"decay_policy": "Exp"}, ValueError),
-    ("NoiseMechanismsFactory.create", ("AdaGaussian",), {}, NameError),
-    ("NoiseMechanismsFactory.create", ("AdaGaussian",), {"decay_policy": "exp"}, NameError),
-    ("NoiseMechanismsFactory.create", ("Gaussian", "1.0"), {}, TypeError),
-    ("NoiseMechanismsFactory.create", ("Gaussian", 0.0), {}, ValueError),
-    ("NoiseMechanismsFactory.create", ("Gaussian", 1.0, 0.0), {}, ValueError),
-    ("NoiseMechanismsFactory.create", ("Gaussian", 1.0, 1.0, -1), {}, ValueError),
-    ("NoiseMechanismsFactory.create", ("Gaussian", 1.0, 1.0, 0.5), {}, TypeError),
-    ("NoiseGaussianRandom", ("Gaussian",), {}, TypeError),
-    ("NoiseAdaGaussianRandom", (1.0, 1.0, 0, 1.0), {}, ValueError),
-    ("NoiseAdaGaussianRandom", (1.0, 1.0, 0, 0.0), {}, ValueError),
-    ("ClipMechanismsFactory.create", ("AdaGaussian",), {}, NameError),
-    ("ClipMechanismsFactory.create", ("Gaussian", "linear"), {}, ValueError),
-    ("ClipMechanismsFactory.create", ("Gaussian", "Linear", 0.0), {}, ValueError),
-    ("PrivacyMonitorFactory.create", ("RDP",), {}, ValueError),
-    ("PrivacyMonitorFactory.create", ("rdp", "rdp", 100, 10), {}, TypeError),
-    ("RDPMonitor", ("rdp", 100), {}, TypeError),
-    ("RDPMonitor", (100, 100), {}, ValueError),
-    ("RDPMonitor", (100, 0), {}, ValueError),
-    ("RDPMonitor", (100, 10, 0.0), {}, ValueError),
-    ("RDPMonitor", (100, 10), {"target_delta": None}, ValueError),
-    ("RDPMonitor", (100, 10), {"target_eps": 1.0}, ValueError),
-    ("RDPMonitor", (100, 10), {"orders": [1.0]}, ValueError),
-    ("RDPMonitor", (100, 10), {"noise_decay_mode": "time"}, ValueError),
-    ("RDPMonitor", (100, 10), {"noise_decay_rate": 1.5}, ValueError),
-    ("RDPMonitor", (100, 10), {"per_print_times": 0}, ValueError),
-    ("RDPMonitor", (100, 10), {"dataset_sink_mode": "no"}, TypeError),
-    ("ZCDPMonitor", (100, 10), {"max_eps": 0.0}, ValueError),
-    ("DPOptimizerClassFactory", ("Momentum",), {}, TypeError),
-    ("DPOptimizerClassFactory", (0,), {}, ValueError),
-]
-
-
-def call(module: object, name: str, *args: object, **kwargs: object) -> object:
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found(*args, **kwargs)
-
-
-@pytest.mark.parametrize(("name", "args", "kwargs", "error"), MISTAKES)
-def test_a_wrong_argument_fails_at_once(
-    name: str, args: tuple[object, ...], kwargs: dict[str, object], error: type[Exception], fake_run: FakeRun
-) -> None:
-    own = {"run": fake_run} if "Monitor" in name else {}
-    with pytest.raises(error) as caught:
-        call(mindarmour, name, *args, **kwargs, **own)
-    assert type(caught.value) is error
-
-
-@pytest.mark.parametrize(("name", "args", "kwargs", "error"), MISTAKES)
-def test_it_fails_as_in_the_installed_mindarmour(
-    name: str, args: tuple[object, ...], kwargs: dict[str, object], error: type[Exception]
-) -> None:
-    theirs = pytest.importorskip("mindarmour.privacy.diff_privacy")
-    with pytest.raises(error):
-        call(theirs, name, *args, **kwargs)
-
-
-class Line:
-    """A linear model whose loss is half the squared error."""
-
-    def __init__(self, dtype: type[Any] = np.float64) -> None:
-        self.weight, self.bias = np.zeros(3, dtype), np.zeros(1, dtype)
-
-    def trainable_params(self) -> list[Floats]:
-        return [self.weight, self.bias]
-
-    def gradients(self, data: Floats, label: Floats) -> list[Floats]:
-        error = data @ self.weight + self.bias - label
-        return [(data * error[:, np.newaxis]).mean(axis=0), error.mean(keepdims=True)]
-
-
-def data() -> tuple[Floats, Floats]:
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(N, 3))
-    return x, x @ np.array([1.0, -2.0, 0.5])
-
-
-def build(run: FakeRun, network: Line | None = None, **terms: Any) -> DPModel:  # noqa: ANN401 - passed on
-    network = network or Line()
-    arguments: dict[str, Any] = {
-        "micro_batches": BATCH,
-        "noise_mech": NoiseMechanismsFactory.create("Gaussian", 1.0, 1.5),
-        "optimizer": SGD(network.trainable_params(), 0.1),
-        "network": network,
-        "batch_size": BATCH,
-        "run": run,
-    }
-    return DPModel(**arguments | terms)
-
-
-def private(policy: str, network: Line, **terms: Any) -> Any:  # noqa: ANN401 - passed on
-    factory = DPOptimizerClassFactory(micro_batches=BATCH)
-    factory.set_mechanisms("Gaussian", norm_bound=1.0, initial_noise_multiplier=1.5)
-    return factory.create(policy)(params=network.trainable_params(), **terms)
 
 
 @pytest.mark.parametrize(
@@ -265,11 +89,10 @@ def test_a_callback_can_end_the_training_and_sees_no_loss(fake_run: FakeRun) -> 
 
 
 def test_noise_decays_as_mindarmours_and_goes_on_after_a_restart() -> None:
-    mech = {"mech_name": "AdaGaussian", "noise_decay_rate": 0.05, "decay_policy": "Exp"}
     run = FakeRun()
-    build(run, noise_mech=NoiseMechanismsFactory.create(**mech, initial_noise_multiplier=1.5)).train(1, data())
-    restarted = build(run, noise_mech=NoiseMechanismsFactory.create(**mech, initial_noise_multiplier=1.5))
-    restarted.train(1, data())
+    for _ in range(2):
+        mech = NoiseMechanismsFactory.create("AdaGaussian", 1.0, 1.5, noise_decay_rate=0.05, decay_policy="Exp")
+        build(run, noise_mech=mech).train(1, data())
     assert run.asked == [poisson_sampled(BATCH / N, gaussian(1.5 * np.exp(-0.05 * step))) for step in range(2 * STEPS)]
 
 
@@ -359,20 +182,6 @@ def test_a_seed_is_warned_of() -> None:
     assert NoiseGaussianRandom().mechanism(1.0, "example").secure
 
 
-def test_monitors_warn_of_their_defaults(fake_run: FakeRun) -> None:
-    with pytest.warns(PrivacyWarning) as caught:
-        RDPMonitor(60_000, 32, run=fake_run.as_run)
-    said = [str(warning.message) for warning in caught]
-    assert len(said) == 2
-    assert "target_delta=0.001 is 1/num_samples, 1.7e-05, or more" in said[0]
-    assert "noise_decay_rate=6e-4 are this monitor's defaults" in said[1]
-    with pytest.warns(PrivacyWarning, match="zCDP does not shrink with sampling"):
-        ZCDPMonitor(N, BATCH, 1.5, 10.0, 1e-5, None, run=fake_run.as_run)
-    monitor = RDPMonitor(N, BATCH, 1.0, 10.0, 1e-5, noise_decay_mode=None, run=fake_run.as_run, write=print)
-    with pytest.warns(PrivacyWarning, match=r"expects noise \(1\.0, None, None\).*adds \(1\.5, None, None\)"):
-        build(fake_run).train(1, data(), callbacks=[monitor])
-
-
 MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"micro_batches": None}, "without clipping and noise"),
     ({"micro_batches": 3}, "must divide the batch size"),
@@ -437,91 +246,6 @@ def test_a_count_is_charged_when_it_is_called(fake_run: FakeRun, policy: Any, st
     assert fake_run.asked == [poisson_sampled(0.1, gaussian(32e-4))]
     with pytest.raises(ValueError, match="Whose count"):
         ClipMechanismsFactory.create("Gaussian")(0.5, 1.0)
-
-
-@pytest.fixture
-def steps_of_an_epoch() -> list[Any]:
-    return [
-        SimpleNamespace(
-            original_args=lambda step=step: SimpleNamespace(cur_step_num=step, cur_epoch_num=1, batch_num=20)
-        )
-        for step in range(1, 21)
-    ]
-
-
-def monitored(admin: LedgerClient, **terms: Any) -> tuple[RDPMonitor, list[str]]:  # noqa: ANN401 - passed on
-    lines: list[str] = []
-    arguments = {"target_delta": 1e-5, "noise_decay_mode": None, "ledger": admin, "write": lines.append} | terms
-    return PrivacyMonitorFactory.create("rdp", 1_000, 50, **arguments), lines  # type: ignore[return-value] # of 'rdp'
-
-
-def test_the_suggested_epochs_are_the_last_that_fit(admin: LedgerClient) -> None:
-    def cost(epochs: int) -> float:
-        events = [{"event": poisson_sampled(0.05, gaussian(1.5)), "count": 20 * epochs}]
-        return admin.compute_epsilon(events, delta=1e-5).epsilon  # type: ignore[arg-type] # one event
-
-    monitor, _ = monitored(admin, max_eps=2.5)
-    most = monitor.max_epoch_suggest()
-    assert most > 3
-    assert cost(most) <= 2.5 < cost(most + 1)
-
-
-def test_a_maximum_of_delta_at_an_epsilon(admin: LedgerClient) -> None:
-    def cost(epochs: int) -> float:
-        events = [{"event": poisson_sampled(0.05, gaussian(1.5)), "count": 20 * epochs}]
-        return admin.compute_delta(events, epsilon=3.0).delta  # type: ignore[arg-type] # one event
-
-    monitor, lines = monitored(
-        admin, target_delta=None, target_eps=3.0, max_delta=1e-4, orders=[2, 8.5], per_print_times=1
-    )
-    most = monitor.max_epoch_suggest()
-    assert most > 3
-    assert cost(most) <= 1e-4 < cost(most + 1)
-    context = SimpleNamespace(original_args=lambda: SimpleNamespace(cur_step_num=20, cur_epoch_num=1, batch_num=20))
-    monitor.step_end(context)
-    assert lines == [f"epoch: 1 step: 20, delta is {cost(1):g}, eps is 3"]
-
-
-@pytest.mark.parametrize(("sink", "printed"), [(False, [8, 16]), (True, [20])])
-def test_lines_are_printed_every_so_many_steps(
-    admin: LedgerClient, steps_of_an_epoch: list[Any], *, sink: bool, printed: list[int]
-) -> None:
-    monitor, lines = monitored(admin, per_print_times=8, dataset_sink_mode=sink, noise_decay_mode="Exp")
-    for context in steps_of_an_epoch:
-        monitor.step_end(context)
-    assert [line.split(",")[0] for line in lines] == [f"epoch: 1 step: {step}" for step in printed]
-
-
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        ({"max_eps": None}, "Give max_eps with target_delta"),
-        ({"target_delta": None, "target_eps": 1.0}, "Give max_delta with target_eps"),
-    ],
-)
-def test_without_a_limit_nothing_is_suggested(admin: LedgerClient, terms: dict[str, Any], message: str) -> None:
-    monitor, _ = monitored(admin, **terms)
-    with pytest.raises(ValueError, match=message):
-        monitor.max_epoch_suggest()
-
-
-def test_a_monitor_needs_someone_who_computes() -> None:
-    with pytest.raises(ValueError, match="Who computes"):
-        RDPMonitor(1_000, 50)
-
-
-def test_a_job_with_a_run_is_stopped_where_its_monitor_said(admin: LedgerClient) -> None:
-    with admin.create_run("model", budget=open_budget(admin, 4.0)) as run:
-        lines: list[str] = []
-        terms: dict[str, Any] = {"noise_decay_mode": None, "per_print_times": STEPS, "run": run, "write": lines.append}
-        monitor = RDPMonitor(N, BATCH, 1.5, 4.0, 1e-5, **terms)
-        epochs = monitor.max_epoch_suggest()
-        assert epochs > 1
-        model = build(run, network=Line())  # type: ignore[arg-type] # a real run
-        model.train(epochs + 2, data(), callbacks=[monitor])
-        assert model.refusal is not None
-        assert epochs * STEPS * 0.8 < run.next_step < (epochs + 2) * STEPS
-        assert lines[0].startswith(f"epoch: 1 step: {STEPS}, delta is 1e-05, eps is ")
 
 
 def test_adam_moves_as_published() -> None:

@@ -5,13 +5,14 @@ MindSpore takes 800 MB: these tests run where it and MindArmour are installed.
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pytest
 
 from epsilon_ledger import Event, LedgerClient, Limit, gaussian, poisson_sampled
 from epsilon_ledger import mindarmour as ours
+from epsilon_ledger._wire.events import GaussianEvent
 from tests.sdk.ecosystems.conftest import FakeRun
 
 mindspore = pytest.importorskip("mindspore")
@@ -20,6 +21,7 @@ theirs = pytest.importorskip("mindarmour.privacy.diff_privacy")
 from mindarmour.privacy.diff_privacy.train import model as their_module  # noqa: E402 - where it is installed
 from mindspore import dataset as ds  # noqa: E402 - as above
 from mindspore import nn  # noqa: E402 - as above
+from mindspore.train import Callback  # noqa: E402 - as above
 
 from epsilon_ledger import mindspore as adapter  # noqa: E402 - as above
 
@@ -87,7 +89,7 @@ def model(
     )
 
 
-class Counting(mindspore.train.Callback):
+class Counting(Callback):
     """Counts the steps that happened, and keeps the parameters after each."""
 
     def __init__(self, network: Theirs) -> None:
@@ -142,13 +144,13 @@ def test_a_pass_of_decaying_noise_costs_its_least(replacing: FakeRun, policy: st
     seen: list[float] = []
     mech = noise("AdaGaussian", decay_policy=policy, noise_decay_rate=0.05)
 
-    class Reading(mindspore.train.Callback):
+    class Reading(Callback):
         def on_train_step_begin(self, run_context: Theirs) -> None:  # noqa: ARG002 - MindSpore's
             seen.append(float(mech._noise_multiplier.asnumpy()))
 
     model(noise_mech=mech).train(2, batches(), callbacks=[adapter.LedgerCallback(replacing.as_run), Reading()])
     least = [min(seen[:STEPS]), min(seen[STEPS:])]
-    charged = [event["noise_multiplier"] for event in replacing.asked]  # type: ignore[typeddict-item] # Gaussian
+    charged = [cast("GaussianEvent", event)["noise_multiplier"] for event in replacing.asked]
     assert all(0.99999 * real < paid <= real for real, paid in zip(least, charged, strict=True))
 
 
@@ -244,7 +246,7 @@ def test_what_cannot_be_accounted_for_is_refused_before_the_first_step(
 def test_less_noise_within_a_pass_is_refused(replacing: FakeRun) -> None:
     mech = noise()
 
-    class Weakening(mindspore.train.Callback):
+    class Weakening(Callback):
         def on_train_step_end(self, run_context: Theirs) -> None:  # noqa: ARG002 - MindSpore's
             mech._initial_noise_multiplier = mindspore.Tensor(0.5, mindspore.float32)
 

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from math import hypot, sqrt
+from types import FrameType
 from typing import Final
 
 from epsilon_ledger._wire.coercion import whole
@@ -88,7 +89,8 @@ def warn_of_norms(noise_norm: float, clipping_norm: float, noise_multiplier: flo
 
 def _frames_of_this_client() -> int:
     """Count the innermost frames that belong to this client."""
-    count, frame = 0, sys._getframe(1)  # noqa: SLF001 - the documented way to look at callers
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("epsilon_ledger"):
+    count = 0
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to look at callers
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("epsilon_ledger."):
         count, frame = count + 1, frame.f_back
     return count

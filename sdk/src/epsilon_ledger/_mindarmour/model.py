@@ -1,6 +1,6 @@
 """MindArmour's model: a training that asks before each noisy step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +102,7 @@ class DPModel:
                 f"The optimizer is made for {optimizer.micro_batches} micro_batches, but the model for "
                 f"{micro_batches}: give both the same."
             )
-        self._noise_mech: NoiseGaussianRandom = optimizer.mechanism if private else noise_mech
+        self._noise_mech: NoiseGaussianRandom = noise_mech or optimizer.mechanism
         if clip_mech is not None and isinstance(self._noise_mech, NoiseAdaGaussianRandom):
             raise ValueError("clip_mech must be None when the noise is adaptive, 'AdaGaussian'.")
         self._clip_mech = clip_mech
@@ -140,11 +140,31 @@ class DPModel:
             LedgerError: as `Run.authorize`, except a refusal.
             ValueError: an argument is out of its bounds, or the noise decays and the run's step is unknown.
         """
+        listeners = callbacks if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
+        self._compare(listeners)
+        for context in self.steps(epoch, train_dataset):
+            for listener in listeners:
+                _step_end(listener)(context)
+            if context.get_stop_requested():
+                return
+
+    def steps(self, epoch: int, train_dataset: Any) -> Iterator[RunContext]:  # noqa: ANN401 - as above
+        """Train as `train`, and yield after each step.
+
+        Args:
+            epoch: number of epochs.
+            train_dataset: as for `train`.
+
+        Yields:
+            The number of the step, and what else a callback learns.
+
+        Raises:
+            LedgerError: as `train`.
+            ValueError: as `train`.
+        """
         records = frameworks.records_of(train_dataset, self._batch_size)
         sampler = self._sampler(records)
         noise = self._mechanism(sampler)
-        listeners = callbacks if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
-        self._compare(listeners)
         batches = len(records) // records.batch_size
         self._run.expected_steps = self._run.next_step + whole("epoch", epoch) * batches
         self.refusal = None
@@ -154,7 +174,7 @@ class DPModel:
             except BudgetExceededError as refusal:
                 self.refusal = refusal
                 return
-            context = RunContext(
+            yield RunContext(
                 cur_step_num=step,
                 cur_epoch_num=(step - 1) // batches + 1,
                 batch_num=batches,
@@ -162,10 +182,6 @@ class DPModel:
                 network=self._network,
                 optimizer=self._optimizer,
             )
-            for listener in listeners:
-                _step_end(listener)(context)
-            if context.get_stop_requested():
-                return
 
     def state_dict(self) -> object:
         """Return the state of noise and norm for a checkpoint, besides parameters, optimizer and run."""

@@ -198,7 +198,7 @@ class NoiseMechanismsFactory:
                 initial_noise_multiplier,
                 seed,
                 noise_decay_rate,
-                decay_policy,
-                run=run,  # type: ignore[arg-type] # as above
+                decay_policy,  # type: ignore[arg-type] # as above
+                run=run,
             )
         raise NameError(f"mech_name must be 'Gaussian' or 'AdaGaussian', not {mech_name!r}.")

@@ -29,7 +29,7 @@ class ArrayOptimizer(ABC):
     def __init__(self, params: Sequence[NDArray[Any]], learning_rate: float) -> None:
         self.params = list(params)
         for part in self.params:
-            if not isinstance(part, np.ndarray) or part.dtype.kind != "f" or not part.flags.writeable:
+            if getattr(getattr(part, "dtype", None), "kind", None) != "f" or not part.flags.writeable:
                 raise ValueError(f"A parameter is {type(part).__name__}, but it must be a writeable float array.")
         self.learning_rate = real("learning_rate", learning_rate, 0.0, 1e6, above=True)
 
