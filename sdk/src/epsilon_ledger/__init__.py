@@ -31,6 +31,8 @@ from epsilon_ledger._wire.errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.estimates import (
+    AccountantDelta,
+    AccountantEpsilon,
     DeltaEstimate,
     EpsilonEstimate,
     EpsilonTrajectory,
@@ -163,6 +165,8 @@ __all__ = [
     "AccountPolicy",
     "AccountQuarantinedError",
     "AccountStateConflictError",
+    "AccountantDelta",
+    "AccountantEpsilon",
     "AdaptiveClippingEvent",
     "Alert",
     "AlertSettings",
