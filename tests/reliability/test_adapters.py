@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,16 +27,19 @@ class Adapter:
         module: in `tests.reliability.adapters`.
         imports: what the process that forks trainers imports before, of what survives a fork.
         environment: of the trainer.
+        optional: module without which this trainer is skipped.
     """
 
     module: str
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    optional: str = ""
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
     Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
+    Adapter("mindspore_callback", ("numpy",), optional="mindspore"),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
@@ -78,6 +82,8 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.module)
 def adapter(request: pytest.FixtureRequest) -> Adapter:
     found: Adapter = request.param
+    if found.optional and find_spec(found.optional) is None:
+        pytest.skip(f"{found.optional} is not installed")
     return found
 
 
