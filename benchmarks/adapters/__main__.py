@@ -21,6 +21,7 @@ NAMES = (
     "fixed_batches",
     "flower",
     "nvflare",
+    "mindarmour_optimizer",
 )
 IN_FLOWER = {"flower"}
 """Those whose framework is installed beside the others."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,16 +33,20 @@ class Adapter:
         imports: what the process that forks trainers imports before, of what survives a fork.
         environment: of the trainer, and of these imports.
         relation: of the population.
+        optional: module without which this trainer is skipped.
     """
 
     module: str
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     relation: str = "add_or_remove_one"
+    optional: str = ""
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
+    Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
+    Adapter("mindspore_callback", ("numpy",), optional="mindspore"),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
     Adapter("training_charge"),
     Adapter("fixed_batches", ("torch",), relation="replace_one"),
@@ -94,6 +99,8 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.module)
 def adapter(request: pytest.FixtureRequest) -> Adapter:
     found: Adapter = request.param
+    if found.optional and find_spec(found.optional) is None:
+        pytest.skip(f"{found.optional} is not installed")
     return found
 
 
