@@ -230,7 +230,8 @@ def main() -> None:
     """Plan, choose, train and compare."""
     asked = options()
     trainings: list[Training] = []
-    with LedgerClient() as ledger:
+    # A plan of 150 different noises takes the ledger seconds to compute, and a busy one longer.
+    with LedgerClient(timeout=120.0, give_up_after=600.0) as ledger:
         path = budget(
             ledger,
             asked.budget,

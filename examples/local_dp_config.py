@@ -72,11 +72,12 @@ def configuration() -> Config:
     file = yaml.safe_load(asked.config.read_text()) or {}
     encrypt, unsupervised = _part(made, file, "encrypt"), _part(made, file, "unsupervised")
     laplace = _part(made, encrypt, "laplace_eval")
-    epsilons = asked.laplace_eval_eps or laplace.get("laplace_eval_eps", ())
+    epsilons = asked.laplace_eval_eps or laplace.get("laplace_eval_eps", [])
+    devices = asked.cluster_client_num or unsupervised.get("cluster_client_num", MAX_DEVICES)
     found = Config(
         privacy_type=asked.privacy_eval_type or encrypt.get("privacy_eval_type", "NOT_ENCRYPT"),
-        epsilons=tuple(epsilons if isinstance(epsilons, list) else (epsilons,)),
-        devices=asked.cluster_client_num or unsupervised.get("cluster_client_num", MAX_DEVICES),
+        epsilons=_numbers(made, "laplace_eval_eps", epsilons),
+        devices=int(_numbers(made, "cluster_client_num", devices)[0]),
         eval_type=asked.eval_type or unsupervised.get("eval_type", "SILHOUETTE_SCORE"),
         rounds=tuple(sorted(set(asked.rounds))),
         repeats=asked.repeats,
@@ -95,6 +96,13 @@ def _part(made: argparse.ArgumentParser, file: object, key: str) -> Mapping[str,
     return part
 
 
+def _numbers(made: argparse.ArgumentParser, name: str, value: object) -> tuple[float, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, int | float) and each > 0 for each in values):
+        made.error(f"{name} is {value}, but it must be one number above 0, or several")
+    return tuple(values)
+
+
 def _check(made: argparse.ArgumentParser, found: Config) -> None:
     for name, value, choices in (
         ("privacy_eval_type", found.privacy_type, get_args(PrivacyType)),
@@ -102,10 +110,8 @@ def _check(made: argparse.ArgumentParser, found: Config) -> None:
     ):
         if value not in choices:
             made.error(f"{name} is {value!r}, but it must be one of {', '.join(choices)}")
-    if found.privacy_type == "LAPLACE" and not (
-        found.epsilons and all(isinstance(each, int | float) and each > 0 for each in found.epsilons)
-    ):
-        made.error(f"laplace_eval_eps is {found.epsilons}, but it must be one number above 0, or several")
+    if found.privacy_type == "LAPLACE" and not found.epsilons:
+        made.error("LAPLACE needs a laplace_eval_eps")
     least = 100
     if not least <= found.devices <= MAX_DEVICES:
         made.error(f"cluster_client_num is {found.devices}, but it must be in [{least}, {MAX_DEVICES}]")

@@ -163,7 +163,7 @@ class Devices(AbstractContextManager["Devices"]):
         answers = [line.recv_bytes() for line, size in self._groups for _ in range(size)]
         return np.array([np.frombuffer(answer) for answer in answers if answer])
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         """End the processes."""
         for (line, _), process in zip(self._groups, self._processes, strict=True):
             if kind is None:

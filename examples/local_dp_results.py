@@ -13,6 +13,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from local_dp_config import VACUOUS
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 
 TITLES = {"SILHOUETTE_SCORE": "silhouette score", "CALINSKI_HARABASZ_SCORE": "Calinski-Harabasz index"}
 ENOUGH = 0.9
@@ -100,9 +101,9 @@ def show(series: Sequence[Series], losses: Mapping[int, float], floor: Floor, ev
         without = next(other for other in series if (other.content, other.epsilon) == (each.content, None))
         found = following(each, without, list(losses.values()), 0.0 if each.content == "confidence" else floor.mean)
         cells = "".join(f"{score:10.3f}" for score in each.medians)
-        middle, least, most = (f(found.correlations) for f in (np.median, min, max))
+        middle, low, high = (f(found.correlations) for f in (np.median, min, max))
         print(
-            f"{each.name:24}{cells}   {middle:5.2f} [{least:5.2f}, {most:5.2f}] "
+            f"{each.name:24}{cells}   {middle:5.2f} [{low:5.2f}, {high:5.2f}] "
             f"{f'{found.ordered} of {len(found.correlations)}':>11} {found.kept:17.0%}"
         )
         if each.epsilon is not None:
@@ -134,7 +135,8 @@ def plot(series: Sequence[Series], losses: Mapping[int, float], floor: Floor, ev
     figure, panels = plt.subplots(1, 3, figsize=size, width_ratios=(2.2, 1, 1), layout="constrained")
     rounds = list(losses)
     outputs = [each for each in series if each.content == "output" and each.scores]
-    colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, max(1, len(outputs) - 1)))
+    shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, max(1, len(outputs) - 1)))
+    colours = [to_hex(shade) for shade in shades]
     panels[0].axhspan(floor.least, floor.most, color="0.85", label="noise alone (floor)")
     for each, colour in zip(outputs, ["black", *colours[::-1]], strict=False):
         _line(panels[0], rounds, each, colour)
@@ -155,10 +157,10 @@ def plot(series: Sequence[Series], losses: Mapping[int, float], floor: Floor, ev
     plt.close(figure)
 
 
-def _line(panel: Axes, rounds: Sequence[int], series: Series, colour: object) -> None:
+def _line(panel: Axes, rounds: Sequence[int], series: Series, colour: str) -> None:
     """Draw a series' median, and its range as a band."""
     style = "--" if series.epsilon is None else "-"
     noise = "no noise" if series.epsilon is None else f"epsilon {series.epsilon:g}"
-    panel.plot(rounds, series.medians, style, marker="o", markersize=4, color=colour, label=noise)  # type: ignore[arg-type]
+    panel.plot(rounds, series.medians, style, marker="o", markersize=4, color=colour, label=noise)
     if len(series.scores) > 1:
-        panel.fill_between(rounds, *np.percentile(series.scores, (0, 100), axis=0), color=colour, alpha=0.2, lw=0)  # type: ignore[arg-type]
+        panel.fill_between(rounds, *np.percentile(series.scores, (0, 100), axis=0), color=colour, alpha=0.2, lw=0)

@@ -56,7 +56,6 @@ def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the
     for first, last in series["confidence", 2]["scores"]:
         assert last - first == pytest.approx(0.39, abs=0.15)
     assert re.search(r"follows +the training: .*epsilon 64", said)
-    assert re.search(r"not +the training: epsilon 2", said)
     assert "epsilon 64 protects nobody" in said
     # The seed documents' bound of 1e-5 costs an epsilon that is none.
     assert re.search(r"1e-05 +4\.343e-06 +460517 +protects nobody", said)
@@ -107,7 +106,7 @@ def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
     ("options", "message"),
     [
         (["--cluster-client-num", "5000"], "cluster_client_num is 5000, but it must be in [100, 1000]"),
-        (["--laplace-eval-eps", "-1"], "laplace_eval_eps is (-1.0,), but it must be one number above 0, or several"),
+        (["--laplace-eval-eps", "-1"], "laplace_eval_eps is [-1.0], but it must be one number above 0, or several"),
         (["--limit", "1e6"], "limit is 1e+06, but the ledger takes limits in (0, 10000]"),
         (["--repeats", "0"], "rounds, repeats and processes begin at 1"),
     ],
@@ -129,6 +128,32 @@ def test_noise_alone_has_the_score_that_the_pages_name(
     floor = module(monkeypatch, "local_dp_clustering").floor(config)
     assert floor.mean == pytest.approx(mean, rel=0.08)
     assert floor.least < floor.mean < floor.most
+
+
+def test_following_is_being_in_order_in_nearly_all_repeats(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = module(monkeypatch, "local_dp_results")
+    rising, flat, falling = [0.1, 0.2, 0.4], [0.1, 0.1, 0.2], [0.3, 0.2, 0.1]
+    series = [
+        results.Series("output", None, 0.0, [[0.2, 0.3, 0.6]]),
+        results.Series("output", 8.0, 0.25, [rising] * 9 + [flat]),
+        results.Series("output", 4.0, 0.5, [rising] * 3 + [flat] * 7),
+        results.Series("output", 2.0, 1.0, [falling] * 10),
+        results.Series("output", 16.0, 0.125, [], "refused"),
+    ]
+    found = results.following(series[1], series[0], [3.0, 2.0, 1.0], 0.1)
+    assert (found.ordered, found.verdict) == (9, "follows")
+    assert found.kept == pytest.approx(0.3 / 0.5)
+    assert found.correlations == pytest.approx([1.0] * 9 + [np.sqrt(0.75)])
+    results.show(series, {1: 3.0, 3: 2.0, 5: 1.0}, results.Floor(0.1, 0.09, 0.11), "SILHOUETTE_SCORE")
+    said = capsys.readouterr().out
+    assert "follows  the training: epsilon 8\n" in said
+    assert "hardly   the training: epsilon 4\n" in said
+    assert "not      the training: epsilon 2\n" in said
+    assert re.search(r"epsilon 2 +0.300 +0.200 +0.100 +-1.00 \[-1.00, -1.00\] +0 of 10 +0%", said)
+    assert "epsilon 16                 not collected" in said
+    assert "is 8 for a report, and 24 for one training's 3 rounds: that protects nobody." in said
 
 
 def test_a_device_answers_a_request_once_and_keeps_to_its_own_limit(devices: ModuleType) -> None:
