@@ -56,7 +56,7 @@ def configuration() -> Config:
         SystemExit: a value is out of its bounds; the message names it.
     """
     made = parser("Does a score of noisy inference results follow the training?", "local-dp-results")
-    default = Path(__file__).with_suffix("").with_name("local_dp_clustering.yaml")
+    default = Path(__file__).with_name("local_dp_clustering.yaml")
     made.add_argument("--config", type=Path, default=default, help="YAML file (%(default)s)")
     made.add_argument("--privacy-eval-type", choices=get_args(PrivacyType), help="instead of the file's")
     made.add_argument("--laplace-eval-eps", type=float, nargs="+", metavar="EPSILON", help="instead of the file's")
