@@ -169,9 +169,17 @@ def test_a_device_answers_a_request_once_and_keeps_to_its_own_limit(devices: Mod
     assert device.answer(devices.Request("run 3", weights, "confidence", 1.0)).shape == (1,)
 
 
-def test_devices_beyond_their_own_limit_send_nothing(devices: ModuleType) -> None:
+def test_devices_have_no_key_and_send_nothing_beyond_their_own_limit(
+    devices: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "the cloud's")
     weights = np.zeros((65, 10))
     with devices.Devices(30, 2, 3.0) as group:
+        assert len(group._processes) == 2
+        for process in group._processes:
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+            assert b"PATH=" in environment
+            assert b"the cloud's" not in environment
         assert group.collect(devices.Request("run 0", weights, "output", 2.0)).shape == (30, 10)
         assert group.collect(devices.Request("run 1", weights, "output", 2.0)).shape == (0,)
         assert group.collect(devices.Request("run 2", weights, "confidence", 1.0)).shape == (30, 1)
