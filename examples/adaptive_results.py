@@ -148,10 +148,12 @@ def plot(trainings: Sequence[Training], optimizers: Sequence[str], file: Path, l
             # Beside each other, so that no bar hides another.
             shifted = np.array(norms) * 2 ** (0.07 * (list(COLOURS).index(noise) - 2.5))
             bottom.errorbar(shifted, medians, bars, color=colour, marker="o", ms=4, lw=1, capsize=2)
-        top.set(title=optimizer, xlabel="step", ylim=(0.5, 1.0))
+        top.set(title=optimizer, xlabel="step", ylim=(0.5, 0.95))
         middle.set(xlabel="step", yscale="log")
+        middle.set_yticks([0.1, 0.3, 1.0, 3.0], ["0.1", "0.3", "1", "3"], minor=False)
+        middle.set_yticks([], minor=True)
         ticks = sorted({each.norm for each in trainings})
-        bottom.set(xlabel="clipping norm C of the first step", xscale="log", ylim=(0.5, 1.0))
+        bottom.set(xlabel="clipping norm C of the first step", xscale="log", ylim=(0.75, 0.95))
         bottom.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
         bottom.set_xticks([], minor=True)
     for row, name in enumerate(("accuracy, at the chosen C", "clipping norm C", "final accuracy")):
