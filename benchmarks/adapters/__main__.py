@@ -10,9 +10,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.servers import ledger
-from epsilon_ledger import LedgerClient, Run
+from epsilon_ledger import LedgerClient, Limit, Run
 
-NAMES = ("opacus",)
+NAMES = (
+    "opacus",
+    "lightning",
+    "training_charge",
+    "fixed_batches",
+    "transformers",
+)
 ROUNDS, STEPS, WARM_UP = 20, 50, 60
 EVERY = 50
 
@@ -25,6 +31,17 @@ def times(steps: Iterator[None], count: int) -> list[float]:
         next(steps)
         found.append((time.perf_counter() - start) * 1e6)
     return found
+
+
+def budget_of(client: LedgerClient, name: str) -> str:
+    """Return the path of a budget under the relation that a module needs: `RELATION`, if it has that."""
+    relation = getattr(import_module(f"benchmarks.adapters.{name}"), "RELATION", None)
+    if relation is None:
+        return "p/b"
+    limit = Limit(1e4, 1e-6)
+    return client.create_population(
+        name.replace("_", "-"), privacy_unit="record", neighboring_relation=relation, limit=limit
+    ).path
 
 
 def measure(name: str, run: Run) -> tuple[float, float]:
@@ -51,7 +68,7 @@ def main(names: tuple[str, ...] = NAMES) -> None:
     ):
         print(f"{'microseconds a step':24} {'without':>10} {'with':>10} {'overhead':>10}")
         for name in names:
-            with client.create_run(name, budget="p/b", authorize_every=EVERY, background=True) as run:
+            with client.create_run(name, budget=budget_of(client, name), authorize_every=EVERY, background=True) as run:
                 without, charged = measure(name, run)
             print(f"{name:24} {without:10.1f} {charged:10.1f} {charged - without:10.1f}", flush=True)
 

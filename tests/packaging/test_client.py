@@ -9,8 +9,11 @@ import pytest
 
 from tests.packaging.dockerfile import ROOT
 
-FRAMEWORKS = {"cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "pytorch_lightning", "torch"}
-ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus"]
+FRAMEWORKS = {
+    *("accelerate", "cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "peft"),
+    *("pytorch_lightning", "torch", "transformers", "wandb"),
+}
+ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus", "transformers", "wandb"]
 
 
 def test_the_base_install_needs_httpx_only() -> None:

@@ -26,16 +26,22 @@ class Adapter:
         module: in `tests.reliability.adapters`.
         imports: what the process that forks trainers imports before, of what survives a fork.
         environment: of the trainer.
+        relation: of the population.
     """
 
     module: str
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    relation: str = "add_or_remove_one"
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    Adapter("training_charge"),
+    Adapter("fixed_batches", ("torch",), relation="replace_one"),
+    Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
@@ -53,7 +59,7 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
     asked = {
         "url": service.server.url,
         "key": service.server.key("trainer"),
-        "budget": service.open_budget(3.0),
+        "budget": service.open_budget(3.0, adapter.relation),
         "steps": STEPS,
         "ahead": WAYS[way],
         "patience": PATIENCE_SECONDS,

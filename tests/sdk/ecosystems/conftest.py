@@ -40,8 +40,10 @@ class FakeState:
     event: Event | None = None
     delta: float = 1e-5
     epsilon: float = 0.0
+    epsilon_rdp: float | None = None
     next_step: int = 0
     neighboring_relation: str = "add_or_remove_one"
+    population_size: int | None = N
     attempt: int = 1
     id: str = "run_1"
     plan: None = None
@@ -181,6 +183,7 @@ def open_budget(admin: LedgerClient, epsilon: float) -> str:
         f"digits-{uuid.uuid4().hex[:8]}",
         privacy_unit="record",
         neighboring_relation="add_or_remove_one",
+        size=N,
         limit=Limit(100.0, 1e-5),
     )
     return admin.create_budget("team", parent=population.path, limit=Limit(epsilon, 1e-5)).path
