@@ -11,7 +11,19 @@ from tests.packaging.dockerfile import ROOT
 
 FRAMEWORKS = {
     *("accelerate", "cryptography", "dp_accounting", "flwr", "jax", "jax_privacy", "keras", "lightning"),
-    *("mindspore", "mlflow", "numpy", "nvflare", "opacus", "optax", "peft", "pytorch_lightning", "torch", "transformers", "wandb"),
+    *(
+        "mindspore",
+        "mlflow",
+        "numpy",
+        "nvflare",
+        "opacus",
+        "optax",
+        "peft",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "wandb",
+    ),
 }
 ADAPTERS = [
     *("dp_accounting", "flower", "jax", "keras", "lightning", "mindspore", "mlflow", "nvflare", "opacus"),
