@@ -13,12 +13,14 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -80,9 +82,15 @@ def _(event: RandomizedResponse, size: int) -> DpEvent:
 
 
 @_in_group.register
-def _(event: Exponential, size: int) -> DpEvent:
+def _(event: DiscreteLaplace, size: int) -> DpEvent:
+    # Contributions add up: the sum moves at most `size` times as far, with the same noise.
+    return DiscreteLaplace(event.noise_parameter, event.sensitivity * size)
+
+
+@_in_group.register
+def _(event: Exponential | PermuteAndFlip, size: int) -> DpEvent:
     # Scores, and so the range of the loss, grow by a factor of at most `size`.
-    return Exponential(size * event.epsilon)
+    return replace(event, epsilon=size * event.epsilon)
 
 
 @_in_group.register

@@ -13,6 +13,7 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -20,6 +21,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     SelfComposed,
     Zcdp,
@@ -32,12 +34,13 @@ from app.accounting.formulas.amplification import (
     sampled_laplace_rdp,
     sampled_pure_dp_rdp,
 )
-from app.accounting.formulas.mechanisms import bounded_range_rdp
+from app.accounting.formulas.discrete_laplace import sampled_discrete_laplace_rdp
+from app.accounting.formulas.mechanisms import bounded_range_rdp, noise_of_pure_loss
 from app.accounting.formulas.numerics import TINY, log1p_u
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.group_privacy import for_group
 
-NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
+NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian, DiscreteLaplace)
 """Mechanisms that release only a noisy sum of the sample's contributions, not its membership."""
 
 
@@ -82,8 +85,9 @@ def poisson_sampled_rdp(event: DpEvent, sampling_probability: float, orders: Flo
     raise UnsupportedEventError(
         f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "
         f"{orders.size} orders; a poisson_sampled event may hold a gaussian or adaptive_clipping event, several of "
-        "these composed, a laplace, discrete_gaussian, exponential or epsilon_delta event, or the group_privacy of one "
-        "of these under add_or_remove_one, anything under replace_special, anything but noisy sums under replace_one."
+        "these composed, a laplace, discrete_gaussian, discrete_laplace, exponential, permute_and_flip or "
+        "epsilon_delta event, or the group_privacy of one of these under add_or_remove_one, anything under "
+        "replace_special, anything but noisy sums under replace_one."
     )
 
 
@@ -108,6 +112,17 @@ def _(event: Laplace, sampling_probability: float, orders: Floats) -> Floats:
 @poisson_sampled_rdp.register
 def _(event: DiscreteGaussian, sampling_probability: float, orders: Floats) -> Floats:
     return sampled_discrete_gaussian_rdp(sampling_probability, event.noise_multiplier, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: DiscreteLaplace, sampling_probability: float, orders: Floats) -> Floats:
+    return sampled_discrete_laplace_rdp(sampling_probability, event.noise_parameter, event.sensitivity, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: PermuteAndFlip, sampling_probability: float, orders: Floats) -> Floats:
+    # A pair that dominates the mechanism dominates it on a sample too (Zhu, Dong, Wang 2022, Theorem 11).
+    return sampled_laplace_rdp(sampling_probability, noise_of_pure_loss(event.epsilon), orders)
 
 
 @poisson_sampled_rdp.register

@@ -15,11 +15,13 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     GroupPrivacy,
     Laplace,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -29,6 +31,7 @@ from app.accounting.events import (
     is_noisy_sum,
 )
 from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
+from app.accounting.formulas.mechanisms import noise_of_pure_loss
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -58,6 +61,8 @@ PLAIN: Final = Work(20, 80)
 TREE: Final = Work(30, 60)  # and 1 for each step count
 MECHANISMS: Final = {
     Laplace: Work(60, 350),
+    DiscreteLaplace: Work(200, 1500),
+    PermuteAndFlip: Work(60, 350),
     EpsilonDelta: Work(60, 350),
     Exponential: Work(100, 900),
     RandomizedResponse: Work(100, 900),
@@ -69,6 +74,8 @@ SAMPLED_GAUSSIAN: Final = Work(250, 730)
 SAMPLED: Final = {
     Laplace: Work(600, 3000),
     DiscreteGaussian: Work(350, 1500),
+    DiscreteLaplace: Work(1200, 25_000),
+    PermuteAndFlip: Work(600, 3000),
     Exponential: Work(150, 1500),
     EpsilonDelta: Work(150, 1500),
 }
@@ -177,11 +184,13 @@ def _sampled_work(event: DpEvent, *, few: bool) -> int:
 def _amplified_work(event: DpEvent, *, few: bool) -> int:
     if isinstance(event, GroupPrivacy):
         # The group's noise multiplier is not computed here: the slowest case is counted.
-        quieter = Laplace(MIN_INTEGRATED_NOISE) if isinstance(event.event, Laplace) else event.event
+        of_laplace = isinstance(event.event, Laplace | PermuteAndFlip)
+        quieter = Laplace(MIN_INTEGRATED_NOISE) if of_laplace else event.event
         return OVERHEAD + _amplified_work(quieter, few=few)
-    if isinstance(event, Laplace) and not few:
+    if isinstance(event, Laplace | PermuteAndFlip) and not few:
         # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
-        return int(SAMPLED[Laplace].grid + 800 / max(event.noise_multiplier, MIN_INTEGRATED_NOISE))
+        z = event.noise_multiplier if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
+        return int(SAMPLED[Laplace].grid + 800 / max(z, MIN_INTEGRATED_NOISE))
     if type(event) in SAMPLED:
         return SAMPLED[type(event)].over(few=few)
     return _composition_work(event) + SAMPLED_GAUSSIAN.over(few=few)

@@ -7,12 +7,14 @@ import epsilon_ledger as sdk
 from app.accounting.events import (
     AdaptiveClipping,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     RandomizedResponse,
     TreeAggregation,
     Zcdp,
@@ -118,6 +120,22 @@ DISCRETE_GAUSSIAN = Examples(
     refused={"noise_multiplier": NOISES, "sensitivity": (0, -1, 10**6 + 1, 2.0, "2", True, 10**400)},
 )
 
+DISCRETE_LAPLACE = Examples(
+    cases=(
+        Case(
+            DiscreteLaplace(0.5, 3),
+            {"type": "discrete_laplace", "noise_parameter": 0.5, "sensitivity": 3},
+            "0f268d1e70535d3b2b097f41cebc3a9d1da3169f4c78764e46b732fd08b7011e",
+            sdk.discrete_laplace(0.5, 3),
+            dearer=(DiscreteLaplace(0.51, 3), DiscreteLaplace(0.5, 4), DiscreteLaplace(1.5, 1)),
+        ),
+    ),
+    refused={
+        "noise_parameter": (0, -1, 10001, "1", None, True, [1.0]),
+        "sensitivity": (0, -1, 10**6 + 1, 2.0, "2", None, True, 10**400),
+    },
+)
+
 RANDOMIZED_RESPONSE = Examples(
     cases=(
         Case(
@@ -140,6 +158,19 @@ EXPONENTIAL = Examples(
             "81cf265f4fc9b5c031efd8e14776c1ffd79baae0123700d9f8ce872a3980db69",
             sdk.exponential(0.5),
             dearer=(Exponential(0.51), EpsilonDelta(0.5)),
+        ),
+    ),
+    refused={"epsilon": (0, -1, 10001, "1", None, True)},
+)
+
+PERMUTE_AND_FLIP = Examples(
+    cases=(
+        Case(
+            PermuteAndFlip(0.5),
+            {"type": "permute_and_flip", "epsilon": 0.5},
+            "c43ad093eb50f0b1fe202951e841b08ffca1687e1ca4986809cc0b0966dd85d3",
+            sdk.permute_and_flip(0.5),
+            dearer=(PermuteAndFlip(0.51), EpsilonDelta(0.5), DiscreteLaplace(0.5, 1)),
         ),
     ),
     refused={"epsilon": (0, -1, 10001, "1", None, True)},
@@ -231,8 +262,10 @@ LEAVES = (
     GAUSSIAN,
     LAPLACE,
     DISCRETE_GAUSSIAN,
+    DISCRETE_LAPLACE,
     RANDOMIZED_RESPONSE,
     EXPONENTIAL,
+    PERMUTE_AND_FLIP,
     ZCDP,
     EPSILON_DELTA,
     TREE_AGGREGATION,

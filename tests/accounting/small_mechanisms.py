@@ -60,6 +60,14 @@ def integers(centre: float, scale: float) -> NDArray[np.float64]:
     return np.bincount(np.clip(x, -far, far) + far, weights / weights.sum()).astype(np.float64)
 
 
+def geometric_integers(centre: int, parameter: float) -> NDArray[np.float64]:
+    """Get the discrete Laplace distribution around an integer, outputs far out put together."""
+    x = np.arange(-8, 9)
+    outward: NDArray[np.float64] = np.exp(-parameter * np.abs(x - centre)) * np.tanh(parameter / 2)
+    outward[[0, -1]] = np.exp(-parameter * np.abs(x[[0, -1]] - centre)) / (1 + np.exp(-parameter))
+    return outward
+
+
 def truncated_geometric(count: int, most: int, epsilon: float) -> NDArray[np.float64]:
     """Get a count in 0 ... most with two-sided geometric noise, cut at the ends; for most = 1 randomized response."""
     alpha = np.exp(-epsilon)

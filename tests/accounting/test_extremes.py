@@ -10,6 +10,7 @@ from app.accounting.curves import EXHAUSTED, GRID_VERSION, PURE, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -17,6 +18,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -41,6 +43,8 @@ LEAVES: list[DpEvent] = [
     *(DiscreteGaussian(z) for z in NOISES),
     *(TreeAggregation(z, (10**9, 1)) for z in NOISES),
     *(Exponential(epsilon) for epsilon in EPSILONS),
+    *(PermuteAndFlip(epsilon) for epsilon in EPSILONS),
+    *(DiscreteLaplace(epsilon, distance) for epsilon, distance in product(EPSILONS, (1, 2, 65, 10**6))),
     *(EpsilonDelta(epsilon, delta) for epsilon, delta in product(EPSILONS, (0.0, 5e-324, 0.49))),
     *(RandomizedResponse(p, k) for p, k in product(PROBABILITIES, (2, 10**9))),
     Zcdp(5e-324),

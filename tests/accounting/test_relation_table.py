@@ -20,6 +20,7 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -27,6 +28,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -53,6 +55,7 @@ from .small_mechanisms import (
     best_of,
     fixed_batch,
     gaussian,
+    geometric_integers,
     grouped,
     hockey_stick,
     integers,
@@ -70,7 +73,7 @@ ADDED, REPLACED, SPECIALLY = NeighboringRelation
 SHARP = {"nothing", "poisson_sampled", "poisson_sampled, rarely", "self_composed"}
 """Wrappers whose price is the truth or nearly so: there the worst instance must come near it."""
 
-PRICED = 538
+PRICED = 629
 """Cells with a price; another number means that something is refused, or no longer refused."""
 
 ORDERS = np.array([1.0625, 1.5, 2.0, 3.0, 8.0, 64.0, 1024.0, PURE])
@@ -84,6 +87,14 @@ def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
     noise = {Gaussian: gaussian, Laplace: laplace, DiscreteGaussian: integers}[type(event)]
     return lambda data: {(): noise(sum(map(number, data)), noise_multiplier(event))}
+
+
+def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    """Release a sum of integers: a half stands for another unit that contributes nothing."""
+    del relation
+    assert isinstance(event, DiscreteLaplace)
+    assert event.sensitivity == 1
+    return lambda data: {(): geometric_integers(sum(int(number(each)) for each in data), event.noise_parameter)}
 
 
 def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
@@ -138,6 +149,22 @@ def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mec
         votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
         weights = np.exp(event.epsilon * votes / 2)
         return {"choice": weights / weights.sum()}
+
+    if local:
+        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
+    return chosen
+
+
+def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+    """Choose between two candidates by permute and flip; a record is for one and against the other."""
+    assert isinstance(event, PermuteAndFlip)
+    moves = 2 if relation is REPLACED else 1
+
+    def chosen(data: Data) -> Output:
+        votes = np.array([1, -1]) * sum(map(number, data)) / moves
+        accepted = np.exp(event.epsilon * (votes - votes.max()) / 2)
+        # A candidate comes first in one half of the cases. The best one is always accepted.
+        return {"choice": accepted / 2 + (1 - accepted[::-1]) * accepted / 2}
 
     if local:
         return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
@@ -209,6 +236,7 @@ LEAVES = (
     Leaf("gaussian, microbatch", Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
     Leaf("laplace", Laplace(2.0), (noisy_sum,)),
     Leaf("discrete_gaussian", DiscreteGaussian(2.0), (noisy_sum,)),
+    Leaf("discrete_laplace", DiscreteLaplace(0.5, 1), (noisy_integers,)),
     Leaf("adaptive_clipping", AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
     Leaf("adaptive_clipping, one noise", AdaptiveClipping(3), (sum_and_count,)),
     Leaf(
@@ -217,6 +245,9 @@ LEAVES = (
         (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
     ),
     Leaf("exponential", Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
+    Leaf(
+        "permute_and_flip", PermuteAndFlip(1.0), (partial(first_choice, local=True), partial(first_choice, local=False))
+    ),
     Leaf("zcdp", Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
     Leaf("epsilon_delta", EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
     Leaf(

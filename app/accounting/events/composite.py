@@ -8,6 +8,7 @@ from app.accounting.events.base import MAX_COUNT, DpEvent, Inner, Items, Real, W
 from app.accounting.events.mechanisms import (
     AdaptiveClipping,
     DiscreteGaussian,
+    DiscreteLaplace,
     Gaussian,
     Laplace,
     RandomizedResponse,
@@ -190,7 +191,7 @@ def is_noisy_sum(event: DpEvent) -> bool:
     """Check whether an event releases one noisy sum, or several Gaussian ones composed."""
     if isinstance(event, GroupPrivacy):
         return is_noisy_sum(event.event)
-    return isinstance(event, Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+    return isinstance(event, Laplace | DiscreteGaussian | DiscreteLaplace) or _is_gaussian_sum(event)
 
 
 def _is_gaussian_sum(event: DpEvent) -> bool:

@@ -86,6 +86,22 @@ class DiscreteGaussian(DpEvent):
     ] = None
 
 
+@wire_type("discrete_laplace")
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace(DpEvent):
+    """A sum of integer vectors with discrete Laplace noise in every coordinate.
+
+    Args:
+        noise_parameter: c of the noise, which is x with a probability proportional to exp(-c |x|), for integers x.
+        sensitivity: the L1 clipping norm of a record's vector, a whole number.
+    """
+
+    noise_parameter: Annotated[
+        float, Real(0, MAX_EPSILON, "the noise is x with a probability proportional to exp(-c |x|)", above=True)
+    ]
+    sensitivity: Annotated[int, Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped")]
+
+
 @wire_type("adaptive_clipping")
 @dataclass(frozen=True, slots=True)
 class AdaptiveClipping(DpEvent):
@@ -157,6 +173,19 @@ class Exponential(DpEvent):
 
     The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with Gumbel
     noise of scale 2 sensitivity / epsilon is the same.
+    """
+
+    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]
+
+
+@wire_type("permute_and_flip")
+@dataclass(frozen=True, slots=True)
+class PermuteAndFlip(DpEvent):
+    """Permute and flip: candidates in random order, each accepted with exp(epsilon (score - best) / (2 sensitivity)).
+
+    The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with exponential
+    noise of mean 2 sensitivity / epsilon is the same. Sources: McKenna, Sheldon 2020 (arXiv 2010.12603); Ding, Kifer,
+    Sayed, Steinke, Wang, Xiao, Zhang 2021 (arXiv 2105.07260).
     """
 
     epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]

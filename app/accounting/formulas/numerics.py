@@ -90,6 +90,11 @@ def log_sum_phi(weights: Floats, w: Floats, orders: Floats) -> Floats:
     return result
 
 
+def log_one_minus_exp(t: Floats) -> Floats:
+    """Compute ln(1 - exp(-t)) for t >= 0; at 0, the logarithm of the smallest normal float."""
+    return np.log(np.maximum(-np.expm1(-t), TINY))
+
+
 def log1p_u(q: float, y: Floats) -> Floats:
     """Compute ln(1 - q + q exp(y)), the log-ratio of a sampled pair, to full relative accuracy."""
     near = np.log1p(q * np.expm1(np.minimum(y, EXP_RANGE)))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
@@ -46,8 +47,9 @@ def _dominates(pair: Pair, other: Pair) -> bool:
     - Normal distributions with less noise: add noise. Laplace distributions: likewise, for with a < b, Laplace noise of
       scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2, and else Laplace
       noise of scale b (the ratio of the characteristic functions).
-    - Discrete Gaussians of one sigma that move less: their trade-off function is larger (`DiscreteGaussianPair`), so
-      there is a function that makes them of the other two (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
+    - Discrete Gaussians of one sigma, or discrete Laplace distributions of one parameter, that move less: their
+      trade-off function is larger (`DiscreteGaussianPair`), so there is a function that makes them of the other two
+      (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
     - A smaller range of losses: mechanisms of the smaller range are some of those of the larger one.
     - Two exchanged outputs with more likely ones: flip the output with some probability.
     - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
@@ -58,6 +60,8 @@ def _dominates(pair: Pair, other: Pair) -> bool:
             found = z <= w
         case DiscreteGaussianPair(), DiscreteGaussianPair():
             found = pair.sigma == other.sigma and pair.shift >= other.shift
+        case DiscreteLaplacePair(), DiscreteLaplacePair():
+            found = pair.noise_parameter == other.noise_parameter and pair.shift >= other.shift
         case BoundedRangePair(), BoundedRangePair():
             found = pair.epsilon >= other.epsilon
         case FinitePair(), FinitePair() if pair != other:

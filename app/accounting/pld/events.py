@@ -14,6 +14,7 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -21,6 +22,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     SampledWithoutReplacement,
@@ -30,10 +32,11 @@ from app.accounting.events import (
 )
 from app.accounting.events.parameters import noise_multiplier, with_noise_multiplier
 from app.accounting.formulas.amplification import sampled_epsilon_delta
-from app.accounting.formulas.mechanisms import most_nodes
+from app.accounting.formulas.mechanisms import most_nodes, noise_of_pure_loss
 from app.accounting.formulas.noise_schedules import least_noise_segments
 from app.accounting.group_privacy import for_group
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.poisson_rdp import is_amplified, strip_group
 
@@ -112,6 +115,11 @@ def _(event: DiscreteGaussian, relation: NeighboringRelation) -> Directions:
 
 
 @dominating_pairs.register
+def _(event: DiscreteLaplace, relation: NeighboringRelation) -> Directions:
+    return Directions.both(DiscreteLaplacePair(event.noise_parameter, event.sensitivity * int(sensitivity(relation))))
+
+
+@dominating_pairs.register
 def _(event: RandomizedResponse, relation: NeighboringRelation) -> Directions:
     p, k = event.noise_parameter, event.num_buckets
     other = p / k
@@ -130,6 +138,12 @@ def _(event: RandomizedResponse, relation: NeighboringRelation) -> Directions:
 def _(event: Exponential, relation: NeighboringRelation) -> Directions:
     del relation  # the scores' sensitivity was taken under it
     return Directions.both(BoundedRangePair(_checked(event.epsilon)))
+
+
+@dominating_pairs.register
+def _(event: PermuteAndFlip, relation: NeighboringRelation) -> Directions:
+    del relation  # the scores' sensitivity was taken under it
+    return Directions.both(LaplacePair(noise_of_pure_loss(_checked(event.epsilon))))  # proof: `permute_and_flip_rdp`
 
 
 @dominating_pairs.register

@@ -21,11 +21,13 @@ from app.api.schemas.common import Count, Input, example
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     EpsilonDeltaEvent,
     EventInput,
     ExponentialEvent,
     GaussianEvent,
     LaplaceEvent,
+    PermuteAndFlipEvent,
     RandomizedResponseEvent,
     Size,
     TreeAggregationEvent,
@@ -134,11 +136,13 @@ class Event(
             | ComposedEvent
             | DecayEvent
             | DiscreteGaussianEvent
+            | DiscreteLaplaceEvent
             | EpsilonDeltaEvent
             | ExponentialEvent
             | GaussianEvent
             | GroupPrivacyEvent
             | LaplaceEvent
+            | PermuteAndFlipEvent
             | PoissonSampledEvent
             | RandomizedResponseEvent
             | RepeatAndSelectEvent

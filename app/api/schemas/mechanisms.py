@@ -51,6 +51,14 @@ class DiscreteGaussianEvent(EventInput):
     )
 
 
+class DiscreteLaplaceEvent(EventInput):
+    """The discrete Laplace mechanism on a sum of integer vectors whose L1 norm is clipped."""
+
+    type: Literal["discrete_laplace"]
+    noise_parameter: Epsilon = Field(description="c: the noise is x with a probability proportional to exp(-c |x|)")
+    sensitivity: int = Field(ge=1, le=MAX_SENSITIVITY, description="L1 clipping norm of a record's integers")
+
+
 class RandomizedResponseEvent(EventInput):
     """Randomized response: every record reports its value or a uniformly random one."""
 
@@ -63,6 +71,13 @@ class ExponentialEvent(EventInput):
     """The exponential mechanism: a choice with weights exp(epsilon score / (2 sensitivity))."""
 
     type: Literal["exponential"]
+    epsilon: Epsilon
+
+
+class PermuteAndFlipEvent(EventInput):
+    """Permute and flip: a choice by report noisy max with exponential noise of mean 2 sensitivity / epsilon."""
+
+    type: Literal["permute_and_flip"]
     epsilon: Epsilon
 
 

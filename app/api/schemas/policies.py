@@ -42,10 +42,12 @@ MechanismName = TypeAliasType(
     Literal[
         "adaptive_clipping",
         "discrete_gaussian",
+        "discrete_laplace",
         "epsilon_delta",
         "exponential",
         "gaussian",
         "laplace",
+        "permute_and_flip",
         "randomized_response",
         "tree_aggregation",
         "zcdp",

@@ -19,6 +19,7 @@ from epsilon_ledger import (
     Event,
     LedgerError,
     composed,
+    discrete_laplace,
     gaussian,
     laplace,
     poisson_sampled,
@@ -136,6 +137,7 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
     theirs.NoOpDpEvent: lambda _: None,
     theirs.GaussianDpEvent: lambda event: gaussian(event.noise_multiplier),
     theirs.LaplaceDpEvent: lambda event: laplace(event.noise_multiplier),
+    theirs.DiscreteLaplaceDpEvent: lambda event: discrete_laplace(event.noise_parameter, index(event.sensitivity)),
     theirs.RandomizedResponseDpEvent: lambda event: randomized_response(
         event.noise_parameter, index(event.num_buckets)
     ),
@@ -157,8 +159,6 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
 }
 
 _ONLY_THEIRS: Final[Mapping[str, str]] = {
-    "DiscreteLaplaceDpEvent": "the ledger has no discrete Laplace noise. epsilon_delta(noise_parameter * sensitivity) "
-    "is a bound for it.",
     "MixtureOfGaussiansDpEvent": "the ledger has no mixture of sensitivities.",
     "NonPrivateDpEvent": "an operation without privacy costs more than any budget has.",
     "SampledWithReplacementDpEvent": "the ledger knows no bound for batches in which a record may occur twice.",
@@ -169,6 +169,10 @@ _ONLY_THEIRS: Final[Mapping[str, str]] = {
 _TO: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Any], theirs.DpEvent]]]] = {
     "gaussian": (("noise_multiplier",), lambda event: theirs.GaussianDpEvent(event["noise_multiplier"])),
     "laplace": (("noise_multiplier",), lambda event: theirs.LaplaceDpEvent(event["noise_multiplier"])),
+    "discrete_laplace": (
+        ("noise_parameter", "sensitivity"),
+        lambda event: theirs.DiscreteLaplaceDpEvent(event["noise_parameter"], event["sensitivity"]),
+    ),
     "randomized_response": (
         ("noise_parameter", "num_buckets"),
         lambda event: theirs.RandomizedResponseDpEvent(event["noise_parameter"], event["num_buckets"]),
@@ -208,5 +212,6 @@ _ONLY_OURS: Final[Mapping[str, str]] = {
     "discrete_gaussian": "dp_accounting has no discrete Gaussian noise.",
     "epsilon_delta": "dp_accounting has no event for a stated guarantee.",
     "exponential": "dp_accounting has no exponential mechanism.",
+    "permute_and_flip": "dp_accounting has no permute-and-flip mechanism.",
     "group_privacy": "dp_accounting has no units with several records.",
 }

@@ -12,6 +12,7 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -19,6 +20,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -57,6 +59,19 @@ def laplace(scale: float, q: float, count: int) -> list[PrivacyLossDistribution]
     ]
 
 
+def whole(parameter: float, distance: int, q: float, count: int) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_discrete_laplace_mechanism(
+            parameter,
+            distance,
+            sampling_prob=q,
+            value_discretization_interval=INTERVAL,
+            pessimistic_estimate=pessimistic,
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
 def pure(epsilon: float, count: int) -> list[PrivacyLossDistribution]:
     return [
         reference.from_privacy_parameters(
@@ -83,6 +98,11 @@ COMPARED: dict[str, tuple[dict[DpEvent, int], NeighboringRelation, list[PrivacyL
     "laplace": ({Laplace(20.0): 100}, ADD, laplace(20.0, 1.0, 100)),
     "laplace, replaced": ({Laplace(40.0): 100}, REPLACE, laplace(20.0, 1.0, 100)),
     "sampled laplace": ({PoissonSampled(0.01, Laplace(1.0)): 1000}, ADD, laplace(1.0, 0.01, 1000)),
+    "discrete laplace": ({DiscreteLaplace(0.02, 3): 100}, ADD, whole(0.02, 3, 1.0, 100)),
+    "discrete laplace, replaced": ({DiscreteLaplace(0.02, 3): 50}, REPLACE, whole(0.02, 6, 1.0, 50)),
+    "sampled discrete laplace": ({PoissonSampled(0.05, DiscreteLaplace(0.3, 4)): 200}, ADD, whole(0.3, 4, 0.05, 200)),
+    "permute and flip": ({PermuteAndFlip(0.05): 100}, REPLACE, laplace(20.0, 1.0, 100)),
+    "sampled permute and flip": ({PoissonSampled(0.01, PermuteAndFlip(1.0)): 1000}, ADD, laplace(1.0, 0.01, 1000)),
     "guarantees": ({EpsilonDelta(0.1, 0.0): 100}, ADD, pure(0.1, 100)),
     "composed": (
         {Composed((PoissonSampled(0.01, Gaussian(1.0)), SelfComposed(Laplace(30.0), 2))): 100},
@@ -217,6 +237,9 @@ def test_the_worse_direction_counts() -> None:
         (PoissonSampled(0.1, DiscreteGaussian(4.0)), ADD),
         (PoissonSampled(0.1, RandomizedResponse(0.5, 4)), REPLACE),
         (PoissonSampled(0.1, Gaussian(4.0)), REPLACE),
+        (PoissonSampled(0.1, DiscreteLaplace(0.1, 1)), REPLACE),
+        (PoissonSampled(0.1, PermuteAndFlip(1.0)), REPLACE),
+        (PermuteAndFlip(600.0), ADD),
         (TreeAggregation(20.0, (100,)), ADD),
         (RandomizedResponse(0.5, 4), ADD),
         (EpsilonDelta(600.0, 0.0), ADD),

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
 from app.accounting.pld.pairs import (
     TAIL_ERROR,
@@ -35,6 +36,7 @@ FINITE: dict[str, Pair] = {
     "not symmetric": FinitePair((0.2, 0.8), (0.5, 0.5)),
 }
 RANGES: dict[str, Pair] = {f"bounded range {epsilon}": BoundedRangePair(epsilon) for epsilon in (0.3, 2.0)}
+INTEGERS = [DiscreteLaplacePair(c, shift) for c, shift in ((0.7, 1), (0.013, 5), (0.4, 12), (1e-3, 2000))]
 EVERY = CONTINUOUS | FINITE | RANGES
 LOSSES = (-1.5, -0.31, -3e-5, 0.0, 2e-5, 0.11, 0.9, 3.0)
 
@@ -95,6 +97,30 @@ def test_tails_of_few_outputs_are_sums(pair: FinitePair) -> None:
         assert found.q_above[place] == pytest.approx(sum(q for _, q in larger), abs=TAIL_ERROR)
         assert found.p_above[place] + found.p_below[place] == pytest.approx(1, abs=TAIL_ERROR)
         assert found.q_above[place] + found.q_below[place] == pytest.approx(1, abs=TAIL_ERROR)
+
+
+@pytest.mark.parametrize("pair", INTEGERS, ids=str)
+def test_tails_of_discrete_laplace_noise_are_sums_over_its_outputs(pair: DiscreteLaplacePair) -> None:
+    with mpmath.workdps(40):
+        check_sums(pair)
+
+
+def check_sums(pair: DiscreteLaplacePair) -> None:
+    c, shift = mpmath.mpf(pair.noise_parameter), pair.shift
+    x = range(shift + 1)
+    far = mpmath.exp(-c)
+    q = [far**each * (1 if each in (0, shift) else 1 - far) / (1 + far) for each in x]
+    steps = [float(c * (2 * each - shift)) for each in x]
+    wanted = np.unique([loss for step in steps[:: 1 + shift // 9] for loss in (step - c / 3, step + c / 3)]).astype(
+        float
+    )
+    found = pair.tails(wanted)
+    for place, loss in enumerate(wanted):
+        above = [each for each in x if steps[each] > loss]
+        for p_or_q, below, more in ((q[::-1], found.p_below, found.p_above), (q, found.q_below, found.q_above)):
+            exact = mpmath.fsum(p_or_q[each] for each in above)
+            assert float(abs(more[place] - exact)) <= TAIL_ERROR * float(exact)
+            assert float(abs(below[place] - (1 - exact))) <= TAIL_ERROR * float(1 - exact) + 1e-16
 
 
 def test_exchanged_outputs_have_the_stated_ratio() -> None:

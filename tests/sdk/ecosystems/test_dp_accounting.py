@@ -18,6 +18,7 @@ from epsilon_ledger import (
     LedgerError,
     adaptive_clipping,
     composed,
+    discrete_laplace,
     gaussian,
     laplace,
     poisson_sampled,
@@ -46,6 +47,7 @@ SAMPLED = dp_event.PoissonSampledDpEvent(0.01, GAUSSIAN)
 PAIRS = [
     (GAUSSIAN, gaussian(1.1)),
     (dp_event.LaplaceDpEvent(2.0), laplace(2.0)),
+    (dp_event.DiscreteLaplaceDpEvent(0.5, 3), discrete_laplace(0.5, 3)),
     (dp_event.RandomizedResponseDpEvent(0.5, 4), randomized_response(0.5, 4)),
     (dp_event.ZCDpEvent(0.1), zcdp(0.1)),
     (dp_event.ZCDpEvent(0.1, 0.2), zcdp(0.1, 0.2)),
@@ -112,7 +114,6 @@ def test_whatever_the_ledger_supports_comes_back_as_it_went_or_is_refused(event:
     [
         dp_event.NonPrivateDpEvent(),
         dp_event.UnsupportedDpEvent(),
-        dp_event.DiscreteLaplaceDpEvent(0.5, 1),
         dp_event.SampledWithReplacementDpEvent(100, 10, GAUSSIAN),
         dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.9, 0.1]),
         dp_event.TruncatedSubsampledGaussianDpEvent(1_000, 0.01, 20, 1.0),

@@ -13,12 +13,14 @@ from epsilon_ledger._wire.events import (
     ComposedEvent,
     DecayEvent,
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     EpsilonDeltaEvent,
     Event,
     ExponentialEvent,
     GaussianEvent,
     GroupPrivacyEvent,
     LaplaceEvent,
+    PermuteAndFlipEvent,
     PoissonSampledEvent,
     RandomizedResponseEvent,
     RepeatAndSelectEvent,
@@ -75,6 +77,23 @@ def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -
     return event
 
 
+def discrete_laplace(noise_parameter: float, sensitivity: int) -> DiscreteLaplaceEvent:
+    """Describe discrete Laplace noise on a sum of integers.
+
+    Args:
+        noise_parameter: c in (0, 1e4]; the noise is x with a probability proportional to exp(-c |x|).
+        sensitivity: each record's L1 clipping norm, up to 1,000,000.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "discrete_laplace",
+        "noise_parameter": real("noise_parameter", noise_parameter, 0.0, 1e4, above=True),
+        "sensitivity": whole("sensitivity", sensitivity),
+    }
+
+
 def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
     """Describe randomized response.
 
@@ -102,6 +121,18 @@ def exponential(epsilon: float) -> ExponentialEvent:
         The event for the wire.
     """
     return {"type": "exponential", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
+
+
+def permute_and_flip(epsilon: float) -> PermuteAndFlipEvent:
+    """Describe permute and flip, which is report noisy max with exponential noise of mean 2 sensitivity / epsilon.
+
+    Args:
+        epsilon: in (0, 1e4], under the population's neighboring relation.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "permute_and_flip", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
 
 
 def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:

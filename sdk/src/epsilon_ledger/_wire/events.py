@@ -30,6 +30,14 @@ class DiscreteGaussianEvent(TypedDict):
     sensitivity: NotRequired[int]
 
 
+class DiscreteLaplaceEvent(TypedDict):
+    """Discrete Laplace noise on a sum of integers."""
+
+    type: Literal["discrete_laplace"]
+    noise_parameter: float
+    sensitivity: int
+
+
 class RandomizedResponseEvent(TypedDict):
     """Randomized response."""
 
@@ -42,6 +50,13 @@ class ExponentialEvent(TypedDict):
     """A choice by the exponential mechanism."""
 
     type: Literal["exponential"]
+    epsilon: float
+
+
+class PermuteAndFlipEvent(TypedDict):
+    """A choice by permute and flip."""
+
+    type: Literal["permute_and_flip"]
     epsilon: float
 
 
