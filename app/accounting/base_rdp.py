@@ -16,6 +16,7 @@ from app.accounting.events import (
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
     PermuteAndFlip,
     RandomizedResponse,
@@ -25,6 +26,7 @@ from app.accounting.events import (
     type_name,
 )
 from app.accounting.formulas.discrete_laplace import discrete_laplace_rdp
+from app.accounting.formulas.gaussian_mixture import Mixture, gaussian_mixture_rdp, replaced_mixture_rdp
 from app.accounting.formulas.mechanisms import (
     bounded_range_rdp,
     gaussian_rdp,
@@ -139,6 +141,18 @@ def _(event: DiscreteGaussian, orders: Floats, relation: NeighboringRelation) ->
 @rdp.register
 def _(event: DiscreteLaplace, orders: Floats, relation: NeighboringRelation) -> Floats:
     return discrete_laplace_rdp(event.noise_parameter, event.sensitivity * int(sensitivity(relation)), orders)
+
+
+def mixture_of(event: MixtureOfGaussians, taken: float = 1.0) -> Mixture:
+    """Build the distances of a mixture event for records that are taken with a probability."""
+    return Mixture.of(event.standard_deviation, event.sensitivities, event.sampling_probs, taken)
+
+
+@rdp.register
+def _(event: MixtureOfGaussians, orders: Floats, relation: NeighboringRelation) -> Floats:
+    if relation is NeighboringRelation.REPLACE_ONE:
+        return replaced_mixture_rdp(mixture_of(event), orders)
+    return gaussian_mixture_rdp(mixture_of(event), orders)
 
 
 @rdp.register

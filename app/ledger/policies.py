@@ -21,7 +21,7 @@ ORGANISATION: Final = "organisation"
 
 LEAVES: Final = (
     *("adaptive_clipping", "discrete_gaussian", "discrete_laplace", "epsilon_delta", "exponential", "gaussian"),
-    *("laplace", "permute_and_flip", "randomized_response", "tree_aggregation", "zcdp"),
+    *("laplace", "mixture_of_gaussians", "permute_and_flip", "randomized_response", "tree_aggregation", "zcdp"),
 )
 """Mechanisms that a policy may allow: event types that contain no other event."""
 

@@ -14,13 +14,16 @@ from app.accounting.events import (
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
 )
 
@@ -34,6 +37,12 @@ LEAVES = st.one_of(
     st.builds(DiscreteGaussian, NOISE, st.none() | st.integers(1, 10**6)),
     st.builds(DiscreteLaplace, EPSILON, st.integers(1, 10**6)),
     st.builds(PermuteAndFlip, EPSILON),
+    st.builds(
+        MixtureOfGaussians,
+        st.floats(1e-2, 1e6),
+        st.lists(st.floats(0, 9), min_size=2, max_size=2).map(lambda some: (*some, 10.0)),
+        st.sampled_from([(0.9, 0.09, 0.01), (0.0, 0.5, 0.5), (0.0, 0.0, 1.0), (1 - 1e-6, 0.0, 1e-6)]),
+    ),
     st.builds(RandomizedResponse, PROBABILITY, st.integers(2, 10**9)),
     st.builds(Exponential, EPSILON),
     st.builds(Zcdp, st.floats(0, 1e6, exclude_min=True), st.floats(0, 1e6)),
@@ -50,6 +59,8 @@ EVENTS = st.recursive(
     lambda inner: st.one_of(
         st.builds(PoissonSampled, PROBABILITY, inner),
         st.builds(SampledWithoutReplacement, st.integers(100, 10**9), st.integers(1, 100), inner),
+        st.builds(TruncatedPoissonSampled, COUNT, PROBABILITY, COUNT, inner),
+        st.builds(SampledWithReplacement, st.integers(100, 10**9), st.integers(1, 200), inner),
         st.builds(Composed, st.lists(inner, min_size=1, max_size=3)),
         st.builds(SelfComposed, inner, COUNT),
         st.builds(RepeatAndSelect, inner, st.floats(1, 1e9), st.none() | st.floats(MIN_SHAPE, 1e6)),

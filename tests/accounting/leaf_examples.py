@@ -13,6 +13,7 @@ from app.accounting.events import (
     Exponential,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
     PermuteAndFlip,
     RandomizedResponse,
@@ -215,6 +216,67 @@ EPSILON_DELTA = Examples(
     refused={"epsilon": (0, -1, 10001, "1", None, True), "delta": (-1e-9, 0.5, "0", None, True)},
 )
 
+MIXTURE = ((4.0, (0.0, 1.0, 2.0), (0.9801, 0.0198, 0.0001)), (2.0, (1.0, 0.5), (0.25, 0.75)))
+MIXTURE_OF_GAUSSIANS = Examples(
+    cases=(
+        Case(
+            MixtureOfGaussians(*MIXTURE[0]),
+            {
+                "type": "mixture_of_gaussians",
+                "standard_deviation": 4.0,
+                "sensitivities": [0.0, 1.0, 2.0],
+                "sampling_probs": [0.9801, 0.0198, 0.0001],
+            },
+            "bf4ce8d19fe48aa53797728755ffcbcdc94f45f87f0b34fee2e71e6998151f70",
+            sdk.mixture_of_gaussians(*MIXTURE[0]),
+            dearer=(
+                MixtureOfGaussians(3.9, *MIXTURE[0][1:]),
+                MixtureOfGaussians(4.0, (0, 1.1, 2.1), MIXTURE[0][2]),
+                MixtureOfGaussians(4.0, (0, 1, 2), (0.98, 0.0198, 0.0002)),
+                Gaussian(2.0),
+            ),
+        ),
+        Case(
+            MixtureOfGaussians(*MIXTURE[1]),
+            {
+                "type": "mixture_of_gaussians",
+                "standard_deviation": 2.0,
+                "sensitivities": [1.0, 0.5],
+                "sampling_probs": [0.25, 0.75],
+            },
+            "0a08d05b276b541072667b624d03776ac4fa23a3da31a60d0a1a450bff667d4a",
+            sdk.mixture_of_gaussians(*MIXTURE[1]),
+            dearer=(Gaussian(2.0),),
+        ),
+    ),
+    refused={
+        "standard_deviation": (0, -1.0, 1e-10, 1.1e9, 1e-3, "1", None, True, [1.0]),
+        "sensitivities": (
+            1.0,
+            None,
+            [],
+            [1.0],
+            [0, 1, "2"],
+            [0, 1, -1],
+            [0, 0, 0],
+            [0, 1, 1.1e9],
+            [1.0] * 65,
+            {"1": 1},
+        ),
+        "sampling_probs": (
+            1.0,
+            None,
+            [],
+            [1.0],
+            [1, 0, 0],
+            [0.5, 0.5, 0.1],
+            [0.9, 0.2, -0.1],
+            [0.5, 0.5, "0"],
+            {"1": 1},
+        ),
+    },
+)
+
 TREE_AGGREGATION = Examples(
     cases=(
         Case(
@@ -268,6 +330,7 @@ LEAVES = (
     PERMUTE_AND_FLIP,
     ZCDP,
     EPSILON_DELTA,
+    MIXTURE_OF_GAUSSIANS,
     TREE_AGGREGATION,
     ADAPTIVE_CLIPPING,
 )

@@ -132,6 +132,34 @@ def fixed_batch(size: int, mechanism: Mechanism) -> Mechanism:
     return run
 
 
+def truncated_poisson(q: float, most: int, mechanism: Mechanism) -> Mechanism:
+    """Run a mechanism on a Poisson sample, of which an even choice is kept if it is too large."""
+
+    def run(data: Data) -> Output:
+        present = [place for place, entry in enumerate(data) if entry != ABSENT]
+        parts = []
+        for count in range(len(present) + 1):
+            kept = list(combinations(present, min(count, most)))
+            # Each choice of the kept ones out of the taken ones is equally likely, however many were taken.
+            chance = comb(len(present), count) * q**count * (1 - q) ** (len(present) - count) / len(kept)
+            for batch in kept:
+                sample = tuple(entry if place in batch else ABSENT for place, entry in enumerate(data))
+                parts.append((chance, mechanism(sample)))
+        return mixture(parts)
+
+    return run
+
+
+def with_replacement(size: int, mechanism: Mechanism) -> Mechanism:
+    """Run a mechanism on a batch, each place of which holds any of the records."""
+
+    def run(data: Data) -> Output:
+        batches = list(product(data, repeat=size))
+        return mixture((1 / len(batches), mechanism(batch)) for batch in batches)
+
+    return run
+
+
 def grouped(size: int, mechanism: Mechanism) -> Mechanism:
     """Run a mechanism on the records of units, of which each has several alike."""
     return lambda data: mechanism(tuple(entry for entry in data for _ in range(size)))

@@ -11,6 +11,7 @@ from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
 from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
+from app.accounting.pld.gaussian_mixture import GaussianMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 
@@ -44,9 +45,9 @@ def dominates(stronger: Mechanism, weaker: Mechanism) -> bool:
 def _dominates(pair: Pair, other: Pair) -> bool:
     """Check whether a pair is known to dominate another.
 
-    - Normal distributions with less noise: add noise. Laplace distributions: likewise, for with a < b, Laplace noise of
-      scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2, and else Laplace
-      noise of scale b (the ratio of the characteristic functions).
+    - Normal distributions with less noise, mixed or not: add noise. Laplace distributions: likewise, for with a < b,
+      Laplace noise of scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2,
+      and else Laplace noise of scale b (the ratio of the characteristic functions).
     - Discrete Gaussians of one sigma, or discrete Laplace distributions of one parameter, that move less: their
       trade-off function is larger (`DiscreteGaussianPair`), so there is a function that makes them of the other two
       (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
@@ -69,6 +70,9 @@ def _dominates(pair: Pair, other: Pair) -> bool:
         case SampledPair(), SampledPair():
             less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
             found = less and _dominates(pair.pair, other.pair)
+        case GaussianMixturePair(one, first), GaussianMixturePair(two, second):
+            alike = (one.sizes, one.shares, first) == (two.sizes, two.shares, second)
+            found = alike and one.noise_multiplier <= two.noise_multiplier
         case _:
             found = pair == other
     return found

@@ -47,6 +47,7 @@ MechanismName = TypeAliasType(
         "exponential",
         "gaussian",
         "laplace",
+        "mixture_of_gaussians",
         "permute_and_flip",
         "randomized_response",
         "tree_aggregation",

@@ -51,11 +51,10 @@ from epsilon_ledger._wire.event_factories import (
     gaussian,
     group_privacy,
     laplace,
+    mixture_of_gaussians,
     permute_and_flip,
-    poisson_sampled,
     randomized_response,
     repeat_and_select,
-    sampled_without_replacement,
     self_composed,
     tree_aggregation,
     zcdp,
@@ -73,6 +72,7 @@ from epsilon_ledger._wire.events import (
     GaussianEvent,
     GroupPrivacyEvent,
     LaplaceEvent,
+    MixtureOfGaussiansEvent,
     PermuteAndFlipEvent,
     PlannedEventCount,
     PlannedEvents,
@@ -80,8 +80,10 @@ from epsilon_ledger._wire.events import (
     RandomizedResponseEvent,
     RepeatAndSelectEvent,
     SampledWithoutReplacementEvent,
+    SampledWithReplacementEvent,
     SelfComposedEvent,
     TreeAggregationEvent,
+    TruncatedPoissonSampledEvent,
     ZcdpEvent,
 )
 from epsilon_ledger._wire.experiment_models import Experiment
@@ -157,6 +159,12 @@ from epsilon_ledger._wire.problems import (
     UnavailableAlternative,
 )
 from epsilon_ledger._wire.reservation_models import PlannedEvent, Reservation
+from epsilon_ledger._wire.sample_factories import (
+    poisson_sampled,
+    sampled_with_replacement,
+    sampled_without_replacement,
+    truncated_poisson_sampled,
+)
 from epsilon_ledger._wire.signatures import Checkpoint, Signature, SigningKey, Statement
 
 __all__ = [
@@ -231,6 +239,7 @@ __all__ = [
     "MaxStepsEstimate",
     "Metadata",
     "MetadataChanges",
+    "MixtureOfGaussiansEvent",
     "NameTakenError",
     "NeighboringRelation",
     "NoiseMultiplierEstimate",
@@ -273,6 +282,7 @@ __all__ = [
     "RunState",
     "RunStateConflictError",
     "RunStateDict",
+    "SampledWithReplacementEvent",
     "SampledWithoutReplacementEvent",
     "SamplingProbabilityEstimate",
     "SelfComposedEvent",
@@ -287,6 +297,7 @@ __all__ = [
     "TreeAggregationEvent",
     "Trial",
     "TrialExceededError",
+    "TruncatedPoissonSampledEvent",
     "UnavailableAlternative",
     "UnexpectedResponseError",
     "UnsupportedEventError",
@@ -302,13 +313,16 @@ __all__ = [
     "gaussian",
     "group_privacy",
     "laplace",
+    "mixture_of_gaussians",
     "permute_and_flip",
     "poisson_sampled",
     "randomized_response",
     "repeat_and_select",
+    "sampled_with_replacement",
     "sampled_without_replacement",
     "self_composed",
     "tree_aggregation",
     "trials",
+    "truncated_poisson_sampled",
     "zcdp",
 ]

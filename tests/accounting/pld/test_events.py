@@ -31,7 +31,8 @@ from app.accounting.events import (
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
-from app.accounting.pld.events import MAX_PAIRS, composed
+from app.accounting.pld.events import composed
+from app.accounting.pld.merging import MAX_PAIRS
 
 ADD, REPLACE, SPECIAL = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -210,7 +211,7 @@ def test_many_noises_become_fewer_with_less_noise() -> None:
 def test_many_noises_cost_little_more_as_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule: dict[DpEvent, int] = {Decay("time", 0.005, 200, PoissonSampled(0.05, Gaussian(4.0))): 1}
     found = pld_epsilon(schedule, ADD, 1e-5)
-    monkeypatch.setattr("app.accounting.pld.events.MAX_PAIRS", 1000)
+    monkeypatch.setattr("app.accounting.pld.merging.MAX_PAIRS", 1000)
     each = pld_epsilon(schedule, ADD, 1e-5)
     assert len(composed(schedule, ADD).removal) == 200
     assert each < found < 1.01 * each

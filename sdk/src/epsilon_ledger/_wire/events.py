@@ -76,6 +76,15 @@ class EpsilonDeltaEvent(TypedDict):
     delta: NotRequired[float]
 
 
+class MixtureOfGaussiansEvent(TypedDict):
+    """Gaussian noise on a sum to which a record contributes a vector of random size."""
+
+    type: Literal["mixture_of_gaussians"]
+    standard_deviation: float
+    sensitivities: list[float]
+    sampling_probs: list[float]
+
+
 class TreeAggregationEvent(TypedDict):
     """Running sums from noisy binary trees."""
 
@@ -105,6 +114,25 @@ class SampledWithoutReplacementEvent(TypedDict):
     """An event on a batch of fixed size."""
 
     type: Literal["sampled_without_replacement"]
+    source_dataset_size: int
+    sample_size: int
+    event: Event
+
+
+class TruncatedPoissonSampledEvent(TypedDict):
+    """An event on a Poisson sample that is cut to a largest size."""
+
+    type: Literal["truncated_poisson_sampled"]
+    source_dataset_size: int
+    sampling_probability: float
+    truncated_batch_size: int
+    event: Event
+
+
+class SampledWithReplacementEvent(TypedDict):
+    """An event on a batch in which a record may occur several times."""
+
+    type: Literal["sampled_with_replacement"]
     source_dataset_size: int
     sample_size: int
     event: Event
