@@ -1,14 +1,19 @@
 """Horizontal federated logistic regression with DP-SGD: three hospitals, three processes, three budgets.
 
-The ledger must be running (README.md, "By hand"). Then:
+The ledger must be running (README.md, "By hand"), and scikit-learn must be installed. Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... \
         python examples/federated_logistic_regression.py --keys KEY_OF_A KEY_OF_B KEY_OF_C
 
 Each party is a process with private patients and API key. In every round it takes DP-SGD steps from the coordinator's
 weights, authorizes each of them, and returns noisy weights. A party whose budget is spent stops; the others go on. The
-coordinator averages, tests on its own patients, and writes predictions, indicators and the model. Without --keys all
-parties use EPSILON_LEDGER_API_KEY.
+coordinator averages, tests on its own patients, and writes predictions, indicators, a picture and the model. Without
+--keys all parties use EPSILON_LEDGER_API_KEY.
+
+The options are the keys of PrimiHub's `config`; --config takes a file of them. On several machines (federated.yaml is a
+compose file), start `--role coordinator --address 0.0.0.0:9010` and, for each hospital, `--role party --name A
+--address coordinator:9010`, all with the same secret in FEDERATION_KEY. That connection is authenticated, and not
+encrypted: the weights on it are private, but bring a network of your own or a tunnel.
 """
 
 import argparse
@@ -16,154 +21,152 @@ import csv
 import json
 import multiprocessing
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+import secrets
+import sys
+import time
+from dataclasses import asdict
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 from common import budget, parser
-from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
+from federated_model import PARTIES, Configuration, Model, Patients, records
+from federated_party import Party, Statement
 from sklearn.metrics import accuracy_score, roc_auc_score, roc_curve
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
-from epsilon_ledger.mechanisms import DpSgd, GaussianNoise, PoissonSampler
+from epsilon_ledger import LedgerClient, LedgerError, Limit, gaussian, poisson_sampled
 
-Floats = NDArray[np.float64]
-
-PARTIES = ("A", "B", "C")
-SHARES = (0, 120, 270, 450)
-"""Boundaries of the parties' patients; the rest are the coordinator's, for testing."""
-BATCH_SIZE = 16
-NOISE_MULTIPLIER = 2.0
-CLIPPING_NORM = 1.0
-LEARNING_RATE = 0.5
-ROUNDS = 80
-STEPS_PER_ROUND = 5
-LIMIT = Limit(3.0, 1e-3)
-"""Limit of each party. The smallest party samples its patients most often, and stops first."""
+KEY_VARIABLE = "FEDERATION_KEY"
+PROGRESS_ROUNDS = 10
+CONNECTION_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Statement:
-    """Final report of a party.
-
-    Args:
-        party: its name.
-        run: id of its run.
-        records: number of patients.
-        steps: number of steps.
-        epsilon: spent by the ledger's filter, valid for adaptive choices.
-        epsilon_rdp: what an in-process RDP accountant would print.
-        delta: of both.
-        refusal: why it stopped early, or None.
-    """
-
-    party: str
-    run: str
-    records: int
-    steps: int
-    epsilon: float
-    epsilon_rdp: float
-    delta: float
-    refusal: str | None
+def send(line: Connection, message: dict[str, Any]) -> None:
+    """Send JSON: the other side must not be able to make this one execute anything."""
+    line.send_bytes(json.dumps(message).encode())
 
 
-def records() -> tuple[Floats, Floats]:
-    """Load the patients, scaled by the ranges published with the data.
-
-    Returns:
-        (n_records, 31) features in about [-1, 1] and a one; (n_records,) labels, 1 for a benign tumour.
-    """
-    data = load_breast_cancer()
-    ranges = np.array(re.findall(r":\s+([\d.]+)\s+([\d.]+)\s*$", data.DESCR, re.MULTILINE), dtype=float)
-    middles, widths = ranges.mean(axis=1), np.maximum(np.ptp(ranges, axis=1), 1e-9)
-    features = 2.0 * (data.data - middles) / widths
-    order = np.random.default_rng(7).permutation(len(features))
-    return np.column_stack([features, np.ones(len(features))])[order], data.target[order].astype(float)
+def receive(line: Connection) -> dict[str, Any]:
+    """Receive JSON."""
+    message: dict[str, Any] = json.loads(line.recv_bytes())
+    return message
 
 
-def probabilities(weights: Floats, features: Floats) -> Floats:
-    """Predict (n_records,) probabilities of a benign tumour."""
-    chances: Floats = 1.0 / (1.0 + np.exp(-features @ weights))
-    return chances
+def connected(address: tuple[str, int], key: bytes) -> Connection:
+    """Connect to the coordinator, which may start later."""
+    until = time.monotonic() + CONNECTION_SECONDS
+    while True:
+        try:
+            return Client(address, authkey=key)
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
-def party(name: str, number: int, key: str, asked_budget: str | None, line: Connection) -> None:
-    """Run one hospital in a process: answer every round's weights with improved ones, then with a statement.
+def accepted(listener: Listener) -> Connection:
+    """Accept the next party that knows the key."""
+    while True:
+        try:
+            return listener.accept()
+        except multiprocessing.AuthenticationError:
+            print("Someone without the key was turned away.", flush=True)
+
+
+def run_party(name: str, address: tuple[str, int], key: str | None, budget_path: str | None, configured: str) -> None:
+    """Run one hospital: answer every round's weights with improved ones, then with a statement.
 
     Args:
         name: of the hospital.
-        number: of its share of the patients.
-        key: its API key.
-        asked_budget: id or path of its budget; None: it creates one.
-        line: to the coordinator.
+        address: of the coordinator.
+        key: its API key; None: that of the environment.
+        budget_path: id or path of its budget; None: it creates one.
+        configured: the configuration, as JSON.
     """
-    features, labels = (each[SHARES[number] : SHARES[number + 1]] for each in records())
-    sampler = PoissonSampler(len(features), BATCH_SIZE / len(features))
-    weights = np.zeros(features.shape[1])
-    refusal = None
-    with LedgerClient(api_key=key) as ledger:
+    configuration = Configuration.from_json(configured)
+    everyone, model = records(configuration)
+    patients = everyone.share(PARTIES.index(name))
+    size = len(patients.labels)
+    # Declared as often as the limit allows, it costs what privacy loss distributions say: a tenth less than by RDP.
+    step = poisson_sampled(configuration.batch_size / size, gaussian(configuration.noise_multiplier))
+    with connected(address, os.environ[KEY_VARIABLE].encode()) as line, LedgerClient(api_key=key) as ledger:
         path = budget(
             ledger,
-            asked_budget,
+            budget_path,
             f"patients-of-{name}",
             privacy_unit="patient",
             neighboring_relation="add_or_remove_one",
-            size=len(features),
-            limit=LIMIT,
+            size=size,
+            limit=Limit(configuration.epsilon, configuration.delta),
+            planned=[step],
         )
         # What a step costs is known, so steps are granted ahead: one request for ten of them.
         with ledger.create_run(f"logistic-regression-{name}", budget=path, authorize_every=10) as run:
-            noise = GaussianNoise(NOISE_MULTIPLIER, clipping_norm=CLIPPING_NORM)
-            optimizer = DpSgd(weights, noise=noise, sampler=sampler, run=run, learning_rate=LEARNING_RATE)
-            while refusal is None and (sent := line.recv()) is not None:
-                weights[:] = sent
-                try:
-                    for _ in range(STEPS_PER_ROUND):
-                        drawn = optimizer.sample()
-                        residuals = probabilities(weights, features[drawn]) - labels[drawn]
-                        optimizer.step(residuals[:, np.newaxis] * features[drawn])
-                except BudgetExceededError as error:
-                    refusal = str(error)
-                line.send((weights, refusal is None))
-        state = run.refresh()
-    rdp = state.epsilon if state.epsilon_rdp is None else state.epsilon_rdp
-    line.send(Statement(name, run.id, len(features), optimizer.steps, state.epsilon, rdp, state.delta, refusal))
+            party = Party(name, patients, model, configuration, run)
+            send(line, {"party": name, "records": size})
+            while party.is_going and "weights" in (message := receive(line)):
+                weights = party.improve(np.array(message["weights"]))
+                send(line, {"weights": weights.tolist(), "goes_on": party.is_going, "epsilon": run.epsilon})
+        send(line, asdict(party.statement()))
 
 
-def coordinate(lines: Sequence[Connection], features: int) -> tuple[Floats, list[Statement]]:
-    """Average the parties' private weights in every round.
+def start_party(name: str, *how: Any) -> None:  # noqa: ANN401 - as run_party
+    """Run a party, and end with one line if the ledger does not let it."""
+    try:
+        run_party(name, *how)
+    except LedgerError as error:
+        sys.exit(f"Party {name} cannot train: {error}")
+
+
+class Coordinator:
+    """It averages the parties' private weights in every round, and tests them on its own patients.
 
     Args:
         lines: to the parties.
-        features: number of weights.
-
-    Returns:
-        The weights, (n_features,), and the parties' statements.
+        testers: its own patients.
+        model: with the first weights.
     """
-    weights = np.zeros(features)
-    going = dict(zip(lines, np.diff(SHARES), strict=True))
-    statements = []
-    for _ in range(ROUNDS):
-        for line in going:
-            line.send(weights)
-        answers = {line: line.recv() for line in going}
-        if answers:
-            weights = np.average([sent for sent, _ in answers.values()], axis=0, weights=list(going.values()))
-        for line, (_, goes_on) in answers.items():
-            if not goes_on:
-                statements.append(line.recv())
-                del going[line]
-    for line in going:
-        line.send(None)
-        statements.append(line.recv())
-    return weights, sorted(statements, key=lambda statement: statement.party)
+
+    def __init__(self, lines: list[Connection], testers: Patients, model: Model) -> None:
+        self.model = model
+        self.statements: list[Statement] = []
+        self.accuracy: list[float] = []
+        """On the coordinator's patients, after each round."""
+        self.epsilons: dict[str, list[float]] = {}
+        """Spent by each party, after each round."""
+        self._testers = testers
+        hellos = [(line, receive(line)) for line in lines]
+        self._going = {line: (str(hello["party"]), int(hello["records"])) for line, hello in hellos}
+
+    def coordinate(self) -> None:
+        """Run rounds until every party has stopped."""
+        while self._going:
+            for line in self._going:
+                send(line, {"weights": self.model.weights.tolist()})
+            answers = {line: receive(line) for line in self._going}
+            sizes = [self._going[line][1] for line in answers]
+            weights = np.average([answer["weights"] for answer in answers.values()], axis=0, weights=sizes)
+            self.model = self.model.with_weights(weights)
+            chances = self.model.probabilities(self._testers.features)
+            self.accuracy.append(float(accuracy_score(self._testers.labels, chances > 0.5)))  # noqa: PLR2004
+            self._end_round(answers)
+
+    def _end_round(self, answers: dict[Connection, dict[str, Any]]) -> None:
+        for line, answer in answers.items():
+            self.epsilons.setdefault(self._going[line][0], []).append(answer["epsilon"])
+            if not answer["goes_on"]:
+                self.statements.append(Statement(**receive(line)))
+                del self._going[line]
+        self.statements.sort(key=lambda statement: statement.party)
+        if len(self.accuracy) % PROGRESS_ROUNDS == 0:
+            spent = ", ".join(f"{party} {epsilons[-1]:.2f}" for party, epsilons in sorted(self.epsilons.items()))
+            print(f"round {len(self.accuracy):3}: {self.accuracy[-1]:.1%} right, epsilon {spent}", flush=True)
 
 
-def reference_epsilon(statement: Statement) -> float | None:
+def reference_epsilon(statement: Statement, configuration: Configuration) -> float | None:
     """Compute a party's epsilon by the library dp_accounting, or return None without it.
 
     By orders 1.1 ... 10.9 and 12 ... 63, as in PrimiHub's documentation.
@@ -175,17 +178,16 @@ def reference_epsilon(statement: Statement) -> float | None:
         return None
     accountant = RdpAccountant([1 + tenths / 10.0 for tenths in range(1, 100)] + list(range(12, 64)))
     sampled = dp_accounting.PoissonSampledDpEvent(
-        BATCH_SIZE / statement.records, dp_accounting.GaussianDpEvent(NOISE_MULTIPLIER)
+        configuration.batch_size / statement.records, dp_accounting.GaussianDpEvent(configuration.noise_multiplier)
     )
     accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, statement.steps))
     return float(accountant.get_epsilon(statement.delta))
 
 
-def write(folder: Path, weights: Floats, statements: Sequence[Statement]) -> dict[str, float]:
+def write(folder: Path, done: Coordinator, testers: Patients, configuration: Configuration) -> dict[str, float]:
     """Write predictions, indicators and the model; return accuracy, AUC and KS."""
     folder.mkdir(parents=True, exist_ok=True)
-    features, labels = (each[SHARES[-1] :] for each in records())
-    chances = probabilities(weights, features)
+    labels, chances = testers.labels, done.model.probabilities(testers.features)
     with (folder / "train_predict.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["label", "probability", "prediction"])
@@ -197,10 +199,44 @@ def write(folder: Path, weights: Floats, statements: Sequence[Statement]) -> dic
         "ks": float(np.max(true_rates - false_rates)),
     }
     roc = {"fpr": false_rates.tolist(), "tpr": true_rates.tolist(), "thresholds": thresholds[1:].tolist()}
-    privacy = [asdict(each) | {"epsilon_reference": reference_epsilon(each)} for each in statements]
-    (folder / "train_indicator.json").write_text(json.dumps(found | {"roc": roc, "privacy": privacy}, indent=2))
-    np.savez(folder / "model.npz", weights=weights)
+    privacy = [asdict(each) | {"epsilon_reference": reference_epsilon(each, configuration)} for each in done.statements]
+    rounds = {"accuracy": done.accuracy, "epsilon": done.epsilons}
+    facts = found | {"roc": roc, "privacy": privacy, "rounds": rounds, "configuration": asdict(configuration)}
+    (folder / "train_indicator.json").write_text(json.dumps(facts, indent=2))
+    done.model.save(folder / "model.npz")
     return found
+
+
+def plot(done: Coordinator, limit: float, file: Path) -> None:
+    """Plot accuracy and every party's epsilon by round."""
+    mpl.use("Agg")
+    figure, (above, below) = plt.subplots(2, 1, figsize=(7, 6), sharex=True, layout="constrained")
+    above.plot(range(1, len(done.accuracy) + 1), done.accuracy, color="black")
+    above.set(ylabel="accuracy, coordinator's patients", ylim=(0.4, 1.0))
+    for style, (party, epsilons) in zip(("-", "--", "-."), sorted(done.epsilons.items()), strict=True):
+        last = len(epsilons)
+        (drawn,) = below.plot(range(1, last + 1), epsilons, style, label=f"party {party}")
+        below.plot(last, epsilons[-1], "o", color=drawn.get_color())
+    below.axhline(limit, linestyle=":", color="gray", label="limit of each party")
+    below.set(xlabel="round", ylabel="epsilon spent", ylim=(0.0, 1.15 * limit))
+    below.legend(loc="lower right")
+    figure.suptitle("Each hospital stops at its own budget (dot), and the others go on")
+    figure.savefig(file)
+    plt.close(figure)
+
+
+def show(done: Coordinator, configuration: Configuration) -> None:
+    """Print what every party spent, and why it stopped."""
+    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'RDP accountant':>14} {'reference':>10}")
+    for each in done.statements:
+        reference = reference_epsilon(each, configuration)
+        print(
+            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} {each.epsilon_rdp:14.4f} "
+            f"{'-' if reference is None else f'{reference:.4f}':>10}"
+        )
+    for each in done.statements:
+        if each.refusal is not None:
+            print(f"{each.party} stopped: {each.refusal}")
 
 
 def options() -> argparse.Namespace:
@@ -208,39 +244,71 @@ def options() -> argparse.Namespace:
     made = parser("Federated logistic regression with DP-SGD.", "federated-results")
     made.add_argument("--keys", nargs=3, metavar="KEY", help="API keys of the three parties")
     made.add_argument("--budgets", nargs=3, metavar="BUDGET", help="id or path of the three parties' budgets")
+    made.add_argument("--role", choices=["all", "coordinator", "party"], default="all", help="of this process (all)")
+    made.add_argument("--name", choices=PARTIES, help="of the party")
+    made.add_argument("--address", default="127.0.0.1:0", metavar="HOST:PORT", help="of the coordinator")
+    Configuration.add_options(made.add_argument_group("training, by PrimiHub's keys"))
     found: argparse.Namespace = made.parse_args()
+    if found.role == "party" and found.name is None:
+        made.error("a party needs a --name")
+    if found.role != "all" and not os.environ.get(KEY_VARIABLE):
+        made.error(f"{KEY_VARIABLE} must hold the secret that coordinator and parties share")
     return found
 
 
-def main() -> None:
-    """Start the parties, coordinate them, and print the results."""
-    asked = options()
-    keys = asked.keys or [os.environ["EPSILON_LEDGER_API_KEY"]] * len(PARTIES)
+def coordinate(asked: argparse.Namespace, configuration: Configuration, listener: Listener) -> None:
+    """Wait for the parties, coordinate them, and print and write the results."""
+    everyone, model = records(configuration)
+    testers = everyone.share(len(PARTIES))
+    lines = [accepted(listener) for _ in PARTIES]
+    try:
+        done = Coordinator(lines, testers, model)
+        done.coordinate()
+    except EOFError:
+        sys.exit("A party has gone before the end: its own output says why.")
+    found = write(asked.out, done, testers, configuration)
+    show(done, configuration)
+    plot(done, configuration.epsilon, asked.out / "rounds.png")
+    print(f"\nOn the coordinator's own patients: {', '.join(f'{name} {value:.3f}' for name, value in found.items())}")
+    print(f"Written: train_predict.csv, train_indicator.json, rounds.png and model.npz in {asked.out}")
+
+
+def run_all(asked: argparse.Namespace, configuration: Configuration) -> None:
+    """Run coordinator and parties on this machine, each party in a process."""
+    os.environ[KEY_VARIABLE] = secrets.token_hex(32)
+    keys = asked.keys or [None] * len(PARTIES)
     budgets = asked.budgets or [asked.budget] * len(PARTIES)
     context = multiprocessing.get_context("spawn")
-    lines, processes = [], []
-    for number, name in enumerate(PARTIES):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=party, args=(name, number, keys[number], budgets[number], theirs))
-        process.start()
-        lines.append(ours)
-        processes.append(process)
-    weights, statements = coordinate(lines, records()[0].shape[1])
+    with Listener(("127.0.0.1", 0), authkey=os.environ[KEY_VARIABLE].encode()) as listener:
+        processes = [
+            context.Process(target=start_party, args=(name, listener.address, key, path, configuration.to_json()))
+            for name, key, path in zip(PARTIES, keys, budgets, strict=True)
+        ]
+        for process in processes:
+            process.start()
+        coordinate(asked, configuration, listener)
     for process in processes:
         process.join()
-    found = write(asked.out, weights, statements)
-    print(f"\n{'party':>5} {'patients':>8} {'steps':>6} {'epsilon':>8} {'RDP accountant':>14} {'reference':>10}")
-    for each in statements:
-        reference = reference_epsilon(each)
-        print(
-            f"{each.party:>5} {each.records:8} {each.steps:6} {each.epsilon:8.4f} {each.epsilon_rdp:14.4f} "
-            f"{'-' if reference is None else f'{reference:.4f}':>10}"
-        )
-    for each in statements:
-        if each.refusal is not None:
-            print(f"{each.party} stopped: {each.refusal}")
-    print(f"\nOn the coordinator's own patients: {', '.join(f'{name} {value:.3f}' for name, value in found.items())}")
-    print(f"Written: train_predict.csv, train_indicator.json and model.npz in {asked.out}")
+
+
+def main() -> None:
+    """Run the role that was asked for."""
+    asked = options()
+    host, _, port = asked.address.rpartition(":")
+    try:
+        configuration = Configuration.from_options(asked)
+        everyone, _ = records(configuration)
+        for number, name in enumerate(PARTIES):
+            configuration.require_small_delta(name, len(everyone.share(number).labels))
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    if asked.role == "all":
+        run_all(asked, configuration)
+    elif asked.role == "party":
+        start_party(asked.name, (host, int(port)), None, asked.budget, configuration.to_json())
+    else:
+        with Listener((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode()) as listener:
+            coordinate(asked, configuration, listener)
 
 
 if __name__ == "__main__":

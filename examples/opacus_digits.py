@@ -1,16 +1,24 @@
 """A convolutional net with Opacus under a budget: two additional lines, and the ledger stops the training.
 
-The ledger must be running (README.md, "By hand"), and opacus, torch and scikit-learn must be installed. Then:
+The ledger must be running (README.md, "By hand"); opacus, torch, matplotlib and scikit-learn must be installed. Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/opacus_digits.py
 
 It learns scikit-learn's handwritten digits. Every `optimizer.step()` is authorized first. A step that does not fit
-raises BudgetExceededError, and leaves the parameters unchanged.
+raises BudgetExceededError, and leaves the parameters unchanged. A comparison follows: what would the
+textbook, composition theorems, RDP and the ledger's plan filter say that the same steps cost?
+
+`--load opacus-results/model.pt` tests a saved model, without a ledger.
 """
 
 import json
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import torch
 from common import budget, parser
 from opacus import PrivacyEngine
@@ -19,7 +27,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import BudgetExceededError, LedgerClient, Limit, Run
+from epsilon_ledger import (
+    AccountantEpsilon,
+    BudgetExceededError,
+    LedgerClient,
+    Limit,
+    Run,
+    gaussian,
+    poisson_sampled,
+)
 from epsilon_ledger.opacus import attach
 
 TRAINING_RECORDS = 1_400
@@ -27,8 +43,31 @@ BATCH_SIZE = 140
 NOISE_MULTIPLIER = 1.5
 CLIPPING_NORM = 1.0
 LEARNING_RATE = 0.25
-MOST_EPOCHS = 30
+MOST_EPOCHS = 40
 LIMIT = Limit(4.0, 1e-4)
+STEP = poisson_sampled(BATCH_SIZE / TRAINING_RECORDS, gaussian(NOISE_MULTIPLIER))
+
+
+@dataclass
+class Progress:
+    """The training, epoch by epoch.
+
+    Args:
+        steps: taken so far.
+        epsilons: spent by the ledger.
+        accuracies: on test digits.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    epsilons: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+
+    def add(self, run: Run, model: nn.Module) -> None:
+        """Add the present state, and print it."""
+        self.steps.append(run.next_step)
+        self.epsilons.append(run.epsilon)
+        self.accuracies.append(accuracy(model))
+        print(f"{run.next_step:4} steps, epsilon {run.epsilon:.3f}, {self.accuracies[-1]:.1%} right", flush=True)
 
 
 @dataclass(frozen=True)
@@ -81,29 +120,38 @@ def net() -> nn.Module:
     )
 
 
-def train(run: Run) -> tuple[nn.Module, BudgetExceededError | None]:
+def load(file: Path) -> nn.Module:
+    """Load a saved model."""
+    model = net()
+    model.load_state_dict(torch.load(file, weights_only=True))
+    return model
+
+
+def train(run: Run, progress: Progress) -> tuple[nn.Module, BudgetExceededError | None]:
     """Train until the ledger refuses a step or the epochs end; return the model and the refusal."""
     known, _ = digits()
     engine = PrivacyEngine()
     attach(engine, run)
-    model = net()
+    plain = net()
     model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9),
+        module=plain,
+        optimizer=torch.optim.SGD(plain.parameters(), lr=LEARNING_RATE, momentum=0.9),
         data_loader=DataLoader(known, batch_size=BATCH_SIZE),
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=CLIPPING_NORM,
     )
     try:
-        for epoch in range(1, MOST_EPOCHS + 1):
+        for _ in range(MOST_EPOCHS):
+            model.train()
             for images, labels in loader:
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
-            print(f"epoch {epoch:2}: {run.next_step} steps, epsilon {engine.get_epsilon(LIMIT.delta):.3f}", flush=True)
+            progress.add(run, model)
     except BudgetExceededError as refusal:
-        return model, refusal
-    return model, None
+        progress.add(run, model)
+        return plain, refusal
+    return plain, None
 
 
 def accuracy(model: nn.Module) -> float:
@@ -115,9 +163,44 @@ def accuracy(model: nn.Module) -> float:
         return float((model(images).argmax(dim=1) == labels).float().mean())
 
 
+def compare(accountants: Sequence[AccountantEpsilon], facts: Facts) -> None:
+    """Print what each rule says about the steps taken."""
+    print(f"\n{facts.steps} such steps, by each rule:")
+    for each in accountants:
+        print(f"{each.name:>22} {each.epsilon:10.2f}   {each.note}")
+    print(f"{'opacus':>22} {facts.epsilon_opacus:10.2f}   What Opacus' own accountant prints.")
+
+
+def plot(progress: Progress, accountants: Sequence[AccountantEpsilon], file: Path) -> None:
+    """Plot accuracy and epsilon over the steps, and the epsilon by each rule."""
+    mpl.use("Agg")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    (curve,) = left.plot(progress.steps, progress.epsilons, marker=".", label="epsilon spent")
+    line = left.axhline(LIMIT.epsilon, linestyle=":", color="gray", label="limit")
+    left.plot(progress.steps[-1], progress.epsilons[-1], "X", color="tab:red", markersize=10)
+    left.set(xlabel="step", ylabel="epsilon", ylim=(0, 1.2 * LIMIT.epsilon), title="Stopped at its budget")
+    beside = left.twinx()
+    (other,) = beside.plot(progress.steps, progress.accuracies, color="black", linestyle="--", label="accuracy")
+    beside.set(ylabel="accuracy on test digits", ylim=(0, 1))
+    left.legend(handles=[curve, line, other], loc="lower right")
+    proven = [each for each in reversed(accountants) if each.epsilon < float("inf")]
+    bars = right.barh([each.name for each in proven], [each.epsilon for each in proven], color="tab:blue")
+    right.bar_label(bars, fmt="%.2f", padding=3)
+    right.set(xscale="log", xlabel="epsilon of the same steps", title="By each rule that proves something")
+    right.margins(x=0.2)
+    figure.savefig(file)
+    plt.close(figure)
+
+
 def main() -> None:
-    """Train under a budget, and compare its cost with Opacus' accountant."""
-    asked = parser("A convolutional net with Opacus, under a budget.", "opacus-results").parse_args()
+    """Train under a budget, and compare its cost with other accountants."""
+    options = parser("A convolutional net with Opacus, under a budget.", "opacus-results")
+    options.add_argument("--load", type=Path, metavar="MODEL", help="only test a saved model")
+    asked = options.parse_args()
+    if asked.load is not None:
+        print(f"{accuracy(load(asked.load)):.1%} right")
+        sys.exit()
+    progress = Progress()
     with LedgerClient() as ledger:
         path = budget(
             ledger,
@@ -127,10 +210,13 @@ def main() -> None:
             neighboring_relation="add_or_remove_one",
             size=TRAINING_RECORDS,
             limit=LIMIT,
+            planned=[STEP],
         )
         with ledger.create_run("convolutional net", budget=path) as run:
-            model, refusal = train(run)
+            model, refusal = train(run, progress)
         state = run.refresh()
+        plan = [{"event": STEP, "count": state.next_step}]
+        accountants = ledger.compute_epsilon(plan, delta=state.delta).accountants
     if refusal is not None:
         print(f"Stopped: {refusal}")
     own = RDPAccountant()
@@ -147,11 +233,13 @@ def main() -> None:
     )
     print(f"{facts.steps} steps, {facts.accuracy:.1%} right")
     print(f"epsilon {facts.epsilon:.4f} of {LIMIT.epsilon:g} at delta {facts.delta:g}")
-    print(f"by an RDP accountant {facts.epsilon_rdp:.4f}, by Opacus {facts.epsilon_opacus:.4f}")
+    compare(accountants, facts)
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "opacus.json").write_text(json.dumps(asdict(facts), indent=2))
+    rules = {each.name: None if each.epsilon == float("inf") else each.epsilon for each in accountants}
+    (asked.out / "opacus.json").write_text(json.dumps(asdict(facts) | {"accountants": rules}, indent=2))
     torch.save(model.state_dict(), asked.out / "model.pt")
-    print(f"Written: opacus.json and model.pt in {asked.out}")
+    plot(progress, accountants, asked.out / "opacus.png")
+    print(f"\nWritten: opacus.json, opacus.png and model.pt in {asked.out}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ ACCOUNTANTS: Final = {
     "rdp_classic": "RDP, older conversion",
     "zcdp": "zCDP",
     "analytic_gaussian": "Analytic Gaussian",
+    "optimal_composition": "Optimal composition",
+    "advanced_composition": "Advanced composition",
+    "basic_composition": "Basic composition",
+    "textbook": "Textbook formula",
 }
 """Names of accountants, in the order shown."""
 

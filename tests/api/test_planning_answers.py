@@ -34,6 +34,9 @@ def ask(shared: SeededLedger, what: str, body: dict[str, Any], role: str = "view
 GOAL = CalibrationGoal(2.0, 1e-5, (), PlanAssumptions())
 
 
+TEXTBOOKS = ["optimal_composition", "advanced_composition", "basic_composition", "textbook"]
+
+
 def test_the_epsilon_of_a_plan_comes_with_other_accountants(shared: SeededLedger) -> None:
     sampled = ask(shared, "epsilon", {"events": [{"event": SAMPLED}], "delta": 1e-5})
     assert [item["name"] for item in sampled["accountants"]] == [
@@ -42,17 +45,22 @@ def test_the_epsilon_of_a_plan_comes_with_other_accountants(shared: SeededLedger
         "rdp",
         "pld",
         "rdp_classic",
+        *TEXTBOOKS,
     ]
     answer = ask(shared, "epsilon", {"events": [{"event": GAUSSIAN, "count": 10}], "delta": 1e-5})
     found = {item["name"]: item for item in answer["accountants"]}
-    assert list(found) == ["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic", "zcdp", "analytic_gaussian"]
+    without_sampling = ["zcdp", "analytic_gaussian"]
+    assert list(found) == ["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic", *without_sampling, *TEXTBOOKS]
     assert found["rdp"]["epsilon"] == answer["epsilon"]
     assert found["plan_filter"]["epsilon"] == answer["required_epsilon"] < found["renyi_filter"]["epsilon"]
     assert found["zcdp"]["epsilon"] == pytest.approx(3.234854, abs=1e-6)
     assert found["analytic_gaussian"]["epsilon"] == pytest.approx(2.594383, abs=1e-6)
     assert found["pld"]["epsilon"] == pytest.approx(found["analytic_gaussian"]["epsilon"], rel=1e-9)
     assert found["zcdp"]["optimal_order"] is None
-    assert all(item["note"] and item["epsilon"] > 0 for item in answer["accountants"])
+    assert found["rdp"]["epsilon"] < found["optimal_composition"]["epsilon"] <= found["basic_composition"]["epsilon"]
+    assert found["textbook"]["epsilon"] == "Infinity"
+    assert all(item["note"] for item in answer["accountants"])
+    assert all(item["epsilon"] == "Infinity" or item["epsilon"] > 0 for item in answer["accountants"])
 
 
 def test_an_accountant_that_proves_nothing_answers_infinity(shared: SeededLedger) -> None:

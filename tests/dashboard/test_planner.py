@@ -49,7 +49,7 @@ def test_sliding_a_number_answers_at_once_and_has_an_address(page: Page, server:
         plan = {"events": [{"event": dp_sgd(noise, 0.01), "count": 5000}], "delta": 1e-5}
         answer = api.post("/v1/accounting/epsilon", json=plan).json()
     for each in answer["accountants"]:
-        expect(page.locator("#side")).to_contain_text(spent(each["epsilon"]))
+        expect(page.locator("#side")).to_contain_text(spent(float(each["epsilon"])))
     expect(page.locator("#fitting").get_by_role("link")).to_have_attribute(
         "href", re.compile(rf"noise={noise}&rate=0.01")
     )

@@ -1,14 +1,15 @@
 """The example with Opacus, against a real server."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from epsilon_ledger import LedgerClient
 from tests.conftest import LiveServer
-from tests.examples.example_runner import example
+from tests.examples.example_runner import EXAMPLES, example, is_picture
 
 
 def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServer, tmp_path: Path) -> None:
@@ -18,7 +19,12 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert f"Stopped: step {facts['steps']} of {facts['run']} refused" in said
     # The ledger's orders are finer: never above Opacus', and hardly below.
     assert facts["epsilon_opacus"] * (1 - 5e-4) <= facts["epsilon_rdp"] <= facts["epsilon_opacus"]
-    assert facts["epsilon_rdp"] <= facts["epsilon"] <= 4.0
+    rules = facts["accountants"]
+    # The plan admits more steps than RDP would.
+    assert rules["pld"] <= rules["plan_filter"] <= 4.0 < rules["rdp"] == pytest.approx(facts["epsilon_rdp"])
+    assert rules["rdp"] < rules["optimal_composition"] < rules["basic_composition"]
+    assert rules["textbook"] is None
+    assert is_picture(tmp_path / "out" / "opacus.png")
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
         state = ledger.get_run(facts["run"]).state
         history = ledger.get_run_history(facts["run"], max_points=2000)
@@ -29,4 +35,10 @@ def test_the_ledger_stops_it_and_its_epsilon_is_opacus_own(live_server: LiveServ
     assert event["sampling_probability"] == pytest.approx(0.1)
     assert event["event"] == {"type": "gaussian", "noise_multiplier": 1.5}
     assert facts["accuracy"] > 0.5
-    assert any(weights.any() for weights in torch.load(tmp_path / "out" / "model.pt").values())
+    again = subprocess.run(
+        [sys.executable, EXAMPLES / "opacus_digits.py", "--load", tmp_path / "out" / "model.pt"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert again.stdout == f"{facts['accuracy']:.1%} right\n"

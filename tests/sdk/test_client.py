@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from epsilon_ledger import (
+    AccountantEpsilon,
     ApprovalRequiredError,
     AsyncLedgerClient,
     AsyncRun,
@@ -322,18 +323,34 @@ def test_history(client: LedgerClient, ledger: FakeLedger) -> None:
 
 
 def test_epsilon(client: LedgerClient, ledger: FakeLedger) -> None:
-    finite = {"epsilon": 1.5, "delta": 1e-5, "required_epsilon": 1.25, "optimal_order": 8, "warnings": ["w"]}
+    methods = [
+        {"name": "rdp", "epsilon": 1.5, "optimal_order": 8, "note": "n"},
+        {"name": "textbook", "epsilon": "Infinity", "optimal_order": None, "note": "t"},
+    ]
+    finite: dict[str, object] = {
+        "epsilon": 1.5,
+        "delta": 1e-5,
+        "required_epsilon": 1.25,
+        "optimal_order": 8,
+        "accountants": methods,
+        "warnings": ["w"],
+    }
     infinite: dict[str, object] = {
         "epsilon": "Infinity",
         "delta": 1e-5,
         "required_epsilon": "Infinity",
         "optimal_order": None,
+        "accountants": [],
         "warnings": [],
     }
     ledger.faults.extend(Fault(instead=httpx.Response(200, json=answer)) for answer in (finite, infinite))
     events = [EventCount(event=gaussian(2.0), count=5)]
     found = client.compute_epsilon(events, delta=1e-5)
     assert (found.epsilon, found.required_epsilon, found.optimal_order, found.warnings) == (1.5, 1.25, 8.0, ("w",))
+    assert found.accountants == (
+        AccountantEpsilon("rdp", 1.5, 8.0, "n"),
+        AccountantEpsilon("textbook", math.inf, None, "t"),
+    )
     unbounded = client.compute_epsilon(events, delta=1e-5, neighboring_relation="replace_one")
     assert unbounded.epsilon == unbounded.required_epsilon == math.inf
     assert ledger.bodies == [

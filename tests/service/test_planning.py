@@ -339,8 +339,10 @@ def test_the_other_accountants_are_shown_where_they_apply() -> None:
         return [reading.name for reading in plan_epsilon((StepEvent(event, 3),), 1e-5, SETTING).accountants]
 
     sampled = ["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic"]
-    assert names(STEP) == names(EpsilonDelta(0.1, 1e-6)) == names(Composed((Gaussian(5.0), STEP))) == sampled
-    assert names(Gaussian(5.0)) == [*sampled, "zcdp", "analytic_gaussian"]
+    textbooks = ["optimal_composition", "advanced_composition", "basic_composition", "textbook"]
+    assert names(EpsilonDelta(0.1, 1e-6)) == names(Composed((Gaussian(5.0), STEP))) == sampled
+    assert names(STEP) == [*sampled, *textbooks]
+    assert names(Gaussian(5.0)) == [*sampled, "zcdp", "analytic_gaussian", *textbooks]
     assert names(EpsilonDelta(0.1)) == [*sampled, "zcdp"]
     assert names(DiscreteGaussian(5.0, 3)) == [*sampled, "zcdp"]
     assert names(DiscreteGaussian(5.0)) == ["renyi_filter", "rdp", "rdp_classic", "zcdp"]  # no pair is proven for it

@@ -7,7 +7,7 @@ from typing_extensions import TypeAliasType
 
 from app.accounting.curves import PURE
 from app.api.schemas.common import AnsweredEvent, ExtendedNumber, Output, example
-from app.service.planning.costs import CLASSIC, PLAN_FILTER, PLD, RDP, RENYI_FILTER
+from app.service.planning.costs import ADVANCED, BASIC, CLASSIC, OPTIMAL, PLAN_FILTER, PLD, RDP, RENYI_FILTER, TEXTBOOK
 
 EPSILON_EXAMPLE: dict[str, Any] = {
     "epsilon": 3.847,
@@ -20,6 +20,10 @@ EPSILON_EXAMPLE: dict[str, Any] = {
         {"name": "rdp", "epsilon": 3.847, "optimal_order": 5.9665, "note": RDP},
         {"name": "pld", "epsilon": 3.5273, "optimal_order": None, "note": PLD},
         {"name": "rdp_classic", "epsilon": 4.3762, "optimal_order": 6.3559, "note": CLASSIC},
+        {"name": "optimal_composition", "epsilon": 1521.6, "optimal_order": None, "note": OPTIMAL},
+        {"name": "advanced_composition", "epsilon": 4212.7, "optimal_order": None, "note": ADVANCED},
+        {"name": "basic_composition", "epsilon": 3643.7, "optimal_order": None, "note": BASIC},
+        {"name": "textbook", "epsilon": "Infinity", "optimal_order": None, "note": TEXTBOOK},
     ],
     "warnings": [],
 }
@@ -111,7 +115,19 @@ _WITHOUT_PLAN = "The same for an account that declares no plan, by Rényi orders
 
 AccountantName = TypeAliasType(
     "AccountantName",
-    Literal["plan_filter", "renyi_filter", "rdp", "pld", "rdp_classic", "zcdp", "analytic_gaussian"],
+    Literal[
+        "plan_filter",
+        "renyi_filter",
+        "rdp",
+        "pld",
+        "rdp_classic",
+        "zcdp",
+        "analytic_gaussian",
+        "optimal_composition",
+        "advanced_composition",
+        "basic_composition",
+        "textbook",
+    ],
 )
 
 

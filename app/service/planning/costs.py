@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from app.accounting.composed_releases import compose_releases
 from app.accounting.conversion import delta_of_curve, epsilon_of_curve, remaining_delta
 from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
@@ -39,6 +40,13 @@ PLD = (
 )
 CLASSIC = "The best of all orders by the conversion of 2017 (Mironov), ln(1/delta) / (order - 1): older tools."
 ZCDP = "xi + rho + 2 sqrt(rho ln(1/delta)) (Bun, Steinke 2016), for plans without sampling: zCDP monitors."
+TEXTBOOK = (
+    "The textbook's noise of one step, sqrt(2 ln(1.25/delta)) / epsilon, and the sum of epsilons (Dwork, Roth 2014): "
+    "proven only while a step without sampling has an epsilon below 1."
+)
+BASIC = "The sum of the steps' exact epsilons, delta shared equally (Dwork et al. 2006)."
+ADVANCED = "Advanced composition of the steps' exact epsilons (Dwork, Rothblum, Vadhan 2010)."
+OPTIMAL = "The most that epsilon and delta of each step prove (Kairouz, Oh, Viswanath 2015)."
 GAUSSIAN = "Exact for Gaussian noise without sampling (Balle, Wang 2018): no bound is smaller."
 
 
@@ -131,6 +139,7 @@ def plan_epsilon(steps: tuple[StepEvent, ...], delta: float, setting: PlanAssump
         *_by_loss_distributions(steps, lambda events: pld_epsilon(events, setting.relation, left) if left else inf),
         AccountantReading("rdp_classic", classic.epsilon, None if classic.epsilon == inf else classic.order, CLASSIC),
         *_unsampled(steps, setting, lambda plan: plan.epsilon(delta), lambda plan: plan.exact_epsilon(delta)),
+        *_by_composition(steps, setting, delta),
     )
     required = min([by_orders, *(each.value for each in declared)])
     return PlanCost(found.epsilon, delta, required, order, (*warnings, *unplanned), accountants)
@@ -228,6 +237,23 @@ def _by_loss_distributions(
             return [AccountantReading("pld", found(counts_of(steps)), None, PLD)]
     except (UnsupportedEventError, PlanTooExpensiveError):
         return []
+
+
+def _by_composition(steps: tuple[StepEvent, ...], setting: PlanAssumptions, delta: float) -> list[AccountantReading]:
+    """Compute the readings of textbooks, which are for equal steps."""
+    counts = counts_of(steps)
+    if len(counts) > 1:
+        return []
+    ((event, count),) = counts.items()
+    found = compose_releases(event, count, delta, setting.relation)
+    if found is None:
+        return []
+    return [
+        AccountantReading("optimal_composition", found.optimal, None, OPTIMAL),
+        AccountantReading("advanced_composition", found.advanced, None, ADVANCED),
+        AccountantReading("basic_composition", found.basic, None, BASIC),
+        AccountantReading("textbook", found.textbook, None, TEXTBOOK),
+    ]
 
 
 def _unsampled(

@@ -7,6 +7,7 @@ from epsilon_ledger._run.item_iterator import AsyncItemIterator, ItemIterator
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._run.run_opening import RunOpening
 from epsilon_ledger._run.run_properties import RunStateDict
+from epsilon_ledger._run.training_charge import ChargedAgainWarning, TrainingCharge, TrainingStateDict
 from epsilon_ledger._run.trials import Trial, trials
 from epsilon_ledger._wire.alert_models import (
     Alert,
@@ -21,6 +22,7 @@ from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy,
 from epsilon_ledger._wire.errors import (
     AmbiguousPathError,
     ApprovalRequiredError,
+    ChargeExceededError,
     ConfigurationError,
     InvalidSignatureError,
     LedgerError,
@@ -31,6 +33,8 @@ from epsilon_ledger._wire.errors import (
     UnexpectedResponseError,
 )
 from epsilon_ledger._wire.estimates import (
+    AccountantDelta,
+    AccountantEpsilon,
     DeltaEstimate,
     EpsilonEstimate,
     EpsilonTrajectory,
@@ -175,6 +179,8 @@ __all__ = [
     "AccountPolicy",
     "AccountQuarantinedError",
     "AccountStateConflictError",
+    "AccountantDelta",
+    "AccountantEpsilon",
     "AdaptiveClippingEvent",
     "Alert",
     "AlertSettings",
@@ -194,6 +200,8 @@ __all__ = [
     "Budget",
     "BudgetClosedError",
     "BudgetExceededError",
+    "ChargeExceededError",
+    "ChargedAgainWarning",
     "Checkpoint",
     "ChildShare",
     "ComposedEvent",
@@ -294,6 +302,8 @@ __all__ = [
     "Statement",
     "StepAuthorization",
     "StepsAlreadyTakenError",
+    "TrainingCharge",
+    "TrainingStateDict",
     "TreeAggregationEvent",
     "Trial",
     "TrialExceededError",

@@ -6,17 +6,41 @@ from epsilon_ledger._wire.events import Event
 
 
 @dataclass(frozen=True, slots=True)
+class AccountantEpsilon:
+    """Epsilon by one accounting method, `math.inf` without a bound, with its formula and source.
+
+    `name` is for instance `plan_filter`, `rdp`, `pld` or `basic_composition`.
+    """
+
+    name: str
+    epsilon: float
+    optimal_order: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccountantDelta:
+    """Delta by one accounting method, 1 without a bound, with its formula and source."""
+
+    name: str
+    delta: float
+    optimal_order: float | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpsilonEstimate:
     """Epsilon of events together; `math.inf` without a finite bound.
 
     `epsilon` is as in-process accountants print it. `required_epsilon` is the smallest epsilon of a limit under which
-    an account admits all of them, if it declares them as `planned`.
+    an account admits all of them, if it declares them as `planned`. `accountants` has all methods that apply.
     """
 
     epsilon: float
     delta: float
     required_epsilon: float
     optimal_order: float | None
+    accountants: tuple[AccountantEpsilon, ...]
     warnings: tuple[str, ...]
 
 
@@ -25,13 +49,14 @@ class DeltaEstimate:
     """Delta of a plan at an epsilon; 1 without a bound.
 
     `delta` is that of in-process accountants. `required_delta` is the smallest delta of a limit under which an account
-    admits all of the plan, if it declares it as `planned`; None at epsilon 0.
+    admits all of the plan, if it declares it as `planned`; None at epsilon 0. `accountants` has all methods that apply.
     """
 
     delta: float
     epsilon: float
     required_delta: float | None
     optimal_order: float | None
+    accountants: tuple[AccountantDelta, ...]
     warnings: tuple[str, ...]
 
 
