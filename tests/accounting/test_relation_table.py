@@ -109,7 +109,7 @@ def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     draws = list(zip(event.sensitivities, event.sampling_probs, strict=True))
 
     def run(data: Data) -> Output:
-        parts = []
+        parts: list[tuple[float, Output]] = []
         for drawn in product(draws, repeat=len(data)):
             total = sum(size * number(entry) for (size, _), entry in zip(drawn, data, strict=True))
             share = float(np.prod([share for _, share in drawn]))

@@ -247,7 +247,10 @@ def batch_in(event: DpEvent) -> Batch | None:
     return next((found for part in child_events(event) if (found := batch_in(part)) is not None), None)
 
 
-SHOWS_REMOVAL: Final = (RandomizedResponse, TreeAggregation, *get_args(Batch))
+SHOWS_REMOVAL: Final = (
+    *(RandomizedResponse, TreeAggregation),
+    *(SampledWithoutReplacement, TruncatedPoissonSampled, SampledWithReplacement),
+)
 """A missing record is visible in their output: it does not answer, shifts the steps of later records, or changes the
 number of records that batches are drawn from."""
 

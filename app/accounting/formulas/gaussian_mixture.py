@@ -28,7 +28,7 @@ import numpy as np
 
 from app.accounting.curves import HIGHEST, Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.numerics import log_one_minus_exp, rdp_of_excess
+from app.accounting.formulas.numerics import TINY, log_one_minus_exp, rdp_of_excess
 from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, excess, order_plan
 from app.accounting.formulas.sampled_gaussian import (
     LEAST,
@@ -82,7 +82,7 @@ class Mixture:
             if probability:
                 shares[distance].append(probability)
         total = fsum(share for parts in shares.values() for share in parts)
-        mixed = {distance: fsum(parts) / total * taken for distance, parts in sorted(shares.items())}
+        mixed = {distance: max(fsum(parts) / total * taken, TINY) for distance, parts in sorted(shares.items())}
         if taken < 1:
             mixed = {0.0: 1 - taken + mixed.pop(0.0, 0.0)} | mixed
         largest = max(mixed)
@@ -98,7 +98,8 @@ class Mixture:
         exponents = self._exponents(x)
         excess = np.maximum(np.array(self.shares) @ np.expm1(np.minimum(exponents, 1.0)), -HALF)
         is_near = (exponents.max(axis=0) < 1) & (excess > -HALF)
-        return np.where(is_near, np.log1p(excess), np.logaddexp.reduce(exponents + self._log_shares(), axis=0))
+        far: Floats = np.logaddexp.reduce(exponents + self._log_shares(), axis=0)
+        return np.where(is_near, np.log1p(excess), far)
 
     def slope(self, x: Floats) -> Floats:
         """Compute the derivative of `log_ratio`."""

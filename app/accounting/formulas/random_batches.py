@@ -66,7 +66,7 @@ class Truncation(NamedTuple):
             return cls(0.0, 0.0)
         cut, bound = _at_least(most, others, q), q * most / (most + 1)
         kept = most / (others + 1) * _at_least(most + 1, others + 1, q) / cut
-        return cls(cut, min(kept, bound) if cut > TINY else bound)
+        return cls(cut, min(max(min(kept, bound) if cut > TINY else bound, TINY), q))
 
 
 class Shares(NamedTuple):

@@ -69,7 +69,7 @@ def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tupl
         mixed = tuple(
             mpmath.fsum(share * each[place] for (_, share), each in zip(parts, drawn, strict=True)) for place in (0, 1)
         )
-        return (mixed, left_out) if pair.removes else (left_out, mixed)  # type: ignore[return-value]
+        return (mixed, left_out) if pair.removes else (left_out, mixed)
     if not isinstance(pair, SampledPair):
         return noise_below(pair, 1, x), noise_below(pair, 0, x)
     q, taken, left_out = mpmath.mpf(pair.sampling_probability), *both(pair.pair, x)
