@@ -9,23 +9,29 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     RandomizedResponse,
     SelfComposed,
     TreeAggregation,
     Zcdp,
     type_name,
 )
+from app.accounting.formulas.discrete_laplace import discrete_laplace_rdp
+from app.accounting.formulas.gaussian_mixture import Mixture, gaussian_mixture_rdp, replaced_mixture_rdp
 from app.accounting.formulas.mechanisms import (
     bounded_range_rdp,
     gaussian_rdp,
     laplace_rdp,
+    permute_and_flip_rdp,
     pure_dp_rdp,
     randomized_response_rdp,
     tree_aggregation_rdp,
@@ -133,6 +139,23 @@ def _(event: DiscreteGaussian, orders: Floats, relation: NeighboringRelation) ->
 
 
 @rdp.register
+def _(event: DiscreteLaplace, orders: Floats, relation: NeighboringRelation) -> Floats:
+    return discrete_laplace_rdp(event.noise_parameter, event.sensitivity * int(sensitivity(relation)), orders)
+
+
+def mixture_of(event: MixtureOfGaussians, taken: float = 1.0) -> Mixture:
+    """Build the distances of a mixture event for records that are taken with a probability."""
+    return Mixture.of(event.standard_deviation, event.sensitivities, event.sampling_probs, taken)
+
+
+@rdp.register
+def _(event: MixtureOfGaussians, orders: Floats, relation: NeighboringRelation) -> Floats:
+    if relation is NeighboringRelation.REPLACE_ONE:
+        return replaced_mixture_rdp(mixture_of(event), orders)
+    return gaussian_mixture_rdp(mixture_of(event), orders)
+
+
+@rdp.register
 def _(event: RandomizedResponse, orders: Floats, relation: NeighboringRelation) -> Floats:
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         raise UnsupportedEventError(
@@ -157,6 +180,12 @@ def _(event: TreeAggregation, orders: Floats, relation: NeighboringRelation) -> 
 def _(event: Exponential, orders: Floats, relation: NeighboringRelation) -> Floats:
     del relation  # the scores' sensitivity was taken under it
     return bounded_range_rdp(event.epsilon, orders)
+
+
+@rdp.register
+def _(event: PermuteAndFlip, orders: Floats, relation: NeighboringRelation) -> Floats:
+    del relation  # the scores' sensitivity was taken under it
+    return permute_and_flip_rdp(event.epsilon, orders)
 
 
 @rdp.register
@@ -189,7 +218,12 @@ def _(event: Laplace, relation: NeighboringRelation) -> float:
 
 
 @worst_loss.register
-def _(event: Exponential | EpsilonDelta, relation: NeighboringRelation) -> float:
+def _(event: DiscreteLaplace, relation: NeighboringRelation) -> float:
+    return event.noise_parameter * event.sensitivity * sensitivity(relation)
+
+
+@worst_loss.register
+def _(event: Exponential | PermuteAndFlip | EpsilonDelta, relation: NeighboringRelation) -> float:
     del relation  # stated by the caller for it
     return event.epsilon
 

@@ -1,7 +1,9 @@
 """Convert record-level guarantees to privacy units that own several records."""
 
+from collections import defaultdict
 from dataclasses import astuple, replace
 from functools import singledispatch
+from itertools import product
 from math import exp, expm1, inf, log, log1p
 
 import scipy
@@ -9,16 +11,20 @@ from numpy import euler_gamma
 
 from app.accounting.errors import InvalidEventError, UnsupportedEventError
 from app.accounting.events import (
+    MAX_SENSITIVITIES,
     AdaptiveClipping,
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
@@ -80,9 +86,32 @@ def _(event: RandomizedResponse, size: int) -> DpEvent:
 
 
 @_in_group.register
-def _(event: Exponential, size: int) -> DpEvent:
+def _(event: DiscreteLaplace, size: int) -> DpEvent:
+    # Contributions add up: the sum moves at most `size` times as far, with the same noise.
+    return DiscreteLaplace(event.noise_parameter, event.sensitivity * size)
+
+
+@_in_group.register
+def _(event: MixtureOfGaussians, size: int) -> DpEvent:
+    # Each record draws its distance by its own coins, and contributions add up: distances are sums of `size` draws.
+    drawn = dict[float, float]()
+    for distance, share in zip(event.sensitivities, event.sampling_probs, strict=True):
+        drawn[distance] = drawn.get(distance, 0.0) + share
+    sums = {size * next(iter(drawn)): 1.0} if len(drawn) == 1 else drawn
+    for _ in range(size - 1 if len(drawn) > 1 else 0):
+        longer = defaultdict[float, float](float)
+        for (one, share), (other, further) in product(sums.items(), drawn.items()):
+            longer[one + other] += share * further
+        sums = longer
+        if len(sums) > MAX_SENSITIVITIES:
+            raise InvalidEventError(f"it has more than {MAX_SENSITIVITIES} sensitivities.")
+    return MixtureOfGaussians(event.standard_deviation, tuple(sums), tuple(sums.values()))
+
+
+@_in_group.register
+def _(event: Exponential | PermuteAndFlip, size: int) -> DpEvent:
     # Scores, and so the range of the loss, grow by a factor of at most `size`.
-    return Exponential(size * event.epsilon)
+    return replace(event, epsilon=size * event.epsilon)
 
 
 @_in_group.register

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from app.accounting.base_rdp import gaussian_noise, rdp, worst_loss
+from app.accounting.base_rdp import gaussian_noise, mixture_of, rdp, worst_loss
 from app.accounting.curves import Floats
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
@@ -13,16 +13,20 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     SelfComposed,
     Zcdp,
+    batch_in,
     is_noisy_sum,
     mechanisms_in,
     type_name,
@@ -32,12 +36,14 @@ from app.accounting.formulas.amplification import (
     sampled_laplace_rdp,
     sampled_pure_dp_rdp,
 )
-from app.accounting.formulas.mechanisms import bounded_range_rdp
+from app.accounting.formulas.discrete_laplace import sampled_discrete_laplace_rdp
+from app.accounting.formulas.gaussian_mixture import gaussian_mixture_rdp
+from app.accounting.formulas.mechanisms import bounded_range_rdp, noise_of_pure_loss
 from app.accounting.formulas.numerics import TINY, log1p_u
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from app.accounting.group_privacy import for_group
 
-NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian)
+NOISY_SUMS: Final = (Gaussian, AdaptiveClipping, Laplace, DiscreteGaussian, DiscreteLaplace, MixtureOfGaussians)
 """Mechanisms that release only a noisy sum of the sample's contributions, not its membership."""
 
 
@@ -58,8 +64,15 @@ def is_amplified(event: DpEvent, relation: NeighboringRelation) -> bool:
     show who was sampled, for example clients that answer a server directly. See docs/adr/0025.
 
     Raises:
-        UnsupportedEventError: the event is a noisy sum under replace_one.
+        UnsupportedEventError: the event is a noisy sum under replace_one, or holds a batch out of a known number of
+            records.
     """
+    batch = batch_in(event)
+    if batch is not None:
+        raise UnsupportedEventError(
+            f"{type_name(batch)} on a Poisson sample is not supported under {relation}: it is drawn out of a known "
+            "number of records, and a Poisson sample has a random number of them."
+        )
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
         return True
     if relation is NeighboringRelation.REPLACE_SPECIAL:
@@ -82,8 +95,9 @@ def poisson_sampled_rdp(event: DpEvent, sampling_probability: float, orders: Flo
     raise UnsupportedEventError(
         f"There is no bound for Poisson sampling of {type_name(event)} with probability {sampling_probability:g} over "
         f"{orders.size} orders; a poisson_sampled event may hold a gaussian or adaptive_clipping event, several of "
-        "these composed, a laplace, discrete_gaussian, exponential or epsilon_delta event, or the group_privacy of one "
-        "of these under add_or_remove_one, anything under replace_special, anything but noisy sums under replace_one."
+        "these composed, a laplace, discrete_gaussian, discrete_laplace, mixture_of_gaussians, exponential, "
+        "permute_and_flip or epsilon_delta event, or the group_privacy of one of these under add_or_remove_one, "
+        "anything under replace_special, anything but noisy sums under replace_one."
     )
 
 
@@ -108,6 +122,22 @@ def _(event: Laplace, sampling_probability: float, orders: Floats) -> Floats:
 @poisson_sampled_rdp.register
 def _(event: DiscreteGaussian, sampling_probability: float, orders: Floats) -> Floats:
     return sampled_discrete_gaussian_rdp(sampling_probability, event.noise_multiplier, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: DiscreteLaplace, sampling_probability: float, orders: Floats) -> Floats:
+    return sampled_discrete_laplace_rdp(sampling_probability, event.noise_parameter, event.sensitivity, orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: MixtureOfGaussians, sampling_probability: float, orders: Floats) -> Floats:
+    return gaussian_mixture_rdp(mixture_of(event, sampling_probability), orders)
+
+
+@poisson_sampled_rdp.register
+def _(event: PermuteAndFlip, sampling_probability: float, orders: Floats) -> Floats:
+    # A pair that dominates the mechanism dominates it on a sample too (Zhu, Dong, Wang 2022, Theorem 11).
+    return sampled_laplace_rdp(sampling_probability, noise_of_pure_loss(event.epsilon), orders)
 
 
 @poisson_sampled_rdp.register

@@ -15,6 +15,7 @@ from app.accounting.curves import orders as orders_of_grid
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
+    Batch,
     Composed,
     Decay,
     DpEvent,
@@ -25,12 +26,24 @@ from app.accounting.events import (
     PoissonSampled,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
+    TruncatedPoissonSampled,
     scheduled_events,
     type_name,
 )
 from app.accounting.formulas.amplification import replace_sampled_rdp, sampled_epsilon_delta
 from app.accounting.formulas.mechanisms import pure_dp_rdp
+from app.accounting.formulas.random_batches import (
+    MAX_OCCURRENCES,
+    Shares,
+    Truncation,
+    failure_with_replacement,
+    most_occurrences,
+    truncated_poisson_rdp,
+    truncated_poisson_replaced_rdp,
+    with_replacement_rdp,
+)
 from app.accounting.formulas.repeat_and_select import repeat_and_select_rdp
 from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
 from app.accounting.group_privacy import for_group
@@ -164,19 +177,53 @@ def _(event: SampledWithoutReplacement, orders: Floats, relation: NeighboringRel
         )
     if event.takes_all:
         return curve_over(event.event, orders, relation)
-    inner = strip_group(event.event)
-    if not isinstance(inner, Gaussian | AdaptiveClipping):
-        # The bound compares three Gaussians, and an adaptive query may shift them differently in each branch: several
-        # releases of one batch form one longer vector only if all queries are fixed in advance.
-        raise UnsupportedEventError(
-            f"There is no bound for {type_name(inner)} on a batch of fixed size under {relation}; a "
-            "sampled_without_replacement event may hold a gaussian or adaptive_clipping event, or the group_privacy of "
-            "one of these. Several gaussian releases of one batch, none of which depends on another one's answer, are "
-            "one gaussian event with the noise multiplier (sum of z^-2)^(-1/2)."
-        )
     q = event.sample_size / event.source_dataset_size
-    z = gaussian_noise(inner, relation)
+    z = gaussian_noise(_sum_of_batch(event, relation), relation)
     return _rounded(lambda at: without_replacement_gaussian_rdp(q, z, at), orders, inf)
+
+
+@curve_over.register
+def _(event: TruncatedPoissonSampled, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
+    inner, q = _sum_of_batch(event, relation), event.sampling_probability
+    noises = gaussian_noise(inner, relation), gaussian_noise(inner, NeighboringRelation.REPLACE_ONE)
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        shares = Shares.of(event.source_dataset_size, q, event.truncated_batch_size)
+        return _rounded(lambda at: truncated_poisson_rdp(shares, q, noises, at), orders, inf)
+    truncation = Truncation.of(event.source_dataset_size - 1, q, event.truncated_batch_size)
+    return _rounded(lambda at: truncated_poisson_replaced_rdp(truncation, q, noises, at), orders, inf)
+
+
+@curve_over.register
+def _(event: SampledWithReplacement, orders: Floats, relation: NeighboringRelation) -> RdpCurve:
+    if relation is not NeighboringRelation.REPLACE_ONE:
+        raise UnsupportedEventError(
+            f"sampled_with_replacement is not supported under {relation}: batches out of a known number of records are "
+            "compared with another record in one's place. Declare replace_one."
+        )
+    size, places = event.source_dataset_size, event.sample_size
+    z = gaussian_noise(_sum_of_batch(event, relation), relation)
+    if size > 1 and most_occurrences(size, places, MAX_OCCURRENCES) == MAX_OCCURRENCES:
+        raise UnsupportedEventError(
+            f"sampled_with_replacement of {places} places out of {size} records is not supported under {relation}: a "
+            f"record may be in {MAX_OCCURRENCES} places and more. Draw smaller batches, or without replacement."
+        )
+    failure = failure_with_replacement(size, places)
+    return _rounded(lambda at: with_replacement_rdp(size, places, z, at), orders, inf, failure)
+
+
+def _sum_of_batch(event: Batch, relation: NeighboringRelation) -> Gaussian | AdaptiveClipping:
+    """Get the mechanism on a batch, if it releases one Gaussian sum."""
+    inner = strip_group(event.event)
+    if isinstance(inner, Gaussian | AdaptiveClipping):
+        return inner
+    # The bounds compare three Gaussians, and an adaptive query may shift them differently in each branch: several
+    # releases of one batch form one longer vector only if all queries are fixed in advance.
+    raise UnsupportedEventError(
+        f"There is no bound for {type_name(inner)} on a batch of this kind under {relation}; a {type_name(event)} "
+        "event may hold a gaussian or adaptive_clipping event, or the group_privacy of one of these. Several gaussian "
+        "releases of one batch, none of which depends on another one's answer, are one gaussian event with the noise "
+        "multiplier (sum of z^-2)^(-1/2)."
+    )
 
 
 def event_curves(events: Sequence[DpEvent], relation: NeighboringRelation, grid_version: int) -> list[RdpCurve]:

@@ -12,23 +12,32 @@ from typing import Final, NamedTuple
 
 from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import (
+    Batch,
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     is_noisy_sum,
 )
 from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
+from app.accounting.formulas.gaussian_mixture import MAX_REPLACED, Mixture, is_summed, mixture_work
+from app.accounting.formulas.mechanisms import noise_of_pure_loss
+from app.accounting.formulas.random_batches import MAX_OCCURRENCES, most_occurrences
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -58,6 +67,8 @@ PLAIN: Final = Work(20, 80)
 TREE: Final = Work(30, 60)  # and 1 for each step count
 MECHANISMS: Final = {
     Laplace: Work(60, 350),
+    DiscreteLaplace: Work(200, 1500),
+    PermuteAndFlip: Work(60, 350),
     EpsilonDelta: Work(60, 350),
     Exponential: Work(100, 900),
     RandomizedResponse: Work(100, 900),
@@ -69,10 +80,15 @@ SAMPLED_GAUSSIAN: Final = Work(250, 730)
 SAMPLED: Final = {
     Laplace: Work(600, 3000),
     DiscreteGaussian: Work(350, 1500),
+    DiscreteLaplace: Work(1200, 25_000),
+    PermuteAndFlip: Work(600, 3000),
     Exponential: Work(150, 1500),
     EpsilonDelta: Work(150, 1500),
 }
 """Mechanisms on a Poisson sample; all others are Gaussian or have no bound."""
+
+RARE: Final = 1e-3
+"""A sampling probability for which the sum of a mixture is estimated; the work hardly depends on it."""
 
 REPLACE_SAMPLED: Final = Work(100, 300)
 """The bound for a sample in which one record is replaced."""
@@ -154,8 +170,10 @@ def curve_work(event: DpEvent, *, few: bool) -> int:
             work = (POISSON_SELECTION if event.shape is None else SELECTION) + curve_work(event.event, few=False)
         case PoissonSampled() if not event.takes_all:
             work = OVERHEAD + _sampled_work(event.event, few=few)
-        case SampledWithoutReplacement() if not event.takes_all:
-            work = OVERHEAD + FIXED_BATCH.over(few=few)
+        case SampledWithoutReplacement() | TruncatedPoissonSampled() | SampledWithReplacement() if _batches(event):
+            work = OVERHEAD + _batches(event) * FIXED_BATCH.over(few=few)
+        case MixtureOfGaussians():
+            work = OVERHEAD + _mixture_work(event, 1.0, few=few)
         case PoissonSampled() | SampledWithoutReplacement() | SelfComposed() | GroupPrivacy():
             work = OVERHEAD + curve_work(event.event, few=few)
         case TreeAggregation():
@@ -163,6 +181,29 @@ def curve_work(event: DpEvent, *, few: bool) -> int:
         case _:
             work = OVERHEAD + MECHANISMS.get(type(event), PLAIN).over(few=few)
     return work
+
+
+def _batches(event: Batch) -> int:
+    """Count the bounds for a batch of fixed size that an event takes."""
+    match event:
+        case SampledWithoutReplacement():
+            return int(not event.takes_all)
+        case SampledWithReplacement():
+            return 1 if event.source_dataset_size == 1 else _occurrences(event)
+        case TruncatedPoissonSampled():
+            return 3  # two, and three sampled Gaussians
+
+
+def _occurrences(event: SampledWithReplacement) -> int:
+    return most_occurrences(event.source_dataset_size, event.sample_size, MAX_OCCURRENCES)
+
+
+def _mixture_work(event: MixtureOfGaussians, taken: float, *, few: bool) -> int:
+    """Estimate the work of a mixture: a sum if a record is added, a batch for each distance if one is replaced."""
+    mixture = Mixture.of(event.standard_deviation, event.sensitivities, event.sampling_probs, taken)
+    summed = mixture_work(mixture, few=few) if is_summed(mixture) else 0
+    replaced = min(len(mixture.sizes), MAX_REPLACED) * FIXED_BATCH.over(few=few)
+    return max(summed + SAMPLED_GAUSSIAN.over(few=few), replaced)
 
 
 def _sampled_work(event: DpEvent, *, few: bool) -> int:
@@ -177,11 +218,15 @@ def _sampled_work(event: DpEvent, *, few: bool) -> int:
 def _amplified_work(event: DpEvent, *, few: bool) -> int:
     if isinstance(event, GroupPrivacy):
         # The group's noise multiplier is not computed here: the slowest case is counted.
-        quieter = Laplace(MIN_INTEGRATED_NOISE) if isinstance(event.event, Laplace) else event.event
+        of_laplace = isinstance(event.event, Laplace | PermuteAndFlip)
+        quieter = Laplace(MIN_INTEGRATED_NOISE) if of_laplace else event.event
         return OVERHEAD + _amplified_work(quieter, few=few)
-    if isinstance(event, Laplace) and not few:
+    if isinstance(event, Laplace | PermuteAndFlip) and not few:
         # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
-        return int(SAMPLED[Laplace].grid + 800 / max(event.noise_multiplier, MIN_INTEGRATED_NOISE))
+        z = event.noise_multiplier if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
+        return int(SAMPLED[Laplace].grid + 800 / max(z, MIN_INTEGRATED_NOISE))
+    if isinstance(event, MixtureOfGaussians):
+        return _mixture_work(event, RARE, few=few)
     if type(event) in SAMPLED:
         return SAMPLED[type(event)].over(few=few)
     return _composition_work(event) + SAMPLED_GAUSSIAN.over(few=few)

@@ -18,6 +18,7 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -25,6 +26,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     SampledWithoutReplacement,
@@ -118,7 +120,9 @@ def _(
 
 
 @zcdp_bound.register
-def _(event: Laplace | RandomizedResponse | EpsilonDelta, relation: NeighboringRelation) -> ZcdpBound | None:
+def _(
+    event: Laplace | DiscreteLaplace | RandomizedResponse | PermuteAndFlip | EpsilonDelta, relation: NeighboringRelation
+) -> ZcdpBound | None:
     if isinstance(event, EpsilonDelta) and event.delta:
         return None
     # Bun & Steinke 2016, Proposition 1.4: pure epsilon-DP.

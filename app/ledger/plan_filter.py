@@ -25,7 +25,8 @@ from app.accounting.base_rdp import worst_loss
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Decay, DpEvent, NeighboringRelation
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
-from app.accounting.pld.events import Directions, with_less_noise
+from app.accounting.pld.events import Directions
+from app.accounting.pld.merging import with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import COARSE, Fineness
 from app.accounting.pld.prefixes import Part, longest_prefix, prefix_delta

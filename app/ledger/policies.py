@@ -20,8 +20,8 @@ ORGANISATION: Final = "organisation"
 """The path of the organisation's own policy."""
 
 LEAVES: Final = (
-    *("adaptive_clipping", "discrete_gaussian", "epsilon_delta", "exponential", "gaussian", "laplace"),
-    *("randomized_response", "tree_aggregation", "zcdp"),
+    *("adaptive_clipping", "discrete_gaussian", "discrete_laplace", "epsilon_delta", "exponential", "gaussian"),
+    *("laplace", "mixture_of_gaussians", "permute_and_flip", "randomized_response", "tree_aggregation", "zcdp"),
 )
 """Mechanisms that a policy may allow: event types that contain no other event."""
 

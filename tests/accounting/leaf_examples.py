@@ -7,12 +7,15 @@ import epsilon_ledger as sdk
 from app.accounting.events import (
     AdaptiveClipping,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     RandomizedResponse,
     TreeAggregation,
     Zcdp,
@@ -118,6 +121,22 @@ DISCRETE_GAUSSIAN = Examples(
     refused={"noise_multiplier": NOISES, "sensitivity": (0, -1, 10**6 + 1, 2.0, "2", True, 10**400)},
 )
 
+DISCRETE_LAPLACE = Examples(
+    cases=(
+        Case(
+            DiscreteLaplace(0.5, 3),
+            {"type": "discrete_laplace", "noise_parameter": 0.5, "sensitivity": 3},
+            "0f268d1e70535d3b2b097f41cebc3a9d1da3169f4c78764e46b732fd08b7011e",
+            sdk.discrete_laplace(0.5, 3),
+            dearer=(DiscreteLaplace(0.51, 3), DiscreteLaplace(0.5, 4), DiscreteLaplace(1.5, 1)),
+        ),
+    ),
+    refused={
+        "noise_parameter": (0, -1, 10001, "1", None, True, [1.0]),
+        "sensitivity": (0, -1, 10**6 + 1, 2.0, "2", None, True, 10**400),
+    },
+)
+
 RANDOMIZED_RESPONSE = Examples(
     cases=(
         Case(
@@ -140,6 +159,19 @@ EXPONENTIAL = Examples(
             "81cf265f4fc9b5c031efd8e14776c1ffd79baae0123700d9f8ce872a3980db69",
             sdk.exponential(0.5),
             dearer=(Exponential(0.51), EpsilonDelta(0.5)),
+        ),
+    ),
+    refused={"epsilon": (0, -1, 10001, "1", None, True)},
+)
+
+PERMUTE_AND_FLIP = Examples(
+    cases=(
+        Case(
+            PermuteAndFlip(0.5),
+            {"type": "permute_and_flip", "epsilon": 0.5},
+            "c43ad093eb50f0b1fe202951e841b08ffca1687e1ca4986809cc0b0966dd85d3",
+            sdk.permute_and_flip(0.5),
+            dearer=(PermuteAndFlip(0.51), EpsilonDelta(0.5), DiscreteLaplace(0.5, 1)),
         ),
     ),
     refused={"epsilon": (0, -1, 10001, "1", None, True)},
@@ -182,6 +214,67 @@ EPSILON_DELTA = Examples(
         ),
     ),
     refused={"epsilon": (0, -1, 10001, "1", None, True), "delta": (-1e-9, 0.5, "0", None, True)},
+)
+
+MIXTURE = ((4.0, (0.0, 1.0, 2.0), (0.9801, 0.0198, 0.0001)), (2.0, (1.0, 0.5), (0.25, 0.75)))
+MIXTURE_OF_GAUSSIANS = Examples(
+    cases=(
+        Case(
+            MixtureOfGaussians(*MIXTURE[0]),
+            {
+                "type": "mixture_of_gaussians",
+                "standard_deviation": 4.0,
+                "sensitivities": [0.0, 1.0, 2.0],
+                "sampling_probs": [0.9801, 0.0198, 0.0001],
+            },
+            "bf4ce8d19fe48aa53797728755ffcbcdc94f45f87f0b34fee2e71e6998151f70",
+            sdk.mixture_of_gaussians(*MIXTURE[0]),
+            dearer=(
+                MixtureOfGaussians(3.9, *MIXTURE[0][1:]),
+                MixtureOfGaussians(4.0, (0, 1.1, 2.1), MIXTURE[0][2]),
+                MixtureOfGaussians(4.0, (0, 1, 2), (0.98, 0.0198, 0.0002)),
+                Gaussian(2.0),
+            ),
+        ),
+        Case(
+            MixtureOfGaussians(*MIXTURE[1]),
+            {
+                "type": "mixture_of_gaussians",
+                "standard_deviation": 2.0,
+                "sensitivities": [1.0, 0.5],
+                "sampling_probs": [0.25, 0.75],
+            },
+            "0a08d05b276b541072667b624d03776ac4fa23a3da31a60d0a1a450bff667d4a",
+            sdk.mixture_of_gaussians(*MIXTURE[1]),
+            dearer=(Gaussian(2.0),),
+        ),
+    ),
+    refused={
+        "standard_deviation": (0, -1.0, 1e-10, 1.1e9, 1e-3, "1", None, True, [1.0]),
+        "sensitivities": (
+            1.0,
+            None,
+            [],
+            [1.0],
+            [0, 1, "2"],
+            [0, 1, -1],
+            [0, 0, 0],
+            [0, 1, 1.1e9],
+            [1.0] * 65,
+            {"1": 1},
+        ),
+        "sampling_probs": (
+            1.0,
+            None,
+            [],
+            [1.0],
+            [1, 0, 0],
+            [0.5, 0.5, 0.1],
+            [0.9, 0.2, -0.1],
+            [0.5, 0.5, "0"],
+            {"1": 1},
+        ),
+    },
 )
 
 TREE_AGGREGATION = Examples(
@@ -231,10 +324,13 @@ LEAVES = (
     GAUSSIAN,
     LAPLACE,
     DISCRETE_GAUSSIAN,
+    DISCRETE_LAPLACE,
     RANDOMIZED_RESPONSE,
     EXPONENTIAL,
+    PERMUTE_AND_FLIP,
     ZCDP,
     EPSILON_DELTA,
+    MIXTURE_OF_GAUSSIANS,
     TREE_AGGREGATION,
     ADAPTIVE_CLIPPING,
 )

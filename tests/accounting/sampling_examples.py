@@ -5,17 +5,33 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
+    PermuteAndFlip,
     PoissonSampled,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
+    TruncatedPoissonSampled,
 )
 
-from .leaf_examples import ALL, COUNTS, EVENTS, NOT_REPLACED, PROBABILITIES, REPLACED, SAMPLED_WIRE, Case, Examples
+from .leaf_examples import (
+    ALL,
+    COUNTS,
+    EVENTS,
+    MIXTURE,
+    NOT_REPLACED,
+    PROBABILITIES,
+    REPLACED,
+    SAMPLED_WIRE,
+    Case,
+    Examples,
+)
 
 POISSON_SAMPLED = Examples(
     cases=(
@@ -89,6 +105,52 @@ POISSON_SAMPLED = Examples(
             (PoissonSampled(0.021, DiscreteGaussian(2)), PoissonSampled(0.02, DiscreteGaussian(1.9))),
         ),
         Case(
+            PoissonSampled(0.02, DiscreteLaplace(0.5, 3)),
+            {
+                "type": "poisson_sampled",
+                "sampling_probability": 0.02,
+                "event": {"type": "discrete_laplace", "noise_parameter": 0.5, "sensitivity": 3},
+            },
+            "0915984332e75b87e028184b89588c29d3c8535c8478594258a33c680fa8e6ca",
+            sdk.poisson_sampled(0.02, sdk.discrete_laplace(0.5, 3)),
+            NOT_REPLACED,
+            (
+                PoissonSampled(0.021, DiscreteLaplace(0.5, 3)),
+                PoissonSampled(0.02, DiscreteLaplace(0.51, 3)),
+                PoissonSampled(0.02, DiscreteLaplace(0.5, 4)),
+                DiscreteLaplace(0.5, 3),
+            ),
+        ),
+        Case(
+            PoissonSampled(0.1, MixtureOfGaussians(*MIXTURE[0])),
+            {
+                "type": "poisson_sampled",
+                "sampling_probability": 0.1,
+                "event": {
+                    "type": "mixture_of_gaussians",
+                    "standard_deviation": 4.0,
+                    "sensitivities": [0.0, 1.0, 2.0],
+                    "sampling_probs": [0.9801, 0.0198, 0.0001],
+                },
+            },
+            "100054c246bfec600bfc8e7a2724f225e4ec589acd506e85424cbfa449a0962f",
+            sdk.poisson_sampled(0.1, sdk.mixture_of_gaussians(*MIXTURE[0])),
+            NOT_REPLACED,
+            (PoissonSampled(0.11, MixtureOfGaussians(*MIXTURE[0])), MixtureOfGaussians(*MIXTURE[0])),
+        ),
+        Case(
+            PoissonSampled(0.9, PermuteAndFlip(2)),
+            {
+                "type": "poisson_sampled",
+                "sampling_probability": 0.9,
+                "event": {"type": "permute_and_flip", "epsilon": 2.0},
+            },
+            "28e346f7c745060d68ccab9ac9eca72744b7b5c182e81cc78877a6a5794ea6b6",
+            sdk.poisson_sampled(0.9, sdk.permute_and_flip(2)),
+            ALL,
+            (PoissonSampled(0.91, PermuteAndFlip(2)), PoissonSampled(0.9, PermuteAndFlip(2.1)), PermuteAndFlip(2)),
+        ),
+        Case(
             PoissonSampled(0.9, Exponential(2)),
             {
                 "type": "poisson_sampled",
@@ -153,4 +215,67 @@ SAMPLED_WITHOUT_REPLACEMENT = Examples(
     },
 )
 
-SAMPLES = (POISSON_SAMPLED, SAMPLED_WITHOUT_REPLACEMENT)
+TRUNCATED_POISSON_SAMPLED = Examples(
+    cases=(
+        Case(
+            TruncatedPoissonSampled(60000, 0.004, 320, Gaussian(1.1)),
+            {
+                "type": "truncated_poisson_sampled",
+                "source_dataset_size": 60000,
+                "sampling_probability": 0.004,
+                "truncated_batch_size": 320,
+                "event": {"type": "gaussian", "noise_multiplier": 1.1},
+            },
+            "5c6a939f55d9f931324a25c7150a496bf4ef613c7bcc4a5ec587eec943dc50d3",
+            sdk.truncated_poisson_sampled(60000, 0.004, 320, sdk.gaussian(1.1)),
+            dearer=(
+                TruncatedPoissonSampled(60000, 0.0041, 320, Gaussian(1.1)),
+                TruncatedPoissonSampled(60000, 0.004, 320, Gaussian(1.0)),
+            ),
+        ),
+        Case(
+            TruncatedPoissonSampled(1000, 0.05, 50, AdaptiveClipping(4)),
+            {
+                "type": "truncated_poisson_sampled",
+                "source_dataset_size": 1000,
+                "sampling_probability": 0.05,
+                "truncated_batch_size": 50,
+                "event": {"type": "adaptive_clipping", "noise_multiplier": 4.0},
+            },
+            "ad5244d5292a66f84e495bb94d07bca89bb3dc613c9b8b6fada37633ff8b7d1d",
+            sdk.truncated_poisson_sampled(1000, 0.05, 50, sdk.adaptive_clipping(4)),
+            dearer=(TruncatedPoissonSampled(1000, 0.05, 50, GroupPrivacy(2, AdaptiveClipping(4))),),
+        ),
+    ),
+    refused={
+        "source_dataset_size": COUNTS,
+        "sampling_probability": PROBABILITIES,
+        "truncated_batch_size": COUNTS,
+        "event": EVENTS,
+    },
+)
+
+SAMPLED_WITH_REPLACEMENT = Examples(
+    cases=(
+        Case(
+            SampledWithReplacement(60000, 256, Gaussian(20)),
+            {
+                "type": "sampled_with_replacement",
+                "source_dataset_size": 60000,
+                "sample_size": 256,
+                "event": {"type": "gaussian", "noise_multiplier": 20.0},
+            },
+            "02654318f8992d9668e7ee13d140e3b3d6aef54b26cd43353628dca46436d063",
+            sdk.sampled_with_replacement(60000, 256, sdk.gaussian(20)),
+            REPLACED,
+            (
+                SampledWithReplacement(60000, 257, Gaussian(20)),
+                SampledWithReplacement(60000, 256, Gaussian(19)),
+                SampledWithReplacement(60000, 256, GroupPrivacy(2, Gaussian(20))),
+            ),
+        ),
+    ),
+    refused={"source_dataset_size": COUNTS, "sample_size": COUNTS, "event": EVENTS},
+)
+
+SAMPLES = (POISSON_SAMPLED, SAMPLED_WITHOUT_REPLACEMENT, TRUNCATED_POISSON_SAMPLED, SAMPLED_WITH_REPLACEMENT)

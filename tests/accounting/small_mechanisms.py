@@ -60,6 +60,14 @@ def integers(centre: float, scale: float) -> NDArray[np.float64]:
     return np.bincount(np.clip(x, -far, far) + far, weights / weights.sum()).astype(np.float64)
 
 
+def geometric_integers(centre: int, parameter: float) -> NDArray[np.float64]:
+    """Get the discrete Laplace distribution around an integer, outputs far out put together."""
+    x = np.arange(-8, 9)
+    outward: NDArray[np.float64] = np.exp(-parameter * np.abs(x - centre)) * np.tanh(parameter / 2)
+    outward[[0, -1]] = np.exp(-parameter * np.abs(x[[0, -1]] - centre)) / (1 + np.exp(-parameter))
+    return outward
+
+
 def truncated_geometric(count: int, most: int, epsilon: float) -> NDArray[np.float64]:
     """Get a count in 0 ... most with two-sided geometric noise, cut at the ends; for most = 1 randomized response."""
     alpha = np.exp(-epsilon)
@@ -120,6 +128,34 @@ def fixed_batch(size: int, mechanism: Mechanism) -> Mechanism:
             (1 / comb(len(data), size), mechanism(tuple(e if i in batch else ABSENT for i, e in enumerate(data))))
             for batch in batches
         )
+
+    return run
+
+
+def truncated_poisson(q: float, most: int, mechanism: Mechanism) -> Mechanism:
+    """Run a mechanism on a Poisson sample, of which an even choice is kept if it is too large."""
+
+    def run(data: Data) -> Output:
+        present = [place for place, entry in enumerate(data) if entry != ABSENT]
+        parts = []
+        for count in range(len(present) + 1):
+            kept = list(combinations(present, min(count, most)))
+            # Each choice of the kept ones out of the taken ones is equally likely, however many were taken.
+            chance = comb(len(present), count) * q**count * (1 - q) ** (len(present) - count) / len(kept)
+            for batch in kept:
+                sample = tuple(entry if place in batch else ABSENT for place, entry in enumerate(data))
+                parts.append((chance, mechanism(sample)))
+        return mixture(parts)
+
+    return run
+
+
+def with_replacement(size: int, mechanism: Mechanism) -> Mechanism:
+    """Run a mechanism on a batch, each place of which holds any of the records."""
+
+    def run(data: Data) -> Output:
+        batches = list(product(data, repeat=size))
+        return mixture((1 / len(batches), mechanism(batch)) for batch in batches)
 
     return run
 

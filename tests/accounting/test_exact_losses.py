@@ -14,6 +14,7 @@ from app.accounting.curves import GRID_VERSION, orders
 from app.accounting.events import (
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
@@ -21,6 +22,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     SelfComposed,
@@ -62,6 +64,12 @@ def laplace_loss(z: float, q: float = 1.0) -> pld.PrivacyLossDistribution:
 def discrete_loss(z: float, q: float = 1.0) -> pld.PrivacyLossDistribution:
     return pld.from_discrete_gaussian_mechanism(
         z, pessimistic_estimate=False, value_discretization_interval=1e-4, sampling_prob=q
+    )
+
+
+def whole_loss(c: float, distance: int, q: float = 1.0) -> pld.PrivacyLossDistribution:
+    return pld.from_discrete_laplace_mechanism(
+        c, distance, pessimistic_estimate=False, value_discretization_interval=1e-4, sampling_prob=q
     )
 
 
@@ -115,6 +123,7 @@ DISCRETE_GAUSSIANS = ((1, 1), (2, 3), (5, 20), (8, 100))
 SAMPLED_GAUSSIANS = ((MNIST, 1.1, 468), (MNIST, 0.7, 100), (0.01, 4, 1000), (0.05, 1, 10), (0.3, 2, 30), (0.9, 3, 5))
 SAMPLED_LAPLACES = ((0.01, 0.5, 100), (0.01, 1, 300), (0.05, 0.3, 3), (0.1, 2, 50), (0.5, 5, 20), (0.9, 1, 2))
 SAMPLED_DISCRETE = ((0.01, 1, 100), (0.05, 2, 50), (0.3, 4, 10), (0.8, 1, 2))
+WHOLE = ((0.5, 2, 5, 1.0), (0.1, 1, 100, 1.0), (0.01, 100, 10, 1.0), (0.5, 3, 100, 0.02), (0.1, 10, 20, 0.3))
 SAMPLED_PURE = ((0.1, 0.5, 50), (0.01, 2, 100), (0.001, 8, 200), (0.7, 1, 10))
 ANSWERS = ((0.5, 2, 5), (0.2, 10, 1), (0.9, 100, 10), (0.6, 5, 30))
 
@@ -125,6 +134,17 @@ FLOORS = [
     *(Floor(PoissonSampled(q, Gaussian(z)), n, partial(gaussian_loss, z, q)) for q, z, n in SAMPLED_GAUSSIANS),
     *(Floor(PoissonSampled(q, Laplace(z)), n, partial(laplace_loss, z, q)) for q, z, n in SAMPLED_LAPLACES),
     *(Floor(PoissonSampled(q, DiscreteGaussian(z)), n, partial(discrete_loss, z, q)) for q, z, n in SAMPLED_DISCRETE),
+    *(
+        Floor(
+            DiscreteLaplace(c, s) if q == 1 else PoissonSampled(q, DiscreteLaplace(c, s)),
+            n,
+            partial(whole_loss, c, s, q),
+        )
+        for c, s, n, q in WHOLE
+    ),
+    Floor(DiscreteLaplace(0.1, 2), 20, partial(whole_loss, 0.1, 4), relation=REPLACE_ONE),
+    Floor(PermuteAndFlip(0.5), 5, partial(laplace_loss, 2)),  # two candidates, whose scores move apart and back
+    Floor(PoissonSampled(0.1, PermuteAndFlip(1.0)), 30, partial(laplace_loss, 1, 0.1)),
     *(Floor(PoissonSampled(q, EpsilonDelta(e)), n, partial(two_points, e, q)) for q, e, n in SAMPLED_PURE),
     *(Floor(EpsilonDelta(e), n, partial(two_points, e, 1)) for e, n in ((0.1, 100), (1, 5), (4, 2))),
     *(

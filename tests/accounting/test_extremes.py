@@ -10,18 +10,23 @@ from app.accounting.curves import EXHAUSTED, GRID_VERSION, PURE, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
 )
 from app.accounting.rdp import curve_over
@@ -41,12 +46,26 @@ LEAVES: list[DpEvent] = [
     *(DiscreteGaussian(z) for z in NOISES),
     *(TreeAggregation(z, (10**9, 1)) for z in NOISES),
     *(Exponential(epsilon) for epsilon in EPSILONS),
+    *(MixtureOfGaussians(z, (0, 0.1, 1), (0.5, 0.5 - 1e-300, 1e-300)) for z in NOISES),
+    *(MixtureOfGaussians(z, (0.5, 1), (1 - 1e-9, 1e-9)) for z in NOISES),
+    *(PermuteAndFlip(epsilon) for epsilon in EPSILONS),
+    *(DiscreteLaplace(epsilon, distance) for epsilon, distance in product(EPSILONS, (1, 2, 65, 10**6))),
     *(EpsilonDelta(epsilon, delta) for epsilon, delta in product(EPSILONS, (0.0, 5e-324, 0.49))),
     *(RandomizedResponse(p, k) for p, k in product(PROBABILITIES, (2, 10**9))),
     Zcdp(5e-324),
     Zcdp(1e6, 1e6),
 ]
-BATCHES = [SampledWithoutReplacement(10**9, size, Gaussian(z)) for size, z in product((1, 10**3, 10**9 - 1), NOISES)]
+BATCHES: list[DpEvent] = [
+    SampledWithoutReplacement(10**9, size, Gaussian(z)) for size, z in product((1, 10**3, 10**9 - 1), NOISES)
+]
+BATCHES += [
+    TruncatedPoissonSampled(size, q, most, Gaussian(z))
+    for size, q, most, z in product((1, 10**9), PROBABILITIES, (1, 10**6, 10**9), NOISES[::2])
+]
+BATCHES += [
+    SampledWithReplacement(size, places, Gaussian(z))
+    for size, places, z in product((1, 2, 10**9), (1, 30, 10**9), NOISES[::2])
+]
 SEARCHES = [
     RepeatAndSelect(leaf, mean, shape)
     for leaf, mean, shape in product(LEAVES[::9], (1, 1 + 1e-12, 1e9), (-0.9999, 0, 1e6, None))

@@ -20,19 +20,24 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
     noise_multiplier,
     unbounded_on_removal,
@@ -53,6 +58,7 @@ from .small_mechanisms import (
     best_of,
     fixed_batch,
     gaussian,
+    geometric_integers,
     grouped,
     hockey_stick,
     integers,
@@ -64,13 +70,15 @@ from .small_mechanisms import (
     renyi,
     together,
     truncated_geometric,
+    truncated_poisson,
+    with_replacement,
 )
 
 ADDED, REPLACED, SPECIALLY = NeighboringRelation
 SHARP = {"nothing", "poisson_sampled", "poisson_sampled, rarely", "self_composed"}
 """Wrappers whose price is the truth or nearly so: there the worst instance must come near it."""
 
-PRICED = 538
+PRICED = 697
 """Cells with a price; another number means that something is refused, or no longer refused."""
 
 ORDERS = np.array([1.0625, 1.5, 2.0, 3.0, 8.0, 64.0, 1024.0, PURE])
@@ -84,6 +92,31 @@ def noisy_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
     del relation
     noise = {Gaussian: gaussian, Laplace: laplace, DiscreteGaussian: integers}[type(event)]
     return lambda data: {(): noise(sum(map(number, data)), noise_multiplier(event))}
+
+
+def noisy_integers(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    """Release a sum of integers: a half stands for another unit that contributes nothing."""
+    del relation
+    assert isinstance(event, DiscreteLaplace)
+    assert event.sensitivity == 1
+    return lambda data: {(): geometric_integers(sum(int(number(each)) for each in data), event.noise_parameter)}
+
+
+def drawn_sum(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
+    """Release a noisy sum to which each record contributes a multiple of its number, drawn by its own coins."""
+    del relation
+    assert isinstance(event, MixtureOfGaussians)
+    draws = list(zip(event.sensitivities, event.sampling_probs, strict=True))
+
+    def run(data: Data) -> Output:
+        parts: list[tuple[float, Output]] = []
+        for drawn in product(draws, repeat=len(data)):
+            total = sum(size * number(entry) for (size, _), entry in zip(drawn, data, strict=True))
+            share = float(np.prod([share for _, share in drawn]))
+            parts.append((share, {(): gaussian(total, event.standard_deviation)}))
+        return mixture(parts)
+
+    return run
 
 
 def microbatch(event: DpEvent, relation: NeighboringRelation) -> Mechanism:
@@ -138,6 +171,22 @@ def choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mec
         votes = np.array([sum(sign * number(entry) > 0 for entry in data) for sign in (1, -1)])
         weights = np.exp(event.epsilon * votes / 2)
         return {"choice": weights / weights.sum()}
+
+    if local:
+        return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
+    return chosen
+
+
+def first_choice(event: DpEvent, relation: NeighboringRelation, *, local: bool) -> Mechanism | None:
+    """Choose between two candidates by permute and flip; a record is for one and against the other."""
+    assert isinstance(event, PermuteAndFlip)
+    moves = 2 if relation is REPLACED else 1
+
+    def chosen(data: Data) -> Output:
+        votes = np.array([1, -1]) * sum(map(number, data)) / moves
+        accepted = np.exp(event.epsilon * (votes - votes.max()) / 2)
+        # A candidate comes first in one half of the cases. The best one is always accepted.
+        return {"choice": accepted / 2 + (1 - accepted[::-1]) * accepted / 2}
 
     if local:
         return None if relation is ADDED else by_itself(lambda entry: chosen((entry,)))
@@ -209,6 +258,8 @@ LEAVES = (
     Leaf("gaussian, microbatch", Gaussian(4.0, "microbatch"), (microbatch,), sharpness=0.2),
     Leaf("laplace", Laplace(2.0), (noisy_sum,)),
     Leaf("discrete_gaussian", DiscreteGaussian(2.0), (noisy_sum,)),
+    Leaf("discrete_laplace", DiscreteLaplace(0.5, 1), (noisy_integers,)),
+    Leaf("mixture_of_gaussians", MixtureOfGaussians(2.0, (0, 1), (0.4, 0.6)), (drawn_sum,), sharpness=0.8),
     Leaf("adaptive_clipping", AdaptiveClipping(gradient_noise_multiplier=3, count_noise_stddev=2), (sum_and_count,)),
     Leaf("adaptive_clipping, one noise", AdaptiveClipping(3), (sum_and_count,)),
     Leaf(
@@ -217,6 +268,9 @@ LEAVES = (
         (partial(answers, absent_shows=True), partial(answers, absent_shows=False)),
     ),
     Leaf("exponential", Exponential(1.0), (partial(choice, local=True), partial(choice, local=False))),
+    Leaf(
+        "permute_and_flip", PermuteAndFlip(1.0), (partial(first_choice, local=True), partial(first_choice, local=False))
+    ),
     Leaf("zcdp", Zcdp(0.1), (partial(concentrated, local=True), partial(concentrated, local=False))),
     Leaf("epsilon_delta", EpsilonDelta(1.0), (partial(stated, local=True), partial(stated, local=False))),
     Leaf(
@@ -291,6 +345,30 @@ WRAPPERS = (
         lambda e: SampledWithoutReplacement(2, 2, e),
         of_each(lambda m: m),
         others=((1.0,), (-1.0,)),
+    ),
+    Wrapper(
+        "truncated_poisson_sampled",
+        lambda e: TruncatedPoissonSampled(3, Q, 1, e),
+        of_each(lambda m: truncated_poisson(Q, 1, m)),
+        # Of three records one may be removed, and one may be added to them.
+        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (1.0, 1.0, 1.0), (-1.0, -1.0, -1.0)),
+    ),
+    Wrapper(
+        "truncated_poisson_sampled, seldom cut",
+        lambda e: TruncatedPoissonSampled(3, Q, 2, e),
+        of_each(lambda m: truncated_poisson(Q, 2, m)),
+        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, -1.0, -1.0)),
+    ),
+    Wrapper(
+        "sampled_with_replacement",
+        lambda e: SampledWithReplacement(3, 2, e),
+        of_each(lambda m: with_replacement(2, m)),
+        others=((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
+    ),
+    Wrapper(
+        "poisson_sampled of truncated_poisson_sampled",
+        lambda e: PoissonSampled(Q, TruncatedPoissonSampled(3, Q, 1, e)),
+        of_each(lambda m: poisson(Q, truncated_poisson(Q, 1, m))),
     ),
     Wrapper("composed", lambda e: Composed((e, SECOND)), of_each(lambda m: together([m, SUM]))),
     Wrapper("self_composed", lambda e: SelfComposed(e, 2), of_each(lambda m: together([m, m]))),

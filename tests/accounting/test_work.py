@@ -17,6 +17,7 @@ from app.accounting.events import (
     GroupPrivacy,
     Laplace,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RepeatAndSelect,
     SampledWithoutReplacement,
@@ -128,6 +129,8 @@ def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event
         (SampledWithoutReplacement(100, 100, Gaussian(1.0)), SampledWithoutReplacement(100, 10, Gaussian(1.0))),
         (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, Laplace(0.1))),
         (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, GroupPrivacy(2, Laplace(1.0)))),
+        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, PermuteAndFlip(10.0))),
+        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, GroupPrivacy(2, PermuteAndFlip(1.0)))),
         (TreeAggregation(1.0, (1,)), TreeAggregation(1.0, (1,) * 1000)),
         (RepeatAndSelect(Gaussian(1.0), 2.0, 1.0), RepeatAndSelect(Gaussian(1.0), 2.0, None)),
         (

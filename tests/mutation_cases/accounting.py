@@ -74,7 +74,7 @@ CASES = (
     ),
     Mutation(
         "of many noises each class has the most",
-        "app/accounting/pld/events.py",
+        "app/accounting/pld/merging.py",
         "sorted(sampled, key=lambda each: each[1])",
         "sorted(sampled, key=lambda each: -each[1])",
         (EVENTS,),
@@ -89,9 +89,23 @@ CASES = (
     Mutation(
         "a replaced record moves a sum of integers once",
         "app/accounting/pld/events.py",
-        "event.sensitivity * int(sensitivity(relation))",
-        "event.sensitivity",
+        "DiscreteGaussianPair(sigma, event.sensitivity * int(sensitivity(relation)))",
+        "DiscreteGaussianPair(sigma, event.sensitivity)",
         (DISCRETE,),
+    ),
+    Mutation(
+        "a mixture's removal stands for its addition",
+        "app/accounting/pld/events.py",
+        "{GaussianMixturePair(mixture, removes=False): 1}",
+        "{GaussianMixturePair(mixture, removes=True): 1}",
+        (EVENTS,),
+    ),
+    Mutation(
+        "a cut sample is charged as one that is not",
+        "app/accounting/pld/events.py",
+        "(shares.cut, shares.kept, replaced))",
+        "(shares.cut, shares.kept, added))",
+        (EVENTS, "tests/accounting/test_random_batches.py"),
     ),
     Mutation(
         "a group moves a sum of integers as far as a record",

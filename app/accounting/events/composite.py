@@ -8,8 +8,10 @@ from app.accounting.events.base import MAX_COUNT, DpEvent, Inner, Items, Real, W
 from app.accounting.events.mechanisms import (
     AdaptiveClipping,
     DiscreteGaussian,
+    DiscreteLaplace,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     RandomizedResponse,
     TreeAggregation,
 )
@@ -135,6 +137,40 @@ class SampledWithoutReplacement(DpEvent):
         return self.sample_size == self.source_dataset_size
 
 
+@wire_type("truncated_poisson_sampled")
+@dataclass(frozen=True, slots=True)
+class TruncatedPoissonSampled(DpEvent):
+    """A mechanism on a Poisson sample that is cut to a largest size: of more records, an even choice is kept.
+
+    Args:
+        source_dataset_size: number of records, of which each is taken independently.
+        sampling_probability: with which each is taken.
+        truncated_batch_size: the most records that are kept.
+        event: what happened to the batch.
+    """
+
+    source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
+    sampling_probability: Annotated[
+        float, Real(0, 1, "the probability with which each record is taken, before the batch is cut", above=True)
+    ]
+    truncated_batch_size: Annotated[int, Whole(1, MAX_COUNT, "the most records of one batch")]
+    event: Annotated[DpEvent, Inner("happened to the batch")]
+
+
+@wire_type("sampled_with_replacement")
+@dataclass(frozen=True, slots=True)
+class SampledWithReplacement(DpEvent):
+    """A mechanism on a batch of fixed size, each place of which holds any of the records with equal probability.
+
+    A record that is in several places contributes several times. The number of records is public, since neighbours
+    replace a record.
+    """
+
+    source_dataset_size: Annotated[int, Whole(1, MAX_COUNT, "the number of records")]
+    sample_size: Annotated[int, Whole(1, MAX_COUNT, "the places of one batch")]
+    event: Annotated[DpEvent, Inner("happened to the batch")]
+
+
 @wire_type("decay")
 @dataclass(frozen=True, slots=True)
 class Decay(DpEvent):
@@ -182,7 +218,10 @@ class Decay(DpEvent):
         return self.steps if self.steps <= EXACT_STEPS else KNOTS
 
 
-Wrapper: TypeAlias = PoissonSampled | SampledWithoutReplacement | SelfComposed | RepeatAndSelect | GroupPrivacy | Decay
+Batch: TypeAlias = SampledWithoutReplacement | TruncatedPoissonSampled | SampledWithReplacement
+"""Samples out of a known number of records."""
+
+Wrapper: TypeAlias = PoissonSampled | Batch | SelfComposed | RepeatAndSelect | GroupPrivacy | Decay
 """The events that contain one other event, as their field `event`."""
 
 
@@ -190,7 +229,9 @@ def is_noisy_sum(event: DpEvent) -> bool:
     """Check whether an event releases one noisy sum, or several Gaussian ones composed."""
     if isinstance(event, GroupPrivacy):
         return is_noisy_sum(event.event)
-    return isinstance(event, Laplace | DiscreteGaussian) or _is_gaussian_sum(event)
+    return isinstance(event, Laplace | DiscreteGaussian | DiscreteLaplace | MixtureOfGaussians) or _is_gaussian_sum(
+        event
+    )
 
 
 def _is_gaussian_sum(event: DpEvent) -> bool:
@@ -199,7 +240,17 @@ def _is_gaussian_sum(event: DpEvent) -> bool:
     return isinstance(event, Gaussian | AdaptiveClipping)
 
 
-SHOWS_REMOVAL: Final = (RandomizedResponse, TreeAggregation, SampledWithoutReplacement)
+def batch_in(event: DpEvent) -> Batch | None:
+    """Find a sample out of a known number of records in an event, if any."""
+    if isinstance(event, Batch):
+        return event
+    return next((found for part in child_events(event) if (found := batch_in(part)) is not None), None)
+
+
+SHOWS_REMOVAL: Final = (
+    *(RandomizedResponse, TreeAggregation),
+    *(SampledWithoutReplacement, TruncatedPoissonSampled, SampledWithReplacement),
+)
 """A missing record is visible in their output: it does not answer, shifts the steps of later records, or changes the
 number of records that batches are drawn from."""
 

@@ -1,6 +1,7 @@
 """Mechanisms: noise added to a sum of clipped contributions, randomized response, and stated guarantees."""
 
 from dataclasses import dataclass
+from math import fsum
 from typing import Annotated, Final, Literal
 
 from app.accounting.errors import InvalidEventError
@@ -22,6 +23,13 @@ MAX_TREES: Final = 1000
 MAX_SENSITIVITY: Final = 1_000_000
 """Of sums of integers; then all thresholds that matter are exact as floats."""
 
+MAX_SENSITIVITIES: Final = 64
+"""Of a mixture of Gaussians."""
+
+PROBABILITY_ERROR: Final = 1e-9
+"""Rounding of probabilities that sum to 1."""
+
+MIXED_NOISE: Final = "the noise of a mixture over its largest distance"
 GAUSSIAN_NOISE: Final = "the noise's standard deviation divided by the sum's sensitivity"
 
 
@@ -86,6 +94,22 @@ class DiscreteGaussian(DpEvent):
     ] = None
 
 
+@wire_type("discrete_laplace")
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace(DpEvent):
+    """A sum of integer vectors with discrete Laplace noise in every coordinate.
+
+    Args:
+        noise_parameter: c of the noise, which is x with a probability proportional to exp(-c |x|), for integers x.
+        sensitivity: the L1 clipping norm of a record's vector, a whole number.
+    """
+
+    noise_parameter: Annotated[
+        float, Real(0, MAX_EPSILON, "the noise is x with a probability proportional to exp(-c |x|)", above=True)
+    ]
+    sensitivity: Annotated[int, Whole(1, MAX_SENSITIVITY, "the L1 norm to which a record's vector is clipped")]
+
+
 @wire_type("adaptive_clipping")
 @dataclass(frozen=True, slots=True)
 class AdaptiveClipping(DpEvent):
@@ -119,6 +143,49 @@ class AdaptiveClipping(DpEvent):
                 "together, or both gradient_noise_multiplier and count_noise_stddev."
             )
         DpEvent.__post_init__(self)
+
+
+@wire_type("mixture_of_gaussians")
+@dataclass(frozen=True, slots=True)
+class MixtureOfGaussians(DpEvent):
+    """A sum with Gaussian noise, to which a record contributes a vector of random size.
+
+    The size is drawn for each record by its own coins, which do not depend on the data.
+
+    Args:
+        standard_deviation: of the noise.
+        sensitivities: the largest L2 norms of the contribution, one for each outcome of the draw.
+        sampling_probs: probabilities of the outcomes. They sum to 1 but for rounding, and are divided by their sum.
+    """
+
+    standard_deviation: Annotated[float, Real(1e-9, 1e9, "the standard deviation of the noise")]
+    sensitivities: Annotated[
+        tuple[float, ...], Items(Real(0, 1e9, "an L2 norm of a record's contribution"), MAX_SENSITIVITIES, "numbers")
+    ]
+    sampling_probs: Annotated[
+        tuple[float, ...], Items(Real(0, 1, "the probability of a sensitivity"), MAX_SENSITIVITIES, "probabilities")
+    ]
+
+    def __post_init__(self) -> None:
+        """Check the numbers, that the probabilities are some, and the noise."""
+        DpEvent.__post_init__(self)
+        if len(self.sensitivities) != len(self.sampling_probs):
+            raise InvalidEventError("sensitivities and sampling_probs must be equally many: each has its probability.")
+        if abs(fsum(self.sampling_probs) - 1) > PROBABILITY_ERROR:
+            raise InvalidEventError(f"sampling_probs sum to {fsum(self.sampling_probs):.12g}, but they must sum to 1.")
+        if not self.largest:
+            raise InvalidEventError(
+                "A positive sensitivity must have a positive probability: else nothing is released."
+            )
+        noise(MIXED_NOISE).checked(
+            "standard_deviation over the largest sensitivity", self.standard_deviation / self.largest
+        )
+
+    @property
+    def largest(self) -> float:
+        """The largest sensitivity of a positive probability."""
+        both = zip(self.sensitivities, self.sampling_probs, strict=True)
+        return max((sensitivity for sensitivity, share in both if share), default=0.0)
 
 
 @wire_type("tree_aggregation")
@@ -157,6 +224,19 @@ class Exponential(DpEvent):
 
     The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with Gumbel
     noise of scale 2 sensitivity / epsilon is the same.
+    """
+
+    epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]
+
+
+@wire_type("permute_and_flip")
+@dataclass(frozen=True, slots=True)
+class PermuteAndFlip(DpEvent):
+    """Permute and flip: candidates in random order, each accepted with exp(epsilon (score - best) / (2 sensitivity)).
+
+    The sensitivity is that of the scores under the population's neighboring relation. Report noisy max with exponential
+    noise of mean 2 sensitivity / epsilon is the same. Sources: McKenna, Sheldon 2020 (arXiv 2010.12603); Ding, Kifer,
+    Sayed, Steinke, Wang, Xiao, Zhang 2021 (arXiv 2105.07260).
     """
 
     epsilon: Annotated[float, Real(0, MAX_EPSILON, "the privacy loss of one choice, in nats", above=True)]

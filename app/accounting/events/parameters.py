@@ -12,8 +12,8 @@ import numpy as np
 
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events.base import DpEvent, child_events, type_name
-from app.accounting.events.composite import Decay, PoissonSampled, SampledWithoutReplacement, Wrapper
-from app.accounting.events.mechanisms import AdaptiveClipping
+from app.accounting.events.composite import Batch, Decay, PoissonSampled, Wrapper
+from app.accounting.events.mechanisms import AdaptiveClipping, DiscreteLaplace, MixtureOfGaussians
 from app.accounting.formulas.noise_schedules import scheduled_noise, segments
 
 Parameter: TypeAlias = Literal["noise_multiplier", "sampling_probability"]
@@ -64,7 +64,7 @@ def _replace(event: DpEvent, name: Parameter, value: float) -> DpEvent:
 
 def _is_inside(event: DpEvent, name: Parameter) -> TypeGuard[Wrapper]:
     """Check whether a parameter is that of the event inside."""
-    is_sample = isinstance(event, PoissonSampled | SampledWithoutReplacement)
+    is_sample = isinstance(event, PoissonSampled | Batch)
     return isinstance(event, Wrapper) and not (is_sample and name == "sampling_probability")
 
 
@@ -77,7 +77,7 @@ def smallest_noise(event: DpEvent) -> float | None:
     """Find the smallest noise multiplier in an event; None if no part has one.
 
     For adaptive clipping it is that of gradients and count together (arXiv 1905.03871, Theorem 1), for a decay its
-    last.
+    last, for discrete Laplace noise 1 / c over the sensitivity, for a mixture that of the largest sensitivity.
     """
     if isinstance(event, Decay):
         first = smallest_noise(event.event)
@@ -88,6 +88,10 @@ def smallest_noise(event: DpEvent) -> float | None:
         assert event.gradient_noise_multiplier is not None
         assert event.count_noise_stddev is not None
         return 1 / hypot(1 / event.gradient_noise_multiplier, 1 / (2 * event.count_noise_stddev))
+    if isinstance(event, DiscreteLaplace):
+        return 1 / (event.noise_parameter * event.sensitivity)
+    if isinstance(event, MixtureOfGaussians):
+        return event.standard_deviation / event.largest
     parts = child_events(event)
     if parts:
         return min((noise for each in parts if (noise := smallest_noise(each)) is not None), default=None)

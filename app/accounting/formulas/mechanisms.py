@@ -6,7 +6,7 @@ from math import inf, log, log1p
 import numpy as np
 
 from app.accounting.curves import Floats
-from app.accounting.formulas.numerics import TINY, log_f, log_phi, log_psi, rdp_of_excess
+from app.accounting.formulas.numerics import TINY, log_f, log_one_minus_exp, log_phi, log_psi, rdp_of_excess
 
 
 def gaussian_rdp(noise_multiplier: float, orders: Floats) -> Floats:
@@ -63,15 +63,43 @@ def bounded_range_rdp(epsilon: float, orders: Floats) -> Floats:
         return np.zeros_like(orders)
     b = orders - 1
     log_b_f = np.log(b) + log_f(np.full_like(b, epsilon))
-    log_odds = np.logaddexp(log_b_f, log_f(-b * epsilon)) - np.log(orders) - _log_one_minus_exp(b * epsilon)
+    log_odds = np.logaddexp(log_b_f, log_f(-b * epsilon)) - np.log(orders) - log_one_minus_exp(b * epsilon)
     high = np.minimum(np.logaddexp(0, log_odds), epsilon)
     low = high - epsilon
     # Probabilities under the second distribution: exp(-t) (1 - exp(t - eps)) and 1 - exp(-t), over 1 - exp(-eps).
-    log_high = -high + _log_one_minus_exp(-low)
-    log_low = _log_one_minus_exp(high)
-    log_total = _log_one_minus_exp(np.full_like(b, epsilon))
+    log_high = -high + log_one_minus_exp(-low)
+    log_low = log_one_minus_exp(high)
+    log_total = log_one_minus_exp(np.full_like(b, epsilon))
     log_excess = np.logaddexp(log_high + log_phi(b, high), log_low + log_phi(b, low)) - log_total
     return rdp_of_excess(log_excess, orders)
+
+
+def permute_and_flip_rdp(epsilon: float, orders: Floats) -> Floats:
+    """Compute the largest Rényi divergence of permute and flip: that of Laplace noise of pure epsilon.
+
+    It is report noisy max with exponential noise (Ding et al. 2021, arXiv 2105.07260). In units of the noise's mean, a
+    record moves each score by at most epsilon / 2 up or down; adding a constant to all scores changes nothing, so it
+    moves them by v in [0, epsilon]. Let R be a set of candidates, S the others, and F(t) the probability that the noisy
+    maximum of R, raised by t, exceeds that of S.
+
+    - F(0) is the probability that R is chosen before the move. After it the probability is at most F(epsilon): raising
+      a score of R, or not raising one of S, makes R more likely.
+    - An exponential variable has no memory. So the maximum M of several, each with a constant added, exceeds x + h with
+      at least exp(-h) times the probability that it exceeds x: its hazard rate is at most 1. Given the maximum of S,
+      this is F' <= F; given that of R, it is F' <= 1 - F.
+    - So F rises from F(0) at most like exp(t) up to 1/2, and from there 1 - F falls at most like exp(-t). This is the
+      power of the best test between two Laplace distributions of scale 1 at the distance epsilon, for false positives
+      F(0). It is concave, so tests that draw R at random have no more.
+
+    So the pair of Laplace distributions dominates, in both directions. Two candidates attain it: the difference of two
+    exponential variables is Laplace noise.
+    """
+    return laplace_rdp(noise_of_pure_loss(epsilon), orders)
+
+
+def noise_of_pure_loss(epsilon: float) -> float:
+    """Compute the noise multiplier of Laplace noise of pure epsilon, finite for every epsilon."""
+    return 1 / max(epsilon, TINY)
 
 
 def randomized_response_rdp(noise_parameter: float, num_buckets: int, orders: Floats, *, special: bool) -> Floats:
@@ -142,9 +170,4 @@ def epsilon_of_laplace(scale: float, l1_sensitivity: float) -> float:
 def _log_two_point_excess(epsilon: float, orders: Floats) -> Floats:
     """Compute ln(expm1(b eps) (1 - exp(-a eps))), b = a - 1, of two exchanged probabilities."""
     b = orders - 1
-    return b * epsilon + _log_one_minus_exp(b * epsilon) + _log_one_minus_exp(orders * epsilon)
-
-
-def _log_one_minus_exp(t: Floats) -> Floats:
-    """Compute ln(1 - exp(-t)) for t >= 0; at 0, the logarithm of the smallest normal float."""
-    return np.log(np.maximum(-np.expm1(-t), TINY))
+    return b * epsilon + log_one_minus_exp(b * epsilon) + log_one_minus_exp(orders * epsilon)

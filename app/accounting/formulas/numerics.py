@@ -9,7 +9,7 @@ phi(w) = exp(w) (f(b w) + b f(-w)) and psi(w) = f(-b w) + b f(w).
 That takes 0.15 s, and neither a start nor most commands need it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import factorial, log, log1p
 from typing import Final
@@ -90,6 +90,11 @@ def log_sum_phi(weights: Floats, w: Floats, orders: Floats) -> Floats:
     return result
 
 
+def log_one_minus_exp(t: Floats) -> Floats:
+    """Compute ln(1 - exp(-t)) for t >= 0; at 0, the logarithm of the smallest normal float."""
+    return np.log(np.maximum(-np.expm1(-t), TINY))
+
+
 def log1p_u(q: float, y: Floats) -> Floats:
     """Compute ln(1 - q + q exp(y)), the log-ratio of a sampled pair, to full relative accuracy."""
     near = np.log1p(q * np.expm1(np.minimum(y, EXP_RANGE)))
@@ -100,6 +105,20 @@ def log1p_u(q: float, y: Floats) -> Floats:
 def rdp_of_excess(log_excess: Floats, orders: Floats) -> Floats:
     """Compute the divergence ln(A) / (a - 1) > 0 for A = 1 + exp(log_excess)."""
     return np.maximum(np.logaddexp(0, log_excess) / (orders - 1), TINY)
+
+
+def mean_of_moments(parts: Iterable[tuple[float, Floats]], orders: Floats) -> Floats:
+    """Compute the divergence whose moment is the mean of those of other divergences, given as (share, nats).
+
+    The moment is jointly convex in a pair of distributions (Csiszár 1967): of two mixtures with equal shares it is at
+    most the mean. Shares are at least 0 and sum to 1.
+    """
+    total = np.full_like(orders, log(TINY))
+    for share, nats in parts:
+        if share:
+            log_moment = (orders - 1) * nats
+            total = np.logaddexp(total, log(share) + log_moment + log_one_minus_exp(log_moment))
+    return rdp_of_excess(total, orders)
 
 
 def chord(at_integers: Callable[[Floats], Floats], orders: Floats) -> Floats:

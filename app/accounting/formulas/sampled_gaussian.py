@@ -87,7 +87,7 @@ def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
         common = np.maximum(log_scales[near:], log_right - EXP_RANGE)
         sums[near:] = sums[near:] * np.exp(log_scales[near:] - common) + np.exp(log_right - common)
         log_scales[near:] = common
-        log_a[:mixed] = _log1p_scaled(sums, log_scales)
+        log_a[:mixed] = log1p_scaled(sums, log_scales)
     divergence: Floats = np.maximum(log_a / plan.b, LEAST)[plan.places]
     return divergence
 
@@ -108,7 +108,7 @@ def _mechanism(q: float, s: float) -> _Mechanism:
     )
 
 
-def _log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
+def log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
     """Compute ln(1 + sum exp(log scale)) without overflow."""
     result: Floats = np.log1p(sums)
     large = log_scales > 0
@@ -117,7 +117,7 @@ def _log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
     return result
 
 
-def _step(s: float) -> float:
+def trapezoid_step(s: float) -> float:
     """Choose the trapezoid rule's step.
 
     Shifting the contour by d multiplies the density by exp(d^2 / (2 s^2)) and leaves exp(-2 pi d / h) of that as
@@ -135,7 +135,7 @@ def _nodes(mechanism: _Mechanism, end: float) -> Nodes:
     E[exp(y); x < 1/2] is the probability of the tail below -1/(2 s). Other nodes start at x = 1/2, where u = 0.
     """
     q, s = mechanism.q, mechanism.s
-    step = _step(s)
+    step = trapezoid_step(s)
     flat = int(s < FLAT_NOISE)
     first = ceil(0.5 / step) if flat else floor(-TAIL * s / step)
     x = np.longdouble(step) * np.arange(first, ceil(end / step) + 2)

@@ -21,6 +21,7 @@ H_t(M || M') is the maximum of M(S) - t M'(S) over all events S, and b = a - 1.
 The moment of the Poisson-sampled Gaussian, E_Q[phi] + 1, is a lower bound: P0 = P1' = Q is possible.
 """
 
+from collections.abc import Sequence
 from math import ceil, exp, expm1, inf, log, pi, sqrt
 from typing import Final
 
@@ -28,7 +29,15 @@ import numpy as np
 
 from app.accounting.curves import Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp
-from app.accounting.formulas.numerics import TINY, f, gauss_legendre, log1p_u, rdp_of_excess, root
+from app.accounting.formulas.numerics import (
+    TINY,
+    f,
+    gauss_legendre,
+    log1p_u,
+    mean_of_moments,
+    rdp_of_excess,
+    root,
+)
 from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 
 MIN_INTEGRATED_NOISE: Final = 0.2
@@ -83,6 +92,20 @@ def without_replacement_gaussian_rdp(q: float, noise_multiplier: float, orders: 
     bound = np.minimum(rdp_of_excess(log_excess, orders), gaussian_rdp(noise_multiplier, orders))
     bound[is_low] = np.minimum(bound[is_low], np.logaddexp(0, log_second))  # the divergence of order 2
     return np.maximum(bound, TINY)
+
+
+def mixed_batches_rdp(q: float, noises: Sequence[float], shares: Sequence[float], orders: Floats) -> Floats:
+    """Bound the Rényi divergence if a record is taken with probability q, and then moves the sum by a random distance.
+
+    The outputs on two neighbours are mixtures, with equal shares, of (1 - q) P0 + q Pk and (1 - q) P0 + q Pk', where
+    any two of P0, Pk and Pk' are mixtures of Gaussians at most one replace-one sensitivity of the k-th distance apart:
+    each pair is that of a batch of fixed size. The moment is jointly convex in the pair, so it is at most the mean.
+
+    `noises` are noise multipliers over the replace-one sensitivity of each distance, `shares` the probabilities of the
+    distances, given that the record is taken.
+    """
+    parts = (without_replacement_gaussian_rdp(q, z, orders) for z in noises)
+    return mean_of_moments(zip(shares, parts, strict=True), orders)
 
 
 def _log_second_moment(q: float, z: float) -> float:

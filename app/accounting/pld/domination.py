@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.events import dominating_pairs, leaves
+from app.accounting.pld.gaussian_mixture import GaussianMixturePair
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
 
@@ -43,11 +45,12 @@ def dominates(stronger: Mechanism, weaker: Mechanism) -> bool:
 def _dominates(pair: Pair, other: Pair) -> bool:
     """Check whether a pair is known to dominate another.
 
-    - Normal distributions with less noise: add noise. Laplace distributions: likewise, for with a < b, Laplace noise of
-      scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2, and else Laplace
-      noise of scale b (the ratio of the characteristic functions).
-    - Discrete Gaussians of one sigma that move less: their trade-off function is larger (`DiscreteGaussianPair`), so
-      there is a function that makes them of the other two (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
+    - Normal distributions with less noise, mixed or not: add noise. Laplace distributions: likewise, for with a < b,
+      Laplace noise of scale b is that of scale a plus an independent variable that is 0 with probability a^2 / b^2,
+      and else Laplace noise of scale b (the ratio of the characteristic functions).
+    - Discrete Gaussians of one sigma, or discrete Laplace distributions of one parameter, that move less: their
+      trade-off function is larger (`DiscreteGaussianPair`), so there is a function that makes them of the other two
+      (Blackwell's theorem; Dong, Roth, Su 2022, section 2).
     - A smaller range of losses: mechanisms of the smaller range are some of those of the larger one.
     - Two exchanged outputs with more likely ones: flip the output with some probability.
     - A pair on samples with more of the data: with probability q' / q keep the output, else draw one from Q, so that
@@ -58,6 +61,8 @@ def _dominates(pair: Pair, other: Pair) -> bool:
             found = z <= w
         case DiscreteGaussianPair(), DiscreteGaussianPair():
             found = pair.sigma == other.sigma and pair.shift >= other.shift
+        case DiscreteLaplacePair(), DiscreteLaplacePair():
+            found = pair.noise_parameter == other.noise_parameter and pair.shift >= other.shift
         case BoundedRangePair(), BoundedRangePair():
             found = pair.epsilon >= other.epsilon
         case FinitePair(), FinitePair() if pair != other:
@@ -65,6 +70,9 @@ def _dominates(pair: Pair, other: Pair) -> bool:
         case SampledPair(), SampledPair():
             less = pair.removes == other.removes and pair.sampling_probability >= other.sampling_probability
             found = less and _dominates(pair.pair, other.pair)
+        case GaussianMixturePair(one, first), GaussianMixturePair(two, second):
+            alike = (one.sizes, one.shares, first) == (two.sizes, two.shares, second)
+            found = alike and one.noise_multiplier <= two.noise_multiplier
         case _:
             found = pair == other
     return found

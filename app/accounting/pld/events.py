@@ -1,44 +1,51 @@
 """Dominating pairs of events, in each direction of neighbours."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
-from math import fsum, log, log1p, sqrt
+from math import log1p, sqrt
 from typing import Final, Self
 
-from app.accounting.base_rdp import gaussian_noise, sensitivity
+from app.accounting.base_rdp import gaussian_noise, mixture_of, sensitivity
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     type_name,
 )
 from app.accounting.events.parameters import noise_multiplier, with_noise_multiplier
 from app.accounting.formulas.amplification import sampled_epsilon_delta
-from app.accounting.formulas.mechanisms import most_nodes
+from app.accounting.formulas.gaussian_mixture import Mixture
+from app.accounting.formulas.mechanisms import most_nodes, noise_of_pure_loss
 from app.accounting.formulas.noise_schedules import least_noise_segments
+from app.accounting.formulas.random_batches import Shares
 from app.accounting.group_privacy import for_group
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
+from app.accounting.pld.merging import merged
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 from app.accounting.poisson_rdp import is_amplified, strip_group
-
-MAX_PAIRS: Final = 64
-"""Different pairs of a plan, before many on samples are replaced by fewer."""
 
 LARGEST_EPSILON: Final = 500.0
 """Pure epsilon above which the smaller probabilities would not be numbers."""
@@ -112,6 +119,58 @@ def _(event: DiscreteGaussian, relation: NeighboringRelation) -> Directions:
 
 
 @dominating_pairs.register
+def _(event: DiscreteLaplace, relation: NeighboringRelation) -> Directions:
+    return Directions.both(DiscreteLaplacePair(event.noise_parameter, event.sensitivity * int(sensitivity(relation))))
+
+
+@dominating_pairs.register
+def _(event: MixtureOfGaussians, relation: NeighboringRelation) -> Directions:
+    if relation is NeighboringRelation.REPLACE_ONE:
+        raise UnsupportedEventError(
+            f"A plan cannot hold mixture_of_gaussians under {relation}: no pair of distributions is proven to dominate "
+            "it. Leave it out of the plan; it is charged by its Rényi divergence."
+        )
+    return _mixed(mixture_of(event))
+
+
+def _mixed(mixture: Mixture) -> Directions:
+    """Build the directions of a mixture of Gaussians, which is a sampled one if there is one distance besides 0."""
+    pair = GaussianPair(mixture.noise_multiplier)
+    if len(mixture.sizes) == 1:
+        return Directions.both(pair)
+    if mixture.only_share is not None:
+        return _on_sample(mixture.only_share, pair)
+    return Directions({GaussianMixturePair(mixture, removes=True): 1}, {GaussianMixturePair(mixture, removes=False): 1})
+
+
+def _on_sample(q: float, pair: Pair) -> Directions:
+    """Build the directions of a pair that is equal both ways, on a Poisson sample."""
+    return Directions({SampledPair(q, pair, removes=True): 1}, {SampledPair(q, pair, removes=False): 1})
+
+
+@dominating_pairs.register
+def _(event: TruncatedPoissonSampled, relation: NeighboringRelation) -> Directions:
+    inner, q = strip_group(event.event), event.sampling_probability
+    if relation is not NeighboringRelation.ADD_OR_REMOVE_ONE or not isinstance(inner, Gaussian | AdaptiveClipping):
+        raise UnsupportedEventError(
+            f"A plan cannot hold truncated_poisson_sampled of {type_name(inner)} under {relation}: no pair of "
+            "distributions is proven to dominate it. Leave it out of the plan; it is charged by its Rényi divergence."
+        )
+    added = GaussianPair(gaussian_noise(inner, relation))
+    replaced = GaussianPair(gaussian_noise(inner, NeighboringRelation.REPLACE_ONE))
+    shares = Shares.of(event.source_dataset_size, q, event.truncated_batch_size)
+    cases = ((shares.plain, q, added), (shares.either, q, replaced), (shares.cut, shares.kept, replaced))
+    removal, addition = (
+        CasesPair(
+            tuple(share for share, _, _ in cases if share),
+            tuple(SampledPair(taken, pair, removes) if taken < 1 else pair for share, taken, pair in cases if share),
+        )
+        for removes in (True, False)
+    )
+    return Directions({removal: 1}, {addition: 1})
+
+
+@dominating_pairs.register
 def _(event: RandomizedResponse, relation: NeighboringRelation) -> Directions:
     p, k = event.noise_parameter, event.num_buckets
     other = p / k
@@ -130,6 +189,12 @@ def _(event: RandomizedResponse, relation: NeighboringRelation) -> Directions:
 def _(event: Exponential, relation: NeighboringRelation) -> Directions:
     del relation  # the scores' sensitivity was taken under it
     return Directions.both(BoundedRangePair(_checked(event.epsilon)))
+
+
+@dominating_pairs.register
+def _(event: PermuteAndFlip, relation: NeighboringRelation) -> Directions:
+    del relation  # the scores' sensitivity was taken under it
+    return Directions.both(LaplacePair(noise_of_pure_loss(_checked(event.epsilon))))  # proof: `permute_and_flip_rdp`
 
 
 @dominating_pairs.register
@@ -153,6 +218,14 @@ def _(event: SampledWithoutReplacement, relation: NeighboringRelation) -> Direct
 
 
 @dominating_pairs.register
+def _(event: SampledWithReplacement, relation: NeighboringRelation) -> Directions:
+    raise UnsupportedEventError(
+        f"A plan cannot hold sampled_with_replacement of {type_name(event.event)} under {relation}: no pair of "
+        "distributions is proven to dominate it. Leave it out of the plan; it is charged by its Rényi divergence."
+    )
+
+
+@dominating_pairs.register
 def _(event: PoissonSampled, relation: NeighboringRelation) -> Directions:
     if event.takes_all:
         return composed({event.event: 1}, relation)
@@ -166,11 +239,13 @@ def _(event: PoissonSampled, relation: NeighboringRelation) -> Directions:
     if isinstance(inner, EpsilonDelta) and inner.delta:  # the result is again a guarantee of this kind, on all data
         sampled, _ = sampled_epsilon_delta(q, inner.epsilon, inner.delta)
         return Directions.both(FinitePair.exchanged(_checked(sampled)))
+    if isinstance(inner, MixtureOfGaussians):
+        return _mixed(mixture_of(inner, q))
     if isinstance(inner, Composed | SelfComposed):
         pair: Pair = GaussianPair(gaussian_noise(inner, NeighboringRelation.ADD_OR_REMOVE_ONE))
     else:
         (pair,) = dominating_pairs(inner, NeighboringRelation.ADD_OR_REMOVE_ONE).removal
-    return Directions({SampledPair(q, pair, removes=True): 1}, {SampledPair(q, pair, removes=False): 1})
+    return _on_sample(q, pair)
 
 
 def composed(events: Mapping[DpEvent, int], relation: NeighboringRelation) -> Directions:
@@ -215,42 +290,6 @@ def _composes(event: DpEvent, relation: NeighboringRelation) -> Mapping[DpEvent,
 def _is_of_all(event: PoissonSampled | SampledWithoutReplacement, relation: NeighboringRelation) -> bool:
     """Check whether a sample is all of the data, of a size that neighbours share."""
     return event.takes_all and (isinstance(event, PoissonSampled) or relation is NeighboringRelation.REPLACE_ONE)
-
-
-def merged(pairs: Mapping[Pair, int]) -> Mapping[Pair, int]:
-    """Replace all Gaussians by the one that they are together, and many on samples by fewer with less noise."""
-    squares = fsum(count / pair.noise_multiplier**2 for pair, count in pairs.items() if isinstance(pair, GaussianPair))
-    merged = Counter[Pair]({GaussianPair(1 / sqrt(squares)): 1} if squares else {})
-    others = {pair: count for pair, count in pairs.items() if not isinstance(pair, GaussianPair)}
-    fewer = with_less_noise(others)
-    for pair, count in others.items():
-        merged[fewer.get(pair, pair)] += count
-    return merged
-
-
-def with_less_noise(pairs: Iterable[Pair]) -> dict[Pair, Pair]:
-    """Choose, if there are many pairs, for each Gaussian on a sample the one with the least noise of its class.
-
-    There are at most MAX_PAIRS classes of about equal noise. Adding noise is a post-processing: less noise dominates.
-    """
-    different = set(pairs)
-    if len(different) < MAX_PAIRS:
-        return {}
-    sampled = {
-        (pair, pair.pair.noise_multiplier)
-        for pair in different
-        if isinstance(pair, SampledPair) and isinstance(pair.pair, GaussianPair)
-    }
-    noises = [noise for _, noise in sampled]
-    width = log(max(noises) / min(noises)) / MAX_PAIRS if noises else 0.0
-    least = dict[tuple[float, bool, int], Pair]()
-    found = dict[Pair, Pair]()
-    for pair, noise in sorted(sampled, key=lambda each: each[1]):
-        place = min(int(log(noise / min(noises)) / width), MAX_PAIRS - 1) if width else 0
-        found[pair] = least.setdefault((pair.sampling_probability, pair.removes, place), pair)
-    if len(different) - len(found) + len(least) > 2 * MAX_PAIRS:
-        raise UnsupportedEventError(f"A plan cannot hold more than {MAX_PAIRS} different mechanisms.")
-    return found
 
 
 def _checked(epsilon: float) -> float:

@@ -14,7 +14,8 @@ import numpy as np
 from app.accounting.calibration.monotone_search import root, smallest_fitting
 from app.accounting.curves import Floats
 from app.accounting.pld.dots import spread
-from app.accounting.pld.events import Directions, with_less_noise
+from app.accounting.pld.events import Directions
+from app.accounting.pld.merging import with_less_noise
 from app.accounting.pld.pairs import GaussianPair, Pair
 from app.accounting.pld.plans import (
     FINE,

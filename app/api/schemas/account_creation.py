@@ -72,8 +72,8 @@ class CreateComposedAccount(CreateAccount):
         default=None,
         description="Required for parallel composition under replace_one. `stay_in_their_parts`: a replacement "
         "stays in the part of its unit. `removal_is_bounded`: a replacement may be in another part; "
-        "randomized_response, tree_aggregation and sampled_without_replacement are then refused under this account, "
-        "because they reveal a missing record, and stated guarantees must hold for removal as well.",
+        "randomized_response, tree_aggregation and batches out of a known number of records are then refused under "
+        "this account, because they reveal a missing record, and stated guarantees must hold for removal as well.",
     )
 
     @model_validator(mode="after")

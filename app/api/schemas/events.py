@@ -21,11 +21,14 @@ from app.api.schemas.common import Count, Input, example
 from app.api.schemas.mechanisms import (
     AdaptiveClippingEvent,
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     EpsilonDeltaEvent,
     EventInput,
     ExponentialEvent,
     GaussianEvent,
     LaplaceEvent,
+    MixtureOfGaussiansEvent,
+    PermuteAndFlipEvent,
     RandomizedResponseEvent,
     Size,
     TreeAggregationEvent,
@@ -62,6 +65,35 @@ class SampledWithoutReplacementEvent(EventInput):
     type: Literal["sampled_without_replacement"]
     source_dataset_size: Size
     sample_size: Size = Field(description="At most the data set's size.")
+    event: "Event"
+
+
+class TruncatedPoissonSampledEvent(EventInput):
+    """A mechanism on a Poisson sample that is cut to a largest size by an even choice."""
+
+    model_config = example(
+        {
+            "type": "truncated_poisson_sampled",
+            "source_dataset_size": 60000,
+            "sampling_probability": 0.004,
+            "truncated_batch_size": 320,
+            "event": {"type": "gaussian", "noise_multiplier": 1.1},
+        }
+    )
+
+    type: Literal["truncated_poisson_sampled"]
+    source_dataset_size: Size
+    sampling_probability: float = Field(gt=0, le=1, description="before the batch is cut")
+    truncated_batch_size: Size = Field(description="The most records that are kept.")
+    event: "Event"
+
+
+class SampledWithReplacementEvent(EventInput):
+    """A mechanism on a batch, each place of which holds any of the records; for `replace_one`."""
+
+    type: Literal["sampled_with_replacement"]
+    source_dataset_size: Size
+    sample_size: Size = Field(description="The places of the batch.")
     event: "Event"
 
 
@@ -134,17 +166,22 @@ class Event(
             | ComposedEvent
             | DecayEvent
             | DiscreteGaussianEvent
+            | DiscreteLaplaceEvent
             | EpsilonDeltaEvent
             | ExponentialEvent
             | GaussianEvent
             | GroupPrivacyEvent
             | LaplaceEvent
+            | MixtureOfGaussiansEvent
+            | PermuteAndFlipEvent
             | PoissonSampledEvent
             | RandomizedResponseEvent
             | RepeatAndSelectEvent
             | SampledWithoutReplacementEvent
+            | SampledWithReplacementEvent
             | SelfComposedEvent
             | TreeAggregationEvent
+            | TruncatedPoissonSampledEvent
             | ZcdpEvent,
             Field(discriminator="type"),
         ]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import FailFast, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from app.accounting.events import MAX_COUNT, MAX_SENSITIVITY
+from app.accounting.events import MAX_COUNT, MAX_SENSITIVITIES, MAX_SENSITIVITY
 from app.api.schemas.common import Input, example
 
 NoiseMultiplier = Annotated[float, Field(ge=1e-3, le=1e6)]
@@ -51,6 +51,14 @@ class DiscreteGaussianEvent(EventInput):
     )
 
 
+class DiscreteLaplaceEvent(EventInput):
+    """The discrete Laplace mechanism on a sum of integer vectors whose L1 norm is clipped."""
+
+    type: Literal["discrete_laplace"]
+    noise_parameter: Epsilon = Field(description="c: the noise is x with a probability proportional to exp(-c |x|)")
+    sensitivity: int = Field(ge=1, le=MAX_SENSITIVITY, description="L1 clipping norm of a record's integers")
+
+
 class RandomizedResponseEvent(EventInput):
     """Randomized response: every record reports its value or a uniformly random one."""
 
@@ -63,6 +71,13 @@ class ExponentialEvent(EventInput):
     """The exponential mechanism: a choice with weights exp(epsilon score / (2 sensitivity))."""
 
     type: Literal["exponential"]
+    epsilon: Epsilon
+
+
+class PermuteAndFlipEvent(EventInput):
+    """Permute and flip: a choice by report noisy max with exponential noise of mean 2 sensitivity / epsilon."""
+
+    type: Literal["permute_and_flip"]
     epsilon: Epsilon
 
 
@@ -80,6 +95,28 @@ class EpsilonDeltaEvent(EventInput):
     type: Literal["epsilon_delta"]
     epsilon: Epsilon
     delta: float = Field(default=0.0, ge=0, lt=0.5, description="subtracted from the account's delta")
+
+
+class MixtureOfGaussiansEvent(EventInput):
+    """Gaussian noise on a sum to which a record contributes a vector whose size is drawn by its own coins."""
+
+    model_config = example(
+        {
+            "type": "mixture_of_gaussians",
+            "standard_deviation": 4.0,
+            "sensitivities": [0.0, 1.0, 2.0],
+            "sampling_probs": [0.9801, 0.0198, 0.0001],
+        }
+    )
+
+    type: Literal["mixture_of_gaussians"]
+    standard_deviation: float = Field(ge=1e-9, le=1e9, description="of the noise")
+    sensitivities: Annotated[list[Annotated[float, Field(ge=0, le=1e9)]], FailFast()] = Field(
+        min_length=1, max_length=MAX_SENSITIVITIES, description="largest L2 norm of the contribution, for each outcome"
+    )
+    sampling_probs: Annotated[list[Annotated[float, Field(ge=0, le=1)]], FailFast()] = Field(
+        min_length=1, max_length=MAX_SENSITIVITIES, description="probability of each outcome; they sum to 1"
+    )
 
 
 class TreeAggregationEvent(EventInput):

@@ -42,10 +42,13 @@ MechanismName = TypeAliasType(
     Literal[
         "adaptive_clipping",
         "discrete_gaussian",
+        "discrete_laplace",
         "epsilon_delta",
         "exponential",
         "gaussian",
         "laplace",
+        "mixture_of_gaussians",
+        "permute_and_flip",
         "randomized_response",
         "tree_aggregation",
         "zcdp",

@@ -12,7 +12,7 @@ from app.accounting.calibration.solvers import DIGITS, MAX_LOG_EXCESS, OUT_OF_BO
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Composed, Decay, DpEvent, NeighboringRelation
-from app.accounting.pld.events import merged
+from app.accounting.pld.merging import merged
 from app.accounting.pld.pairs import Pair
 from app.accounting.pld.plans import COARSE, Fineness, approximate_plan_log_delta, plan_log_delta
 from app.accounting.pld.prefixes import SPARE, pure_delta

@@ -19,14 +19,18 @@ from epsilon_ledger import (
     Event,
     LedgerError,
     composed,
+    discrete_laplace,
     gaussian,
     laplace,
+    mixture_of_gaussians,
     poisson_sampled,
     randomized_response,
     repeat_and_select,
+    sampled_with_replacement,
     sampled_without_replacement,
     self_composed,
     tree_aggregation,
+    truncated_poisson_sampled,
     zcdp,
 )
 
@@ -132,10 +136,39 @@ def _step_counts(counts: int | Iterable[int]) -> list[int]:
     return [index(steps) for steps in counts] if isinstance(counts, Iterable) else [index(counts)]
 
 
+def _from_mixture(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+    sensitivities, shares = list(event.sensitivities), list(event.sampling_probs)
+    if not any(sensitivities):
+        return None
+    return mixture_of_gaussians(event.standard_deviation, sensitivities, shares)
+
+
+def _from_truncated(event: Any) -> Event | None:  # noqa: ANN401 - mypy does not read dp_accounting
+    if 0 in (event.dataset_size, event.sampling_probability, event.truncated_batch_size):
+        return None
+    size, most = index(event.dataset_size), index(event.truncated_batch_size)
+    return truncated_poisson_sampled(size, event.sampling_probability, most, gaussian(event.noise_multiplier))
+
+
+def _to_truncated(event: Any) -> theirs.DpEvent:  # noqa: ANN401 - any JSON
+    inner = to_dp_accounting(event["event"])
+    if not isinstance(inner, theirs.GaussianDpEvent):
+        raise UntranslatableEventError(
+            "truncated_poisson_sampled", "dp_accounting has truncated Poisson samples of gaussian events only."
+        )
+    return theirs.TruncatedSubsampledGaussianDpEvent(
+        event["source_dataset_size"],
+        event["sampling_probability"],
+        event["truncated_batch_size"],
+        inner.noise_multiplier,
+    )
+
+
 _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
     theirs.NoOpDpEvent: lambda _: None,
     theirs.GaussianDpEvent: lambda event: gaussian(event.noise_multiplier),
     theirs.LaplaceDpEvent: lambda event: laplace(event.noise_multiplier),
+    theirs.DiscreteLaplaceDpEvent: lambda event: discrete_laplace(event.noise_parameter, index(event.sensitivity)),
     theirs.RandomizedResponseDpEvent: lambda event: randomized_response(
         event.noise_parameter, index(event.num_buckets)
     ),
@@ -151,24 +184,28 @@ _FROM: Final[Mapping[type, Callable[[Any], Event | None]]] = {
             index(event.source_dataset_size), index(event.sample_size), part
         )
     ),
+    theirs.SampledWithReplacementDpEvent: _wrapped(
+        lambda event, part: sampled_with_replacement(index(event.source_dataset_size), index(event.sample_size), part)
+    ),
+    theirs.TruncatedSubsampledGaussianDpEvent: _from_truncated,
+    theirs.MixtureOfGaussiansDpEvent: _from_mixture,
     theirs.RepeatAndSelectDpEvent: _wrapped(
         lambda event, part: repeat_and_select(part, event.mean, None if math.isinf(event.shape) else event.shape)
     ),
 }
 
 _ONLY_THEIRS: Final[Mapping[str, str]] = {
-    "DiscreteLaplaceDpEvent": "the ledger has no discrete Laplace noise. epsilon_delta(noise_parameter * sensitivity) "
-    "is a bound for it.",
-    "MixtureOfGaussiansDpEvent": "the ledger has no mixture of sensitivities.",
     "NonPrivateDpEvent": "an operation without privacy costs more than any budget has.",
-    "SampledWithReplacementDpEvent": "the ledger knows no bound for batches in which a record may occur twice.",
-    "TruncatedSubsampledGaussianDpEvent": "the ledger knows no bound for Poisson samples that are cut to a size.",
     "UnsupportedDpEvent": "it says itself that nothing is known of its cost.",
 }
 
 _TO: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Any], theirs.DpEvent]]]] = {
     "gaussian": (("noise_multiplier",), lambda event: theirs.GaussianDpEvent(event["noise_multiplier"])),
     "laplace": (("noise_multiplier",), lambda event: theirs.LaplaceDpEvent(event["noise_multiplier"])),
+    "discrete_laplace": (
+        ("noise_parameter", "sensitivity"),
+        lambda event: theirs.DiscreteLaplaceDpEvent(event["noise_parameter"], event["sensitivity"]),
+    ),
     "randomized_response": (
         ("noise_parameter", "num_buckets"),
         lambda event: theirs.RandomizedResponseDpEvent(event["noise_parameter"], event["num_buckets"]),
@@ -193,6 +230,22 @@ _TO: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Any], theirs.DpEvent]]]
             event["source_dataset_size"], event["sample_size"], to_dp_accounting(event["event"])
         ),
     ),
+    "sampled_with_replacement": (
+        ("source_dataset_size", "sample_size", "event"),
+        lambda event: theirs.SampledWithReplacementDpEvent(
+            event["source_dataset_size"], event["sample_size"], to_dp_accounting(event["event"])
+        ),
+    ),
+    "truncated_poisson_sampled": (
+        ("source_dataset_size", "sampling_probability", "truncated_batch_size", "event"),
+        _to_truncated,
+    ),
+    "mixture_of_gaussians": (
+        ("standard_deviation", "sensitivities", "sampling_probs"),
+        lambda event: theirs.MixtureOfGaussiansDpEvent(
+            event["standard_deviation"], list(event["sensitivities"]), list(event["sampling_probs"])
+        ),
+    ),
     "repeat_and_select": (
         ("event", "mean", "shape"),
         lambda event: theirs.RepeatAndSelectDpEvent(
@@ -208,5 +261,6 @@ _ONLY_OURS: Final[Mapping[str, str]] = {
     "discrete_gaussian": "dp_accounting has no discrete Gaussian noise.",
     "epsilon_delta": "dp_accounting has no event for a stated guarantee.",
     "exponential": "dp_accounting has no exponential mechanism.",
+    "permute_and_flip": "dp_accounting has no permute-and-flip mechanism.",
     "group_privacy": "dp_accounting has no units with several records.",
 }

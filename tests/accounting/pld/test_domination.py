@@ -9,8 +9,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.accounting.curves import Floats
-from app.accounting.events import Gaussian, GroupPrivacy, NeighboringRelation, PoissonSampled, RandomizedResponse
+from app.accounting.events import (
+    Gaussian,
+    GroupPrivacy,
+    MixtureOfGaussians,
+    NeighboringRelation,
+    PoissonSampled,
+    RandomizedResponse,
+)
 from app.accounting.pld.discrete_gaussian import DiscreteGaussianPair
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.domination import Mechanism, dominates, mechanisms
 from app.accounting.pld.pairs import BoundedRangePair, FinitePair, GaussianPair, LaplacePair, Pair, SampledPair
 
@@ -23,12 +31,18 @@ def moved(least: float) -> DiscreteGaussianPair:
     return DiscreteGaussianPair(3.0, ceil(least))
 
 
+def moved_laplace(least: float) -> DiscreteLaplacePair:
+    """The same of discrete Laplace noise."""
+    return DiscreteLaplacePair(0.3, ceil(least))
+
+
 FAMILIES: tuple[tuple[Callable[[float], Pair], bool], ...] = (
     (GaussianPair, True),
     (LaplacePair, True),
     (BoundedRangePair, False),
     (FinitePair.exchanged, False),
     (moved, False),
+    (moved_laplace, False),
 )
 """Pairs by a parameter, and whether it is noise."""
 
@@ -78,7 +92,23 @@ def test_each_rule_holds_one_way_only(make: Callable[[float], Pair], is_noise: b
 def test_discrete_noise_of_another_sigma_is_not_compared() -> None:
     loud, quiet = (Mechanism(pair, pair) for pair in (DiscreteGaussianPair(3.0, 5), DiscreteGaussianPair(9.0, 1)))
     assert not dominates(loud, quiet)
+    loud, quiet = (Mechanism(pair, pair) for pair in (DiscreteLaplacePair(1.0, 5), DiscreteLaplacePair(0.3, 1)))
+    assert not dominates(loud, quiet)
     assert not dominates(loud, Mechanism(GaussianPair(9.0), GaussianPair(9.0)))
+
+
+def test_a_mixture_with_less_noise_dominates_the_same_mixture_only() -> None:
+    quiet, loud = (
+        mechanisms(MixtureOfGaussians(noise, (0, 1, 2), (0.8, 0.1, 0.1)), NeighboringRelation.ADD_OR_REMOVE_ONE)
+        for noise in (2.0, 3.0)
+    )
+    [stronger], [weaker] = quiet, loud
+    assert dominates(stronger, weaker)
+    assert not dominates(weaker, stronger)
+    for one, other in zip(stronger, weaker, strict=True):
+        assert (divergences(one) >= divergences(other) - 1e-12).all()
+    [rarer] = mechanisms(MixtureOfGaussians(3.0, (0, 1, 2), (0.9, 0.05, 0.05)), NeighboringRelation.ADD_OR_REMOVE_ONE)
+    assert not dominates(stronger, rarer)
 
 
 def test_one_direction_alone_is_not_enough() -> None:

@@ -12,24 +12,30 @@ from app.accounting.events import (
     Composed,
     Decay,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_epsilon
 from app.accounting.pld.accountant import pld_delta, pld_epsilon
-from app.accounting.pld.events import MAX_PAIRS, composed
+from app.accounting.pld.events import composed
+from app.accounting.pld.merging import MAX_PAIRS
 
 ADD, REPLACE, SPECIAL = (
     NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -55,6 +61,34 @@ def laplace(scale: float, q: float, count: int) -> list[PrivacyLossDistribution]
         ).self_compose(count)
         for pessimistic in (True, False)
     ]
+
+
+def whole(parameter: float, distance: int, q: float, count: int) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_discrete_laplace_mechanism(
+            parameter,
+            distance,
+            sampling_prob=q,
+            value_discretization_interval=INTERVAL,
+            pessimistic_estimate=pessimistic,
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
+def mixture(
+    deviation: float, sizes: tuple[float, ...], shares: tuple[float, ...], count: int
+) -> list[PrivacyLossDistribution]:
+    return [
+        reference.from_mixture_gaussian_mechanism(
+            deviation, sizes, shares, value_discretization_interval=INTERVAL, pessimistic_estimate=pessimistic
+        ).self_compose(count)
+        for pessimistic in (True, False)
+    ]
+
+
+SIZES, SHARES = (0.0, 1.0, 2.0), (0.9, 0.09, 0.01)
+ON_SAMPLE = (1 - 0.3 * 0.1, 0.3 * 0.09, 0.3 * 0.01)
 
 
 def pure(epsilon: float, count: int) -> list[PrivacyLossDistribution]:
@@ -83,6 +117,24 @@ COMPARED: dict[str, tuple[dict[DpEvent, int], NeighboringRelation, list[PrivacyL
     "laplace": ({Laplace(20.0): 100}, ADD, laplace(20.0, 1.0, 100)),
     "laplace, replaced": ({Laplace(40.0): 100}, REPLACE, laplace(20.0, 1.0, 100)),
     "sampled laplace": ({PoissonSampled(0.01, Laplace(1.0)): 1000}, ADD, laplace(1.0, 0.01, 1000)),
+    "discrete laplace": ({DiscreteLaplace(0.02, 3): 100}, ADD, whole(0.02, 3, 1.0, 100)),
+    "discrete laplace, replaced": ({DiscreteLaplace(0.02, 3): 50}, REPLACE, whole(0.02, 6, 1.0, 50)),
+    "sampled discrete laplace": ({PoissonSampled(0.05, DiscreteLaplace(0.3, 4)): 200}, ADD, whole(0.3, 4, 0.05, 200)),
+    "permute and flip": ({PermuteAndFlip(0.05): 100}, REPLACE, laplace(20.0, 1.0, 100)),
+    "sampled permute and flip": ({PoissonSampled(0.01, PermuteAndFlip(1.0)): 1000}, ADD, laplace(1.0, 0.01, 1000)),
+    "mixture": ({MixtureOfGaussians(2.0, SIZES, SHARES): 100}, ADD, mixture(2.0, SIZES, SHARES, 100)),
+    "mixture, always": (
+        {MixtureOfGaussians(20.0, (1, 2), (0.7, 0.3)): 100},
+        SPECIAL,
+        mixture(20.0, (1, 2), (0.7, 0.3), 100),
+    ),
+    "sampled mixture": (
+        {PoissonSampled(0.3, MixtureOfGaussians(2.0, SIZES, SHARES)): 100},
+        ADD,
+        mixture(2.0, SIZES, ON_SAMPLE, 100),
+    ),
+    "mixture of one distance": ({MixtureOfGaussians(2.0, (0, 2), (0.99, 0.01)): 500}, ADD, sampled(1.0, 0.01, 500)),
+    "seldom cut": ({TruncatedPoissonSampled(1000, 0.01, 60, Gaussian(1.0)): 500}, ADD, sampled(1.0, 0.01, 500)),
     "guarantees": ({EpsilonDelta(0.1, 0.0): 100}, ADD, pure(0.1, 100)),
     "composed": (
         {Composed((PoissonSampled(0.01, Gaussian(1.0)), SelfComposed(Laplace(30.0), 2))): 100},
@@ -190,7 +242,7 @@ def test_many_noises_become_fewer_with_less_noise() -> None:
 def test_many_noises_cost_little_more_as_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule: dict[DpEvent, int] = {Decay("time", 0.005, 200, PoissonSampled(0.05, Gaussian(4.0))): 1}
     found = pld_epsilon(schedule, ADD, 1e-5)
-    monkeypatch.setattr("app.accounting.pld.events.MAX_PAIRS", 1000)
+    monkeypatch.setattr("app.accounting.pld.merging.MAX_PAIRS", 1000)
     each = pld_epsilon(schedule, ADD, 1e-5)
     assert len(composed(schedule, ADD).removal) == 200
     assert each < found < 1.01 * each
@@ -217,6 +269,14 @@ def test_the_worse_direction_counts() -> None:
         (PoissonSampled(0.1, DiscreteGaussian(4.0)), ADD),
         (PoissonSampled(0.1, RandomizedResponse(0.5, 4)), REPLACE),
         (PoissonSampled(0.1, Gaussian(4.0)), REPLACE),
+        (PoissonSampled(0.1, DiscreteLaplace(0.1, 1)), REPLACE),
+        (PoissonSampled(0.1, PermuteAndFlip(1.0)), REPLACE),
+        (PermuteAndFlip(600.0), ADD),
+        (MixtureOfGaussians(2.0, (0, 1), (0.5, 0.5)), REPLACE),
+        (TruncatedPoissonSampled(1000, 0.01, 60, Gaussian(1.0)), REPLACE),
+        (TruncatedPoissonSampled(1000, 0.01, 60, Gaussian(1.0)), SPECIAL),
+        (TruncatedPoissonSampled(1000, 0.01, 60, Laplace(1.0)), ADD),
+        (SampledWithReplacement(100, 10, Gaussian(4.0)), REPLACE),
         (TreeAggregation(20.0, (100,)), ADD),
         (RandomizedResponse(0.5, 4), ADD),
         (EpsilonDelta(600.0, 0.0), ADD),

@@ -6,7 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from app.accounting.formulas.gaussian_mixture import Mixture
+from app.accounting.pld.discrete_laplace import DiscreteLaplacePair
 from app.accounting.pld.dots import Dots, Lattice, connect_the_dots, spread
+from app.accounting.pld.gaussian_mixture import CasesPair, GaussianMixturePair
 from app.accounting.pld.pairs import (
     TAIL_ERROR,
     BoundedRangePair,
@@ -35,11 +38,20 @@ FINITE: dict[str, Pair] = {
     "not symmetric": FinitePair((0.2, 0.8), (0.5, 0.5)),
 }
 RANGES: dict[str, Pair] = {f"bounded range {epsilon}": BoundedRangePair(epsilon) for epsilon in (0.3, 2.0)}
+MIXTURES: dict[str, Pair] = {
+    f"mixture, {name}, {'removed' if removes else 'added'}": GaussianMixturePair(mixture, removes)
+    for name, mixture in {
+        "rare": Mixture.of(1.3, (0, 0.5, 1), (0.9, 0.09, 0.01)),
+        "always": Mixture.of(1.3, (0.2, 1), (0.5, 0.5)),
+    }.items()
+    for removes in (True, False)
+}
+INTEGERS = [DiscreteLaplacePair(c, shift) for c, shift in ((0.7, 1), (0.013, 5), (0.4, 12), (1e-3, 2000))]
 EVERY = CONTINUOUS | FINITE | RANGES
 LOSSES = (-1.5, -0.31, -3e-5, 0.0, 2e-5, 0.11, 0.9, 3.0)
 
 
-def noise_below(pair: Pair, centre: int, x: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+def noise_below(pair: Pair, centre: float, x: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
     """Density at x and probability below it of noise around a centre."""
     if isinstance(pair, GaussianPair):
         return mpmath.npdf(x, centre, pair.noise_multiplier), mpmath.ncdf(x, centre, pair.noise_multiplier)
@@ -50,6 +62,14 @@ def noise_below(pair: Pair, centre: int, x: mpmath.mpf) -> tuple[mpmath.mpf, mpm
 
 def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tuple[mpmath.mpf, mpmath.mpf]]:
     """Density at x and probability below it of P and of Q."""
+    if isinstance(pair, GaussianMixturePair):
+        alone = GaussianPair(pair.mixture.noise_multiplier)
+        parts = list(zip(pair.mixture.sizes, pair.mixture.shares, strict=True))
+        drawn, left_out = ([noise_below(alone, size, x) for size, _ in parts], noise_below(alone, 0, x))
+        mixed = tuple(
+            mpmath.fsum(share * each[place] for (_, share), each in zip(parts, drawn, strict=True)) for place in (0, 1)
+        )
+        return (mixed, left_out) if pair.removes else (left_out, mixed)
     if not isinstance(pair, SampledPair):
         return noise_below(pair, 1, x), noise_below(pair, 0, x)
     q, taken, left_out = mpmath.mpf(pair.sampling_probability), *both(pair.pair, x)
@@ -60,7 +80,7 @@ def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tupl
 def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
     """P and Q of a larger loss: the loss is monotone in x, so bisection finds where it is exceeded."""
     with mpmath.workdps(120):
-        rises = not (isinstance(pair, SampledPair) and not pair.removes)
+        rises = not (isinstance(pair, SampledPair | GaussianMixturePair) and not pair.removes)
         low, high = mpmath.mpf(-400), mpmath.mpf(400)
         for _ in range(200):
             middle = (low + high) / 2
@@ -70,7 +90,7 @@ def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
         return (1 - p, 1 - q) if rises else (p, q)
 
 
-@pytest.mark.parametrize("pair", thinned([*CONTINUOUS.values()], 3), ids=CONTINUOUS)
+@pytest.mark.parametrize("pair", [*thinned([*CONTINUOUS.values()], 3), *MIXTURES.values()], ids=str)
 def test_tails_are_those_of_the_noises(pair: Pair) -> None:
     found = pair.tails(np.array(LOSSES))
     assert 0 < found.loss_error < 1e-11
@@ -95,6 +115,38 @@ def test_tails_of_few_outputs_are_sums(pair: FinitePair) -> None:
         assert found.q_above[place] == pytest.approx(sum(q for _, q in larger), abs=TAIL_ERROR)
         assert found.p_above[place] + found.p_below[place] == pytest.approx(1, abs=TAIL_ERROR)
         assert found.q_above[place] + found.q_below[place] == pytest.approx(1, abs=TAIL_ERROR)
+
+
+@pytest.mark.parametrize("pair", INTEGERS, ids=str)
+def test_tails_of_discrete_laplace_noise_are_sums_over_its_outputs(pair: DiscreteLaplacePair) -> None:
+    with mpmath.workdps(40):
+        check_sums(pair)
+
+
+def check_sums(pair: DiscreteLaplacePair) -> None:
+    c, shift = mpmath.mpf(pair.noise_parameter), pair.shift
+    x = range(shift + 1)
+    far = mpmath.exp(-c)
+    q = [far**each * (1 if each in (0, shift) else 1 - far) / (1 + far) for each in x]
+    steps = [float(c * (2 * each - shift)) for each in x]
+    wanted = np.unique([loss for step in steps[:: 1 + shift // 9] for loss in (step - c / 3, step + c / 3)]).astype(
+        float
+    )
+    found = pair.tails(wanted)
+    for place, loss in enumerate(wanted):
+        above = [each for each in x if steps[each] > loss]
+        for p_or_q, below, more in ((q[::-1], found.p_below, found.p_above), (q, found.q_below, found.q_above)):
+            exact = mpmath.fsum(p_or_q[each] for each in above)
+            assert float(abs(more[place] - exact)) <= TAIL_ERROR * float(exact)
+            assert float(abs(below[place] - (1 - exact))) <= TAIL_ERROR * float(1 - exact) + 1e-16
+
+
+def test_tails_of_cases_are_means() -> None:
+    cases = CasesPair((0.25, 0.75), (GaussianPair(1.3), SampledPair(0.1, GaussianPair(0.7), removes=True)))
+    found, (one, other) = cases.tails(np.array(LOSSES)), (pair.tails(np.array(LOSSES)) for pair in cases.pairs)
+    for name in ("p_below", "p_above", "q_below", "q_above"):
+        assert getattr(found, name) == pytest.approx(0.25 * getattr(one, name) + 0.75 * getattr(other, name), rel=1e-14)
+    assert found.loss_error == max(one.loss_error, other.loss_error)
 
 
 def test_exchanged_outputs_have_the_stated_ratio() -> None:

@@ -13,16 +13,17 @@ from epsilon_ledger._wire.events import (
     ComposedEvent,
     DecayEvent,
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     EpsilonDeltaEvent,
     Event,
     ExponentialEvent,
     GaussianEvent,
     GroupPrivacyEvent,
     LaplaceEvent,
-    PoissonSampledEvent,
+    MixtureOfGaussiansEvent,
+    PermuteAndFlipEvent,
     RandomizedResponseEvent,
     RepeatAndSelectEvent,
-    SampledWithoutReplacementEvent,
     SelfComposedEvent,
     TreeAggregationEvent,
     ZcdpEvent,
@@ -75,6 +76,23 @@ def discrete_gaussian(noise_multiplier: float, sensitivity: int | None = None) -
     return event
 
 
+def discrete_laplace(noise_parameter: float, sensitivity: int) -> DiscreteLaplaceEvent:
+    """Describe discrete Laplace noise on a sum of integers.
+
+    Args:
+        noise_parameter: c in (0, 1e4]; the noise is x with a probability proportional to exp(-c |x|).
+        sensitivity: each record's L1 clipping norm, up to 1,000,000.
+
+    Returns:
+        The event for the wire.
+    """
+    return {
+        "type": "discrete_laplace",
+        "noise_parameter": real("noise_parameter", noise_parameter, 0.0, 1e4, above=True),
+        "sensitivity": whole("sensitivity", sensitivity),
+    }
+
+
 def randomized_response(noise_parameter: float, num_buckets: int) -> RandomizedResponseEvent:
     """Describe randomized response.
 
@@ -102,6 +120,18 @@ def exponential(epsilon: float) -> ExponentialEvent:
         The event for the wire.
     """
     return {"type": "exponential", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
+
+
+def permute_and_flip(epsilon: float) -> PermuteAndFlipEvent:
+    """Describe permute and flip, which is report noisy max with exponential noise of mean 2 sensitivity / epsilon.
+
+    Args:
+        epsilon: in (0, 1e4], under the population's neighboring relation.
+
+    Returns:
+        The event for the wire.
+    """
+    return {"type": "permute_and_flip", "epsilon": real("epsilon", epsilon, 0.0, 1e4, above=True)}
 
 
 def zcdp(rho: float, xi: float = 0.0) -> ZcdpEvent:
@@ -134,6 +164,29 @@ def epsilon_delta(epsilon: float, delta: float = 0.0) -> EpsilonDeltaEvent:
     if delta:
         event["delta"] = real("delta", delta, 0.0, 0.5, below=True)
     return event
+
+
+def mixture_of_gaussians(
+    standard_deviation: float, sensitivities: Sequence[float], sampling_probs: Sequence[float]
+) -> MixtureOfGaussiansEvent:
+    """Describe Gaussian noise on a sum to which a record contributes a vector of random size, drawn by its own coins.
+
+    Args:
+        standard_deviation: of the noise.
+        sensitivities: largest L2 norms of the contribution, one for each outcome of the draw, up to 64.
+        sampling_probs: probabilities of the outcomes, which sum to 1.
+
+    Returns:
+        The event for the wire.
+    """
+    if len(sensitivities) != len(sampling_probs):
+        raise ValueError("Give as many sampling_probs as sensitivities.")
+    return {
+        "type": "mixture_of_gaussians",
+        "standard_deviation": real("standard_deviation", standard_deviation, 1e-9, 1e9),
+        "sensitivities": [real("sensitivities", each, 0.0, 1e9) for each in sensitivities],
+        "sampling_probs": [real("sampling_probs", each, 0.0, 1.0) for each in sampling_probs],
+    }
 
 
 def tree_aggregation(
@@ -189,47 +242,6 @@ def adaptive_clipping(
     if count_noise_stddev is not None:
         event["count_noise_stddev"] = noise(count_noise_stddev, "count_noise_stddev")
     return event
-
-
-def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
-    """Describe an event on a Poisson sample, which includes each record independently.
-
-    A gaussian, laplace or discrete_gaussian event on a sample is the noisy sum alone. If the server sees each client's
-    noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
-
-    Args:
-        sampling_probability: of each record, in (0, 1]; not the batch size over n of a shuffled loader.
-        event: on the sample.
-
-    Returns:
-        The event for the wire.
-    """
-    return {
-        "type": "poisson_sampled",
-        "sampling_probability": real("sampling_probability", sampling_probability, 0.0, 1.0, above=True),
-        "event": event,
-    }
-
-
-def sampled_without_replacement(
-    source_dataset_size: int, sample_size: int, event: Event
-) -> SampledWithoutReplacementEvent:
-    """Describe an event on a random batch of fixed size, for populations under `replace_one`.
-
-    Args:
-        source_dataset_size: number of records.
-        sample_size: number of records in the batch.
-        event: on the batch.
-
-    Returns:
-        The event for the wire.
-    """
-    return {
-        "type": "sampled_without_replacement",
-        "source_dataset_size": whole("source_dataset_size", source_dataset_size),
-        "sample_size": whole("sample_size", sample_size),
-        "event": event,
-    }
 
 
 def composed(events: Sequence[Event]) -> ComposedEvent:

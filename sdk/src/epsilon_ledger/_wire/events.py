@@ -30,6 +30,14 @@ class DiscreteGaussianEvent(TypedDict):
     sensitivity: NotRequired[int]
 
 
+class DiscreteLaplaceEvent(TypedDict):
+    """Discrete Laplace noise on a sum of integers."""
+
+    type: Literal["discrete_laplace"]
+    noise_parameter: float
+    sensitivity: int
+
+
 class RandomizedResponseEvent(TypedDict):
     """Randomized response."""
 
@@ -42,6 +50,13 @@ class ExponentialEvent(TypedDict):
     """A choice by the exponential mechanism."""
 
     type: Literal["exponential"]
+    epsilon: float
+
+
+class PermuteAndFlipEvent(TypedDict):
+    """A choice by permute and flip."""
+
+    type: Literal["permute_and_flip"]
     epsilon: float
 
 
@@ -59,6 +74,15 @@ class EpsilonDeltaEvent(TypedDict):
     type: Literal["epsilon_delta"]
     epsilon: float
     delta: NotRequired[float]
+
+
+class MixtureOfGaussiansEvent(TypedDict):
+    """Gaussian noise on a sum to which a record contributes a vector of random size."""
+
+    type: Literal["mixture_of_gaussians"]
+    standard_deviation: float
+    sensitivities: list[float]
+    sampling_probs: list[float]
 
 
 class TreeAggregationEvent(TypedDict):
@@ -90,6 +114,25 @@ class SampledWithoutReplacementEvent(TypedDict):
     """An event on a batch of fixed size."""
 
     type: Literal["sampled_without_replacement"]
+    source_dataset_size: int
+    sample_size: int
+    event: Event
+
+
+class TruncatedPoissonSampledEvent(TypedDict):
+    """An event on a Poisson sample that is cut to a largest size."""
+
+    type: Literal["truncated_poisson_sampled"]
+    source_dataset_size: int
+    sampling_probability: float
+    truncated_batch_size: int
+    event: Event
+
+
+class SampledWithReplacementEvent(TypedDict):
+    """An event on a batch in which a record may occur several times."""
+
+    type: Literal["sampled_with_replacement"]
     source_dataset_size: int
     sample_size: int
     event: Event

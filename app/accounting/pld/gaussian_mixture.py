@@ -1,0 +1,87 @@
+"""Dominating pairs of mixtures: of Gaussians, and of cases that do not depend on the data."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import scipy
+
+from app.accounting.curves import Floats
+from app.accounting.formulas.gaussian_mixture import Mixture
+from app.accounting.pld.pairs import LOSS_ERROR, Pair, Tails
+
+REACH: Final = 40.0
+"""Standard deviations beyond which a tail of the normal distribution is no positive number."""
+
+MOST_ROUNDS: Final = 200
+CLOSE: Final = 2.0**-50
+"""Relative error of a loss at which the search for it ends; what is left is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMixturePair:
+    """Normal distributions with means 0 (Q) and drawn means (P), or the other way round.
+
+    It dominates a vector that moves by drawn distances (`app.accounting.formulas.gaussian_mixture`).
+
+    Args:
+        mixture: of the means, in units of the largest.
+        removes: whether the mixture comes first.
+    """
+
+    mixture: Mixture
+    removes: bool
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: the mixture's loss grows with x, so each loss has its x."""
+        s = self.mixture.noise_multiplier
+        x, error = self._places(losses if self.removes else -losses[::-1])
+        sizes, shares = np.array(self.mixture.sizes)[:, np.newaxis], np.array(self.mixture.shares)
+        below, above = (shares @ scipy.special.ndtr(side * (x - sizes) / s) for side in (1, -1))
+        none_below, none_above = scipy.special.ndtr(x / s), scipy.special.ndtr(-x / s)
+        if self.removes:
+            return Tails(below, above, none_below, none_above, error)
+        return Tails(none_above[::-1], none_below[::-1], above[::-1], below[::-1], error)
+
+    def _places(self, losses: Floats) -> tuple[Floats, float]:
+        """Find where the mixture has these losses, by Newton's method, and the largest error of a loss there.
+
+        The loss is convex in x, so that from a place with a larger loss all further ones have larger losses.
+        """
+        mixture, s = self.mixture, self.mixture.noise_multiplier
+        low, high = -REACH * s, 1 + REACH * s
+        scale = LOSS_ERROR * (1 + float(np.abs(losses).max()) + (1 + REACH * s) / s**2)
+        ends = mixture.log_ratio(np.array([low, high]))
+        x = np.where(losses < ends[0], low, high)
+        inside = (losses >= ends[0]) & (losses < ends[1])
+        wanted, found = losses[inside], x[inside]
+        error = np.zeros(1)
+        for _ in range(MOST_ROUNDS):
+            error = mixture.log_ratio(found) - wanted
+            if not error.size or np.abs(error).max() <= CLOSE * scale / LOSS_ERROR:
+                break
+            found = np.maximum(found - error / mixture.slope(found), low)
+        x[inside] = found
+        return x, scale + float(np.abs(error).max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CasesPair:
+    """A pair for each of some cases, whose probabilities do not depend on the data; the output shows the case.
+
+    Args:
+        shares: probabilities of the cases.
+        pairs: of the cases, in the same direction.
+    """
+
+    shares: tuple[float, ...]
+    pairs: tuple[Pair, ...]
+
+    def tails(self, losses: Floats) -> Tails:
+        """Compute the tails: the means of those of the cases."""
+        each = [pair.tails(losses) for pair in self.pairs]
+        below, above, none_below, none_above = (
+            np.array(self.shares) @ np.array([getattr(tails, name) for tails in each])
+            for name in ("p_below", "p_above", "q_below", "q_above")
+        )
+        return Tails(below, above, none_below, none_above, max(tails.loss_error for tails in each))

@@ -1,0 +1,148 @@
+"""Mixtures of Gaussians against integrals of both directions, and the vectors that they stand for."""
+
+from collections.abc import Iterator
+from itertools import product
+from math import pi, sqrt
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.accounting.curves import finite_orders
+from app.accounting.formulas.gaussian_mixture import (
+    MIN_SUMMED_NOISE,
+    Mixture,
+    gaussian_mixture_rdp,
+    is_summed,
+    replaced_mixture_rdp,
+)
+from app.accounting.formulas.mechanisms import gaussian_rdp
+from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
+from app.accounting.formulas.without_replacement import without_replacement_gaussian_rdp
+from tests.soak import thinned
+
+GRID = finite_orders(1)
+ORDERS = np.array([1.0625, 1.5, 2.0, 5.5, 17.0])
+MIXTURES = (
+    Mixture.of(1.0, (0, 1, 2), (0.9, 0.09, 0.01)),
+    Mixture.of(2.0, (0, 1, 2, 3), (0.97, 0.02, 0.0099, 0.0001)),
+    Mixture.of(5.0, (1, 2), (0.5, 0.5)),
+    Mixture.of(1.0, (0.3, 0.9, 1), (0.6, 0.39, 0.01)),
+    Mixture.of(1.0, (0, 0.5, 1), (1 - 1e-6 - 1e-9, 1e-6, 1e-9)),
+    Mixture.of(1.0, range(6), (0.5, 0.1, 0.1, 0.1, 0.1, 0.1)),
+    Mixture.of(0.15, (1, 2, 3), (1 - 1e-6 - 1e-9, 1e-6, 1e-9)),
+    Mixture.of(60.0, (0, 1, 2), (0.9, 0.09, 0.01)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    with mpmath.workdps(40), np.errstate(all="raise", under="ignore"):
+        yield
+
+
+def integral(mixture: Mixture, order: float, *, removes: bool) -> mpmath.mpf:
+    """Sum the definition by the trapezoid rule, whose error falls exponentially with its step."""
+    s, a = mpmath.mpf(mixture.noise_multiplier), mpmath.mpf(order)
+    total = mpmath.fsum(mixture.shares)
+    terms = [(mpmath.mpf(p) / total, mpmath.mpf(c)) for p, c in zip(mixture.shares, mixture.sizes, strict=True)]
+    power = a if removes else 1 - a
+    step = min(s, s * s * (1 if removes else 1 / mpmath.sqrt(a))) / 5
+    count = int((order + 28 * s + 1) / step)
+    places = (-14 * s - (0 if removes else 1) + step * place for place in range(count))
+    moment = mpmath.fsum(
+        mpmath.exp(-x * x / (2 * s * s))
+        * mpmath.fsum(p * mpmath.exp(c * (2 * x - c) / (2 * s * s)) for p, c in terms) ** power
+        for x in places
+    )
+    return mpmath.log(moment * step / (s * mpmath.sqrt(2 * mpmath.pi))) / (a - 1)
+
+
+@pytest.mark.parametrize("mixture", thinned(MIXTURES, 5), ids=str)
+def test_it_is_the_integral_of_the_larger_direction(mixture: Mixture) -> None:
+    assert is_summed(mixture)
+    for order, nats in zip(ORDERS[:3], gaussian_mixture_rdp(mixture, ORDERS[:3]), strict=True):
+        exact = integral(mixture, float(order), removes=True)
+        assert abs(mpmath.mpf(float(nats)) - exact) <= 1e-11 * exact
+        assert integral(mixture, float(order), removes=False) <= exact
+
+
+def test_one_distance_is_a_sampled_gaussian_and_a_certain_one_a_gaussian() -> None:
+    sampled = Mixture.of(3.0, (0, 2, 2), (0.9, 0.06, 0.04))
+    assert (sampled.sizes, sampled.noise_multiplier) == ((0, 1), 1.5)
+    assert gaussian_mixture_rdp(sampled, GRID) == pytest.approx(sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12)
+    assert np.array_equal(gaussian_mixture_rdp(Mixture.of(3.0, (1, 2), (0, 1)), GRID), gaussian_rdp(1.5, GRID))
+    assert gaussian_mixture_rdp(Mixture.of(3.0, (2,), (1,), taken=0.1), GRID) == pytest.approx(
+        sampled_gaussian_rdp(0.1, 1.5, GRID), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(("z", "share"), list(product((0.5, 2.0, 20.0), (1e-9, 0.01, 0.5))))
+def test_almost_equal_distances_cost_as_one(z: float, share: float) -> None:
+    near = Mixture.of(z, (0, 1 - 1e-9, 1), (1 - share, share / 2, share / 2))
+    assert gaussian_mixture_rdp(near, GRID) == pytest.approx(sampled_gaussian_rdp(share, z, GRID), rel=1e-5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(angles=st.lists(st.floats(0, pi), min_size=3, max_size=3), order=st.sampled_from([2, 3, 6]))
+def test_vectors_in_several_directions_cost_at_most_numbers(angles: list[float], order: int) -> None:
+    sizes, shares, s = np.array([0.5, 1.0, 1.5, 0.0]), np.array([0.3, 0.2, 0.1, 0.4]), 1.2
+    vectors = sizes[:, np.newaxis] * np.array([(np.cos(t), np.sin(t)) for t in (*angles, 0.0)])
+    # At whole orders the moment is the sum over all tuples of parts of exp(the sum of their pairs' products / s^2).
+    exact = 0.0
+    for drawn in product(range(4), repeat=order):
+        inner = sum(vectors[i] @ vectors[j] for place, i in enumerate(drawn) for j in drawn[:place])
+        exact += float(np.prod(shares[list(drawn)])) * np.exp(inner / s**2)
+    found = gaussian_mixture_rdp(Mixture.of(s, sizes, shares), np.array([float(order)]))[0]
+    assert np.log(exact) / (order - 1) <= found * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mixture", [*MIXTURES, Mixture.of(0.019, (0, 0.5, 1), (0.9, 0.09, 0.01))], ids=str)
+def test_more_distance_or_less_noise_never_costs_less(mixture: Mixture) -> None:
+    found = gaussian_mixture_rdp(mixture, GRID)
+    assert np.all(np.diff(found) >= -1e-12 * found[1:])
+    assert np.all(found <= gaussian_rdp(mixture.noise_multiplier, GRID) * (1 + 1e-12))
+    quieter = Mixture(mixture.noise_multiplier * 0.9, mixture.sizes, mixture.shares)
+    assert np.all(found <= gaussian_mixture_rdp(quieter, GRID))
+    assert np.all(found <= replaced_mixture_rdp(mixture, GRID))
+
+
+def test_with_little_noise_it_is_the_mean_of_the_parts() -> None:
+    mixture = Mixture.of(MIN_SUMMED_NOISE / 2, (0, 0.5, 1), (0.9, 0.09, 0.01))
+    assert not is_summed(mixture)
+    z = mixture.noise_multiplier
+    parts = [np.log(share) + ORDERS * (ORDERS - 1) * c * c / (2 * z * z) for c, share in ((0.5, 0.09), (1, 0.01))]
+    bound = np.logaddexp.reduce([*parts, np.full_like(ORDERS, np.log(0.9))]) / (ORDERS - 1)
+    assert gaussian_mixture_rdp(mixture, ORDERS) == pytest.approx(bound, rel=1e-12)
+
+
+def density(x: NDArray[np.float64], centre: float, s: float) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = np.exp(-((x - centre) ** 2) / (2 * s * s)) / (s * sqrt(2 * pi))
+    return found
+
+
+@pytest.mark.parametrize("shares", [(0.9, 0.09, 0.01), (0.3, 0.3, 0.4), (0.0, 0.5, 0.5)])
+def test_a_replaced_record_costs_at_least_opposite_distances(shares: tuple[float, ...]) -> None:
+    s, x = 2.0, np.linspace(-70, 70, 70_001)
+    p, q = (sum(share * density(x, side * size, s) for size, share in enumerate(shares)) for side in (1, -1))
+    found = replaced_mixture_rdp(Mixture.of(s, range(3), shares), ORDERS)
+    for order, bound in zip(ORDERS, found, strict=True):
+        exact = np.log(np.trapezoid(np.exp(order * np.log(p) + (1 - order) * np.log(q)), x)) / (order - 1)
+        assert exact <= bound * (1 + 1e-9)
+
+
+def test_a_replaced_record_of_one_distance_is_one_of_a_fixed_batch() -> None:
+    mixture = Mixture.of(3.0, (0, 2), (0.9, 0.1))
+    expected = without_replacement_gaussian_rdp(0.1, 0.75, ORDERS)
+    assert replaced_mixture_rdp(mixture, ORDERS) == pytest.approx(expected, rel=1e-12)
+
+
+def test_many_distances_of_a_replaced_record_become_fewer_larger_ones() -> None:
+    exact = Mixture.of(9.0, range(17), [1 / 17] * 17)
+    more = Mixture.of(9.0, range(33), [1 / 33] * 33)
+    raised = Mixture.of(9.0, range(0, 33, 2), [1 / 33, *[2 / 33] * 16])
+    assert replaced_mixture_rdp(more, ORDERS) == pytest.approx(replaced_mixture_rdp(raised, ORDERS), rel=1e-12)
+    assert np.all(replaced_mixture_rdp(exact, ORDERS) > 0)
