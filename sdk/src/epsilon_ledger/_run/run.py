@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from itertools import chain
 from threading import Lock, Thread, get_ident
 from types import TracebackType
@@ -91,8 +90,17 @@ class Run(RunBase[Future[Response]]):
             LedgerError: any other failure: do not release.
         """
         count = whole("count", count)
-        with self._exclusive():
-            return self._transport.execute(self._authorize(count, event, events, truncate=truncate))
+        self._require_no_call()
+        # As in _execute, without the generators: this is called in every step of a training.
+        with self._lock:
+            self._owner = get_ident()
+            try:
+                granted = self._take_granted(count, event) if events is None and not truncate else None
+                if granted is not None:
+                    return granted
+                return self._transport.execute(self._authorize(count, event, events, truncate=truncate))
+            finally:
+                self._owner = 0
 
     def track(self, batches: Iterable[T], *, progress: bool | None = None) -> Iterator[T]:
         """Authorize a step before each batch, and yield the batch.
@@ -267,24 +275,22 @@ class Run(RunBase[Future[Response]]):
                 raise
             add_failure_note(error, action, self.id, second)
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Serialize the calls of all threads."""
+    def _require_no_call(self) -> None:
+        """Require that this thread is not in a call already; the calls of several threads wait for each other."""
         self._require_own_process()
         if self._owner == get_ident() and self._lock.locked():
             raise RuntimeError(
                 f"{self.id} is in the middle of a call: neither a schedule nor a signal's handler can make another."
             )
+
+    def _execute(self, flow: RequestFlow[T]) -> T:
+        self._require_no_call()
         with self._lock:
             self._owner = get_ident()
             try:
-                yield
+                return self._transport.execute(self._alone(flow))
             finally:
                 self._owner = 0
-
-    def _execute(self, flow: RequestFlow[T]) -> T:
-        with self._exclusive():
-            return self._transport.execute(self._alone(flow))
 
     def _start(self, request: Request) -> Future[Response]:
         """Send a request in a daemon thread, which does not delay the program's exit."""
