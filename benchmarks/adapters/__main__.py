@@ -11,7 +11,18 @@ from benchmarks.adapters.measurement import measure
 from benchmarks.servers import ledger
 from tests.flower import flower_environment
 
-NAMES = ("opacus", "flower", "nvflare")
+NAMES = (
+    "opacus",
+    "lightning",
+    "transformers",
+    "jax_optax",
+    "keras_fit",
+    "training_charge",
+    "fixed_batches",
+    "flower",
+    "nvflare",
+    "mindarmour_optimizer",
+)
 IN_FLOWER = {"flower"}
 """Those whose framework is installed beside the others."""
 

@@ -10,18 +10,25 @@ import pytest
 from tests.packaging.dockerfile import ROOT
 
 FRAMEWORKS = {
-    "cryptography",
-    "dp_accounting",
-    "flwr",
-    "lightning",
-    "mlflow",
-    "numpy",
-    "nvflare",
-    "opacus",
-    "pytorch_lightning",
-    "torch",
+    *("accelerate", "cryptography", "dp_accounting", "flwr", "jax", "jax_privacy", "keras", "lightning"),
+    *(
+        "mindspore",
+        "mlflow",
+        "numpy",
+        "nvflare",
+        "opacus",
+        "optax",
+        "peft",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "wandb",
+    ),
 }
-ADAPTERS = ["dp_accounting", "flower", "lightning", "mlflow", "nvflare", "opacus"]
+ADAPTERS = [
+    *("dp_accounting", "flower", "jax", "keras", "lightning", "mindspore", "mlflow", "nvflare", "opacus"),
+    *("transformers", "wandb"),
+]
 FIRST = {"flower": "flwr", "lightning": "opacus", "nvflare": "numpy"}
 """What is missed first, if it has another name than the adapter."""
 

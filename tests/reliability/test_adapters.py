@@ -1,9 +1,11 @@
 """Trainings of each framework are killed and restarted, and so is the service: what was released is charged."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +20,9 @@ from tests.reliability.jobs import Job, Site
 
 pytestmark = pytest.mark.sqlite
 
+# Read when Keras is imported, by the process that forks its trainers.
+os.environ["KERAS_BACKEND"] = "jax"
+
 
 @dataclass(frozen=True)
 class Adapter:
@@ -27,16 +32,29 @@ class Adapter:
         module: in `tests.reliability.adapters`.
         imports: what the process that forks trainers imports before, of what survives a fork.
         environment: of the trainer, and of these imports.
+        relation: of the population.
+        optional: module without which this trainer is skipped.
     """
 
     module: str
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    relation: str = "add_or_remove_one"
+    optional: str = ""
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
+    Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
+    Adapter("mindspore_callback", ("numpy",), optional="mindspore"),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    Adapter("training_charge"),
+    Adapter("fixed_batches", ("torch",), relation="replace_one"),
+    Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
+    # JAX starts its threads when it is first used, not when it is imported.
+    Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}),
     Adapter("flower_server", ("epsilon_ledger.flower",), flower_environment()),
     Adapter("nvflare_filter", ("epsilon_ledger.nvflare",)),
 ]
@@ -57,7 +75,7 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
     asked = {
         "url": service.server.url,
         "key": service.server.key("trainer"),
-        "budget": service.open_budget(3.0),
+        "budget": service.open_budget(3.0, adapter.relation),
         "steps": STEPS,
         "ahead": WAYS[way],
         "patience": PATIENCE_SECONDS,
@@ -81,6 +99,8 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.module)
 def adapter(request: pytest.FixtureRequest) -> Adapter:
     found: Adapter = request.param
+    if found.optional and find_spec(found.optional) is None:
+        pytest.skip(f"{found.optional} is not installed")
     return found
 
 
