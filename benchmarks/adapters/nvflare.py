@@ -17,7 +17,7 @@ NOISE = 100.0
 UNMETERED = Unmetered("the overhead is measured")
 
 
-class Charged(LedgerFilter):  # type: ignore[misc] - mypy does not read FLARE
+class Charged(LedgerFilter):
     """A filter with the run of the benchmark."""
 
     def __init__(self, run: Run) -> None:

@@ -20,7 +20,7 @@ def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -
     """Train until the end."""
     run = folder.open_run(client, asked["budget"], **asked["ahead"])
 
-    class Noted(FedAvg):  # type: ignore[misc] - mypy does not read Flower
+    class Noted(FedAvg):
         """Gets what a round has released."""
 
         def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:  # noqa: ANN401 - Flower's

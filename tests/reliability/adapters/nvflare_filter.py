@@ -15,7 +15,7 @@ from tests.reliability.trainers import CHECKPOINT_STEPS, TrainingFolder, run_tra
 NOISE = 40.0
 
 
-class Resumed(LedgerFilter):  # type: ignore[misc] - mypy does not read FLARE
+class Resumed(LedgerFilter):
     """A filter that continues a run; FLARE's own sites open a new one in each process."""
 
     def __init__(self, run: Run, budget: str) -> None:

@@ -55,11 +55,11 @@ def ledger_client() -> LedgerClient:
 
 
 def open_run(
-    relation: str = "add_or_remove_one", unit: str = "client", epsilon: float = 1e4
+    relation: Any = "add_or_remove_one", unit: str = "client", epsilon: float = 1e4
 ) -> tuple[Run, list[Event]]:
     """Open a run in a population of its own, and list what it is asked for."""
     client, name, limit = ledger_client(), f"phones-{uuid.uuid4().hex[:8]}", Limit(epsilon, 1e-5)
-    client.create_population(name, privacy_unit=unit, neighboring_relation=relation, limit=limit)  # type: ignore[arg-type] - of a case
+    client.create_population(name, privacy_unit=unit, neighboring_relation=relation, limit=limit)
     run, asked = client.create_run("flower", budget=name), []
     authorize = run.authorize
 
@@ -81,6 +81,11 @@ def moved(strategy: Strategy, app: Any, rounds: int = 1, clients: int = 4) -> li
     """Return the arrays after so many rounds."""
     result = strategy.start(LocalGrid(app, clients), START, num_rounds=rounds)
     return [np.asarray(array) for array in result.arrays.to_numpy_ndarrays()]
+
+
+def first_by(shift: float, others: float) -> Any:
+    """Make an app whose first client adds something else than the others."""
+    return shifted_by(lambda node: shift if node == 1 else others)
 
 
 def refuses(match: str, *arguments: Any, **options: Any) -> None:
@@ -133,8 +138,7 @@ def a_missing_reply_is_no_update() -> None:
 def replies_that_no_norm_bounds_are_no_updates() -> None:
     for poison in (np.nan, np.inf):
         run, _ = open_run()
-        app = shifted_by(lambda node, poison=poison: poison if node == 1 else 0.2)
-        vector, _, _ = moved(charge_rounds(fixed(), run), app)
+        vector, _, _ = moved(charge_rounds(fixed(), run), first_by(poison, 0.2))
         assert np.allclose(vector, 0.2 * 3 / 4, atol=0.03)
 
 
@@ -164,7 +168,7 @@ def the_noise_is_as_charged() -> None:
 def what_a_neighbour_changes_is_charged() -> None:
     one, cost = gaussian(1.0), gaussian(0.5)
     some = {"inner": FedAvg(fraction_train=0.5)}
-    for relation, unit, how, charged in (
+    cases: list[tuple[str, Any, dict[str, Any], Event]] = [
         ("add_or_remove_one", "client", {}, one),
         ("add_or_remove_one", "client", some, cost),
         ("add_or_remove_one", "client", {"sampling_probability": 0.5}, poisson_sampled(0.5, one)),
@@ -176,10 +180,11 @@ def what_a_neighbour_changes_is_charged() -> None:
         ("replace_special", "client", some, one),
         ("replace_special", "client", {"sampling_probability": 0.5}, poisson_sampled(0.5, one)),
         ("replace_special", "record", {}, cost),
-    ):
+    ]
+    for relation, unit, how, charged in cases:
         run, asked = open_run(relation, "patient")
-        options: dict[str, Any] = {key: value for key, value in how.items() if key != "inner"}
-        strategy = charge_rounds(fixed(how.get("inner"), z=1.0), run, unit=unit, **options)  # type: ignore[arg-type] - of a case
+        options = {key: value for key, value in how.items() if key != "inner"}
+        strategy = charge_rounds(fixed(how.get("inner"), z=1.0), run, unit=unit, **options)
         strategy.start(LocalGrid(shifted_by(lambda _: 0.1), 8), START, num_rounds=1)
         assert asked == [charged], (relation, unit, how)
         assert run.refresh().next_step == 1
@@ -223,7 +228,7 @@ def what_cannot_be_charged_is_refused() -> None:
         """May choose clients by their data."""
 
         def configure_train(self, *arguments: Any) -> Iterable[Message]:
-            return super().configure_train(*arguments)
+            return list(super().configure_train(*arguments))
 
     refuses("none of Flower's own wrappers", FedAvg(), run)
     refuses("none of Flower's own wrappers", Own(FedAvg(), 1.0, 1.0, 2), run)
@@ -317,10 +322,10 @@ def clients_that_clip_report_the_count() -> None:
     )
     app = ClientApp(mods=[adaptiveclipping_mod])
 
-    @app.train()  # type: ignore[untyped-decorator] - mypy does not read Flower
     def train(message: Message, context: Any) -> Message:
         return shifted_by(lambda node: node / 10)(message, context)
 
+    app.train()(train)
     charge_rounds(wrapper, run).start(LocalGrid(app, 4), arrays(np.zeros(1)), num_rounds=30)
     assert asked[0]["type"] == "adaptive_clipping"
     assert 0.15 < wrapper.clipping_norm < 0.35
@@ -329,10 +334,10 @@ def clients_that_clip_report_the_count() -> None:
 def clients_that_should_clip_are_clipped() -> None:
     app = ClientApp(mods=[fixedclipping_mod])
 
-    @app.train()  # type: ignore[untyped-decorator] - mypy does not read Flower
     def train(message: Message, context: Any) -> Message:
         return shifted_by(lambda _: 3.0)(message, context)
 
+    app.train()(train)
     for clients in (app, shifted_by(lambda _: 3.0)):
         run, _ = open_run()
         strategy = charge_rounds(DifferentialPrivacyClientSideFixedClipping(FedAvg(), SMALL, 1.0, 4), run)
@@ -385,9 +390,6 @@ def a_restarted_server_continues_in_a_new_attempt() -> None:
 def what_flower_does_alone() -> None:
     """Hold what the page says about Flower's own wrappers, and why sum and noise are made here."""
 
-    def poisoned(poison: float) -> Any:
-        return shifted_by(lambda node: poison if node == 1 else 0.5)
-
     # One client with more examples moves the mean by more than its share.
     def heavy(message: Message, context: Any) -> Message:
         weight = 10**6 if context.node_id == 1 else 1
@@ -395,16 +397,18 @@ def what_flower_does_alone() -> None:
 
     assert fixed(z=0).start(LocalGrid(heavy, 4), arrays(np.zeros(1)), 1).arrays.to_numpy_ndarrays()[0][0] > 0.99
     # A NaN is not clipped, and neither is a scalar; an update of nothing ends the server.
-    assert np.isnan(fixed(z=0).start(LocalGrid(poisoned(np.nan), 4), arrays(np.zeros(1)), 1).arrays["w0"].numpy()).all()
-    far = fixed(z=0).start(LocalGrid(poisoned(1e6), 4), arrays(np.zeros(1), 0.0), 1).arrays
+    assert np.isnan(
+        fixed(z=0).start(LocalGrid(first_by(np.nan, 0.5), 4), arrays(np.zeros(1)), 1).arrays["w0"].numpy()
+    ).all()
+    far = fixed(z=0).start(LocalGrid(first_by(1e6, 0.5), 4), arrays(np.zeros(1), 0.0), 1).arrays
     assert far["w1"].numpy() > 1e5
     with pytest.raises(ZeroDivisionError):
-        fixed(z=0).start(LocalGrid(poisoned(0.0), 4), arrays(np.zeros(1)), 1)
+        fixed(z=0).start(LocalGrid(first_by(0.0, 0.5), 4), arrays(np.zeros(1)), 1)
     # The adaptive norm moves away from the quantile: all updates are clipped, and the norm shrinks.
     adaptive = DifferentialPrivacyServerSideAdaptiveClipping(
         FedAvg(), 0.01, 4, initial_clipping_norm=0.05, clipped_count_stddev=0.02
     )
-    adaptive.start(LocalGrid(poisoned(0.5), 4), arrays(np.zeros(1)), 10)
+    adaptive.start(LocalGrid(first_by(0.5, 0.5), 4), arrays(np.zeros(1)), 10)
     assert adaptive.clipping_norm < 0.03
 
 

@@ -24,12 +24,12 @@ Z = float(DEVIATION / NORM)
 """Of Flower's noise for sensitivity 1, which is over the norm that it clips to."""
 
 
-def open_budget(relation: str, unit: str, epsilon: float = 1e4) -> str:
+def open_budget(relation: Any, unit: str, epsilon: float = 1e4) -> str:
     name = f"phones-{uuid.uuid4().hex[:8]}"
     ledger_client().create_population(
         name,
         privacy_unit=unit,
-        neighboring_relation=relation,  # type: ignore[arg-type] - of a case
+        neighboring_relation=relation,
         limit=Limit(epsilon, 1e-5),
     )
     return name

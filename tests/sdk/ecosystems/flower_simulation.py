@@ -23,7 +23,6 @@ server = ServerApp()
 results: list[LedgerResult] = []
 
 
-@app.train()  # type: ignore[untyped-decorator] - mypy does not read Flower
 def train(message: Message, context: Context) -> Message:
     del context
     moved = {name: Array(array.numpy() + 1.0) for name, array in message.content["arrays"].items()}
@@ -31,7 +30,6 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": told}), reply_to=message)
 
 
-@server.main()  # type: ignore[untyped-decorator] - as above
 def main(grid: Grid, context: Any) -> None:  # noqa: ANN401 - a context
     del context
     with LedgerClient() as ledger, ledger.create_run("server", budget=f"{BUDGET}/central") as run:
@@ -40,6 +38,9 @@ def main(grid: Grid, context: Any) -> None:  # noqa: ANN401 - a context
         strategy = charge_rounds(wrapper, run, unit="client")
         results.append(strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3))}), num_rounds=4))
 
+
+app.train()(train)
+server.main()(main)
 
 if __name__ == "__main__":
     with LedgerClient() as ledger:

@@ -44,7 +44,7 @@ Failures = list[tuple[ClientProxy, FitRes] | BaseException]
 EvaluateFailures = list[tuple[ClientProxy, EvaluateRes] | BaseException]
 
 
-class LedgerLegacyStrategy(Strategy):  # type: ignore[misc] - mypy does not read Flower
+class LedgerLegacyStrategy(Strategy):
     """A strategy of the earlier API whose rounds are charged before they are aggregated: see `charge_rounds`.
 
     Flower's server keeps its model after the budget has ended: no further client is asked, and `refusal` says why.
@@ -175,7 +175,7 @@ class LedgerLegacyStrategy(Strategy):  # type: ignore[misc] - mypy does not read
         return parameters, metrics
 
 
-class _Server(ClientProxy):  # type: ignore[misc] - as above
+class _Server(ClientProxy):
     """Stands for the client of the noisy mean; nobody calls it."""
 
     def _absent(self, *_: object, **__: object) -> Any:  # noqa: ANN401 - never returns

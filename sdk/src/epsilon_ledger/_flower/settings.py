@@ -139,10 +139,10 @@ class Settings:
             clients: to which the strategy would send.
             sampled: number of those that were drawn.
         """
-        adaptive = isinstance(mechanism, AdaptiveClipping)
-        z = mechanism.noise.noise_multiplier if adaptive else mechanism.noise_multiplier
-        stddev = mechanism.count_noise_stddev if adaptive else None
-        return self._cost.event(z, stddev, clients=clients, sampled=sampled)
+        if isinstance(mechanism, AdaptiveClipping):
+            z, stddev = mechanism.noise.noise_multiplier, mechanism.count_noise_stddev
+            return self._cost.event(z, stddev, clients=clients, sampled=sampled)
+        return self._cost.event(mechanism.noise_multiplier, None, clients=clients, sampled=sampled)
 
     def keep(self, mechanism: GaussianNoise | AdaptiveClipping) -> None:
         """Keep the clipping norm that a round has moved."""

@@ -36,7 +36,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass
-class LedgerResult(Result):  # type: ignore[misc] - mypy does not read Flower
+class LedgerResult(Result):
     """Result of a federated training, also if the budget ended it.
 
     Args:
@@ -46,7 +46,7 @@ class LedgerResult(Result):  # type: ignore[misc] - mypy does not read Flower
     refusal: BudgetExceededError | None = None
 
 
-class LedgerStrategy(Strategy):  # type: ignore[misc] - as above
+class LedgerStrategy(Strategy):
     """A strategy whose rounds are charged before they are aggregated: see `charge_rounds`.
 
     Args:

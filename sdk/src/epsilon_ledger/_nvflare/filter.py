@@ -36,7 +36,7 @@ _mark = secrets.token_hex()
 """In the header of what may leave: of this process, so that no app can have written it before."""
 
 
-class LedgerFilter(Filter):  # type: ignore[misc] - mypy does not read FLARE
+class LedgerFilter(Filter):
     """Charge a site's result before it leaves, and add the noise.
 
     What leaves is a new result with the noisy differences of weights, and nothing else of the old one: metrics, numbers

@@ -18,7 +18,7 @@ from epsilon_ledger._nvflare.filter import numpy_arrays
 from epsilon_ledger.mechanisms import GaussianNoise
 
 
-class NoisyAggregator(ModelAggregator):  # type: ignore[misc] - mypy does not read FLARE
+class NoisyAggregator(ModelAggregator):
     """The noisy mean of a round, charged before it is drawn.
 
     Args:
@@ -65,7 +65,7 @@ class NoisyAggregator(ModelAggregator):  # type: ignore[misc] - mypy does not re
         self._replies = {}
 
 
-class LedgerFedAvg(FedAvg):  # type: ignore[misc] - as above
+class LedgerFedAvg(FedAvg):
     """FLARE's FedAvg, whose rounds are charged before they are aggregated, with noise at the server.
 
     Every client's update is clipped here, the sum is divided by `num_clients`, and all weigh the same; a result that is
@@ -106,8 +106,8 @@ class LedgerFedAvg(FedAvg):  # type: ignore[misc] - as above
         fedprox_mu: float | None = None,
     ) -> None:
         noise = GaussianNoise(noise_multiplier, clipping_norm=clipping_norm)
-        if isinstance(num_clients, bool) or not isinstance(num_clients, int) or num_clients < 1:
-            raise ValueError(f"num_clients is {num_clients!r}, but it must be a whole number from 1: the divisor.")
+        if num_clients < 1:
+            raise ValueError(f"num_clients is {num_clients}, but it must be at least 1: it divides the sum.")
         super().__init__(
             num_clients=num_clients,
             num_rounds=num_rounds,
