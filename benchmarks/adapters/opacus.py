@@ -19,7 +19,7 @@ def steps(run: Run | None) -> Iterator[None]:
     model = nn.Linear(64, 10)
     engine = PrivacyEngine()
     if run is not None:
-        attach(engine, run)
+        attach(engine, run, public_size=RECORDS)
     model, optimizer, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,9 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from epsilon_ledger import LedgerClient
+from epsilon_ledger import LedgerClient, gaussian, poisson_sampled
 from tests.conftest import LiveServer
-from tests.examples.example_runner import example
+from tests.examples.example_runner import EXAMPLES, example, is_picture
 
 RECORDS = {"A": 120, "B": 150, "C": 180}
 
@@ -33,6 +36,18 @@ class Finished:
     said: str
     folder: Path
     found: dict[str, Any]
+
+
+def predicted(folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    """The job that predicts with a model, which has neither ledger nor key."""
+    return subprocess.run(
+        [sys.executable, EXAMPLES / "federated_prediction.py", *options],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("EPSILON_LEDGER_")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +70,11 @@ def test_each_party_is_held_to_its_own_budget_and_spends_what_the_reference_says
             assert (state.status, state.next_step, state.epsilon) == ("completed", each["steps"], each["epsilon"])
             assert ledger.get_budget(state.budget).epsilon == each["epsilon"] <= 3.0
         assert each["refusal"].startswith(f"step {each['steps']} of {each['run']} refused")
-        # The ledger's orders are finer: never above the reference, and hardly below.
+        # The ledger's orders are finer: never above the reference, and hardly below. The plan admits more than they.
         answer = reference(each["records"], each["steps"], each["delta"])
         assert each["epsilon_reference"] == answer
         assert answer * (1 - 5e-4) <= each["epsilon_rdp"] <= answer
+        assert each["epsilon_rdp"] > 3.0
     steps = [each["steps"] for each in privacy]
     assert steps == sorted(steps)
     assert steps[0] > 50
@@ -77,4 +93,67 @@ def test_the_files_agree_with_each_other(finished: Finished) -> None:
     ordered = np.mean([[one > other for other in chances[labels == 0]] for one in chances[labels == 1]])
     assert found["auc"] == pytest.approx(ordered, abs=1e-3)
     assert found["ks"] == pytest.approx(np.max(np.subtract(found["roc"]["tpr"], found["roc"]["fpr"])))
-    assert np.load(finished.folder / "model.npz")["weights"].shape == (31,)
+    assert is_picture(finished.folder / "rounds.png")
+    rounds = found["rounds"]
+    assert rounds["accuracy"][-1] == found["accuracy"]
+    assert {party: max(epsilons) <= 3.0 for party, epsilons in rounds["epsilon"].items()} == dict.fromkeys(
+        RECORDS, True
+    )
+
+
+def test_a_saved_model_predicts_in_a_job_of_its_own(finished: Finished) -> None:
+    folder, model = finished.folder, finished.folder / "model.npz"
+    done = predicted(folder, "--model", model, "--test", "test.csv", "--sample")
+    assert done.returncode == 0, done.stderr
+    with (folder / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    with (folder / "train_predict.csv").open() as file:
+        trained = list(csv.DictReader(file))
+    # The same patients, scaled by what the file says: the same probabilities as at the end of the training.
+    assert [row["probability"] for row in rows] == [row["probability"] for row in trained]
+    assert rows[0]["id"] == "patient-0"
+    assert f"accuracy {finished.found['accuracy']:.3f}, AUC {finished.found['auc']:.3f}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("id,mean radius\n1,2\n", "lacks the columns mean texture"),
+        ("id\n", "has no patients"),
+    ],
+)
+def test_a_wrong_test_file_is_named(finished: Finished, text: str, said: str) -> None:
+    (finished.folder / "wrong.csv").write_text(text)
+    done = predicted(finished.folder, "--model", finished.folder / "model.npz", "--test", "wrong.csv")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_keys_of_primihub_are_options(live_server: LiveServer, tmp_path: Path) -> None:
+    keys = {
+        "learning_rate": 0.3,
+        "alpha": 0.001,
+        "noise_multiplier": 3.0,
+        "l2_norm_clip": 0.5,
+        "batch_size": 20,
+        "max_iter": 5,
+        "feature_names": ["mean radius", "mean texture"],
+        "delta": 1e-4,
+        "secure_mode": True,
+        "need_encrypt": "NO",
+        "need_one_vs_rest": False,
+        "category": 2,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    options = ["--config", str(tmp_path / "config.json"), "--max-iter", "6"]
+    example(live_server, "federated_logistic_regression.py", tmp_path / "out", *options)
+    found = json.loads((tmp_path / "out" / "train_indicator.json").read_text())
+    assert {name: found["configuration"][name] for name in keys} == keys | {"max_iter": 6}
+    assert [each["steps"] for each in found["privacy"]] == [6, 6, 6]
+    with np.load(tmp_path / "out" / "model.npz") as model:
+        assert model["feature_names"].tolist() == ["mean radius", "mean texture"]
+        assert model["weights"].shape == (3,)
+    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+        history = ledger.get_run_history(found["privacy"][0]["run"])
+        assert history.points[0].events[0]["event"] == poisson_sampled(20 / 120, gaussian(3.0))

@@ -49,6 +49,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "population": EXAMPLE_POPULATION_ID,
     "privacy_unit": "patient",
     "neighboring_relation": "add_or_remove_one",
+    "population_size": 46520,
     "url": f"https://ledger.example.org/runs/{EXAMPLE_RUN_ID}",
     "status": "active",
     "attempt": 1,
@@ -156,6 +157,7 @@ class Run(Account):
     population: str
     privacy_unit: str
     neighboring_relation: NeighboringRelation
+    population_size: int | None = Field(description="Number of units in the population, if declared; it is public.")
     url: str = Field(description="The run's page.")
     status: RunStatus
     attempt: int
@@ -189,6 +191,7 @@ class Run(Account):
             budget=budget.id,
             budget_path=budget.path,
             budgets=[each.id for each in record.budgets],
+            population_size=record.own.population.size,
             url=run_url(run.account_id),
             status=run.status,
             attempt=run.attempt,

@@ -14,24 +14,30 @@ Several steps on one batch are charged as one event: `attach((first, second), ..
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from opacus import PrivacyEngine
-from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from torch.utils.data import DataLoader
 
-from epsilon_ledger import Event, EventCount, Run, Trial, adaptive_clipping, gaussian, poisson_sampled
+from epsilon_ledger import Event, LedgerClient, Run, Trial
 from epsilon_ledger._opacus.accountant import LedgerAccountant
+from epsilon_ledger._opacus.attachment import (
+    AttachOptions,
+    find_clipping,
+    find_public_size,
+    find_source,
+    settle_earlier_steps,
+)
 from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expect_steps, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
-from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of, present_guard
-from epsilon_ledger._opacus.hook import LedgerHook, accountant_of, require_run, uncharged_steps
-from epsilon_ledger._opacus.loaders import kind_of, observe, sampler_of
+from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of
+from epsilon_ledger._opacus.hook import LedgerHook, require_run
+from epsilon_ledger._opacus.public_size import use_public_size
 from epsilon_ledger._opacus.ranks import workers
-from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
-from epsilon_ledger._opacus.steps import GHOST, StepReader, check_unsampled
+from epsilon_ledger._opacus.steps import StepReader
 
 __all__ = [
     "LedgerAccountant",
@@ -42,19 +48,6 @@ __all__ = [
     "discard_batch",
     "plan_training",
 ]
-
-
-@dataclass(frozen=True)
-class _AttachOptions:
-    """Arguments of `attach` about the steps."""
-
-    data_loader: DataLoader | None = None
-    sampling_probability: float | None = None
-    event: Callable[[DPOptimizer], Event] | None = None
-    module: Any = None
-    releases_per_sample: int = 1
-    earlier_steps: Literal["refuse", "report", "charged"] = "refuse"
-    epochs: int | None = None
 
 
 def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
@@ -68,6 +61,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     releases_per_sample: int = 1,
     earlier_steps: Literal["refuse", "report", "charged"] = "refuse",
     epochs: int | None = None,
+    public_size: int | None = None,
+    client: LedgerClient | None = None,
 ) -> None:
     """Authorize every noisy step of an optimizer or engine.
 
@@ -94,6 +89,11 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
             to the run, or treat them as "charged" elsewhere.
         epochs: number of all epochs of the training, from which the run learns its `expected_steps`: a refusal then
             answers for all steps that are left. `make_private_with_epsilon` knows it.
+        public_size: public number of records, at least 1, from which the sample rate, the steps of an epoch and the
+            expected batch size are derived instead of from the number of records, which is private under
+            add_or_remove_one; by default the declared size of the population. With an optimizer the sample rate and
+            the steps stay those of its loader.
+        client: for the epsilons of an engine's LedgerAccountant at other deltas.
 
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
@@ -106,8 +106,18 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
     if epochs is not None and epochs < 1:
         raise ValueError(f"epochs must be at least 1, not {epochs}.")
-    options = _AttachOptions(
-        data_loader, sampling_probability, event, module, releases_per_sample, earlier_steps, epochs
+    if public_size is not None and public_size < 1:
+        raise ValueError(f"public_size must be at least 1, not {public_size}.")
+    options = AttachOptions(
+        data_loader,
+        sampling_probability,
+        event,
+        module,
+        releases_per_sample,
+        earlier_steps,
+        epochs,
+        public_size,
+        client,
     )
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
@@ -120,7 +130,7 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
             f"attach takes a PrivacyEngine, or the optimizer that its make_private returned, not {type(target)}."
         )
     attached = [_is_attached(optimizer, run) for optimizer in optimizers]
-    if not (all(attached) and len(optimizers) == 1 and options == _AttachOptions()):
+    if not (all(attached) and len(optimizers) == 1 and options == AttachOptions()):
         _attach_optimizers(optimizers, run, options)
 
 
@@ -138,16 +148,19 @@ def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
     return True
 
 
-def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, options: _AttachOptions) -> None:
+def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, options: AttachOptions) -> None:
     """Attach optimizers after checking all of them, so that a failure changes nothing."""
     checked = None if run is None else require_run(run)
     readers = [options.event or StepReader(optimizer) for optimizer in optimizers]
-    sources = [None if options.event else _source(optimizer, checked, options) for optimizer in optimizers]
-    clippings = [None if options.event else _clipping(optimizer, options) for optimizer in optimizers]
+    sources = [None if options.event else find_source(optimizer, checked, options) for optimizer in optimizers]
+    clippings = [None if options.event else find_clipping(optimizer, options) for optimizer in optimizers]
     for optimizer in optimizers:
-        _settle_earlier_steps(optimizer, checked, options)
+        settle_earlier_steps(optimizer, checked, options)
+    size = find_public_size(optimizers[0], checked, options)
     for optimizer, read, source, module in zip(optimizers, readers, sources, clippings, strict=True):
         guard = guard_of(optimizer)
+        if size is not None and options.data_loader is not None:
+            use_public_size(optimizer, options.data_loader, size, original=options.original)
         if guard.source is not source:
             # Signals of unobserved batches: the next iteration starts without them.
             optimizer._step_skip_queue.clear()  # noqa: SLF001 - no public API empties it
@@ -174,95 +187,13 @@ def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | N
         expect_steps(checked, options.epochs * len(options.data_loader) * _charges_per_sample(optimizers, options))
 
 
-def _charges_per_sample(optimizers: tuple[DPOptimizer, ...], options: _AttachOptions) -> int:
+def _charges_per_sample(optimizers: tuple[DPOptimizer, ...], options: AttachOptions) -> int:
     """Count the charges of one batch: one for all its releases, unless each is charged by itself."""
     together = options.event is None and options.sampling_probability != 1.0
     return 1 if together else len(optimizers) * options.releases_per_sample
 
 
-def _source(optimizer: DPOptimizer, run: Run | Trial | None, options: _AttachOptions) -> SampleSource | None:
-    """Find the source of the optimizer's samples: the given loader, or the one attached earlier."""
-    loader, stated = options.data_loader, options.sampling_probability
-    if loader is None:
-        guard = present_guard(optimizer)
-        source = None if guard is None else guard.source
-    else:
-        if stated == 1.0 and run is not None:
-            check_unsampled(loader, run.state.neighboring_relation)
-        source = _observed(loader, stated)
-    if source is None and stated != 1.0:
-        raise ValueError(
-            "How are records drawn? Give data_loader=..., the one that make_private returned, or attach the privacy "
-            "engine before make_private: each step is held to a draw of its own."
-        )
-    return source
-
-
-def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
-    sampler = sampler_of(loader)
-    source = observe(loader)
-    if source is not None:
-        source.random_if_empty = bool(getattr(loader.collate_fn, "rand_on_empty", False))
-    if source is not None and source.poisson:
-        rate = drawn_probability(sampler)
-        if stated is not None and stated < rate:
-            raise UnsupportedTrainingError(
-                f"sampling_probability={stated:g} is stated, but the loader's sampler draws with {rate:g}. Leave "
-                f"sampling_probability out: it is read from the sampler at each step."
-            )
-    elif stated is None:
-        raise UnsupportedTrainingError(
-            f"{type(loader).__name__} with {kind_of(sampler).__name__} does not draw Poisson samples, so its batch "
-            f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
-            f"(poisson_sampling=True, its default), and give its data loader. Or choose the charge: with "
-            f"sampling_probability=1.0 every step is charged as if it saw all the data; event=... takes a function "
-            f"from the optimizer to the event of the step that it is about to take."
-        )
-    return source
-
-
-def _clipping(optimizer: DPOptimizer, options: _AttachOptions) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
-    """Find the module that clips instead of the optimizer."""
-    if type(optimizer) not in GHOST:
-        return None
-    guard = present_guard(optimizer)
-    module = options.module if options.module is not None else guard and guard.clipping and guard.clipping.module
-    if module is None:
-        raise UnsupportedTrainingError(
-            "With ghost clipping it is the module that clips, so its norm must be known. Give module=..., what "
-            "make_private returned first, or attach the privacy engine before make_private."
-        )
-    return module
-
-
-def _settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, options: _AttachOptions) -> None:
-    """Handle steps from before the attachment that Opacus' accountant has counted."""
-    hook = optimizer.step_hook
-    accountant = accountant_of(hook)
-    if run is None or accountant is None or isinstance(accountant, LedgerAccountant):
-        return
-    steps = uncharged_steps(accountant, run)
-    if not steps or options.earlier_steps == "charged":
-        return
-    whole = sum(int(count) for *_, count in accountant.history)
-    if options.earlier_steps == "report" and steps == whole and not isinstance(run, Trial):
-        of = adaptive_clipping if type(optimizer) is AdaClipDPOptimizer else gaussian
-        run.report(
-            events=[
-                EventCount(event=poisson_sampled(rate, of(noise)), count=int(count))
-                for noise, rate, count in accountant.history
-            ]
-        )
-        return
-    raise UnsupportedTrainingError(
-        f"Opacus' accountant shows {whole} steps, and {steps} of them were not charged: they were taken before "
-        f"this attach. Attach before the first step. If what Opacus shows is what was done, earlier_steps='report' "
-        f"reports it to a Run that has no other steps of this training; else report it with run.report(events=...). "
-        f"earlier_steps='charged' takes them for charged, by run.report or to another run."
-    )
-
-
-def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: _AttachOptions) -> None:
+def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: AttachOptions) -> None:
     if isinstance(engine, PrivacyEngineAdaptiveClipping):
         raise UnsupportedTrainingError(
             "PrivacyEngineAdaptiveClipping moves the clipping norm before a step can be asked for, by a count whose "
@@ -276,7 +207,7 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: _Att
         if run is None or engine.accountant.run.id != run.id:
             raise ValueError(f"This engine's accountant belongs to {engine.accountant.run.id}.")
     elif run is not None:
-        engine.accountant = LedgerAccountant(run)
+        engine.accountant = LedgerAccountant(run, client=options.client, instead_of=engine.accountant.mechanism())
     make_private = engine.make_private
 
     @functools.wraps(make_private)
@@ -284,11 +215,17 @@ def _attach_engine(engine: PrivacyEngine, run: Run | Trial | None, options: _Att
         made = make_private(**arguments)
         # The module, the optimizer, with ghost clipping the criterion, and the loader.
         _is_attached(made[1], run)
-        _attach_optimizers((made[1],), run, replace(options, data_loader=made[-1], module=made[0]))
+        loader = arguments["data_loader"]
+        _attach_optimizers((made[1],), run, replace(options, data_loader=made[-1], module=made[0], original=loader))
         return made
 
     engine.make_private = make_private_and_attach
     with_epsilon = calibrated(
-        engine, run, stated=options.sampling_probability, releases=options.releases_per_sample, custom=options.event
+        engine,
+        run,
+        stated=options.sampling_probability,
+        releases=options.releases_per_sample,
+        custom=options.event,
+        public_size=options.public_size,
     )
     engine.make_private_with_epsilon = functools.wraps(engine.make_private_with_epsilon)(with_epsilon)

@@ -23,7 +23,7 @@ def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -
     # Opacus calls it after the noise: here the parameters have moved.
     sgd.register_step_post_hook(lambda *_: folder.released(poisson_sampled(BATCH / RECORDS, gaussian(NOISE))))
     engine = PrivacyEngine()
-    attach(engine, run)
+    attach(engine, run, public_size=RECORDS)
     model, optimizer, loader = engine.make_private(
         module=model,
         optimizer=sgd,

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import BudgetExceededError, Event, LedgerUnavailableError, Problem, gaussian
 from epsilon_ledger.opacus import attach
-from tests.sdk.ecosystems.conftest import FakeRun
+from tests.sdk.ecosystems.conftest import FakeRun, FakeState
 from tests.sdk.fake_ledger import REFUSAL
 
 RECORDS = 12
@@ -81,6 +81,7 @@ class FaultyRun(FakeRun):
     """A run that does not answer, or refuses, when it is told to."""
 
     fault: str = ""
+    state: FakeState = field(default_factory=lambda: FakeState(population_size=RECORDS))
 
     def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
         fault, self.fault = self.fault, ""

@@ -29,7 +29,7 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
     model = DifferentiallyPrivateDistributedDataParallel(nn.Linear(4, 2))
     engine = PrivacyEngine(accountant="rdp")
     run = FakeRun(capacity=capacity) if rank == 0 else None
-    attach(engine, run.as_run if run else None)
+    attach(engine, run.as_run if run else None, public_size=len(x))
     model, optimizer, loader = engine.make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -62,7 +62,7 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
 def calibrated_noise(run: FakeRun | None) -> float:
     """The noise that an engine of this rank finds."""
     engine, model = PrivacyEngine(accountant="rdp"), DifferentiallyPrivateDistributedDataParallel(nn.Linear(4, 2))
-    attach(engine, run.as_run if run else None)
+    attach(engine, run.as_run if run else None, public_size=32)
     _, optimizer, _ = engine.make_private_with_epsilon(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

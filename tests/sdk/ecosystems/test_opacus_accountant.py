@@ -67,7 +67,9 @@ def test_the_engine_reads_epsilon_from_the_ledger(
     accountant.step(noise_multiplier=1.0, sample_rate=0.125)
     fake_run.state.epsilon = 0.75  # another process spent, too
     assert engine.get_epsilon(1e-5) == 0.75
-    with pytest.raises(ValueError, match="answers at the run's delta, 1e-05, not at 1e-06: it has no client"):
+    with pytest.raises(
+        ValueError, match="answers at the run's delta, 1e-05, and for no plan at 1e-06: it has no client"
+    ):
         engine.get_epsilon(1e-6)
     with pytest.raises(ValueError, match="its own orders"):
         accountant.get_epsilon(1e-5, alphas=[2, 3])

@@ -3,8 +3,11 @@
 import uuid
 
 import pytest
+import torch
 from opacus import PrivacyEngine
+from opacus.accountants import PRVAccountant
 from opacus.accountants.utils import get_noise_multiplier
+from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import (
     BudgetExceededError,
@@ -67,6 +70,7 @@ def test_a_planned_loop_fits_its_limit_with_less_noise_than_opacus_finds(
         population,
         privacy_unit="person",
         neighboring_relation="add_or_remove_one",
+        size=N,
         limit=limit,
         planned=[plan.planned],
     )
@@ -187,3 +191,64 @@ def test_what_cannot_be_calibrated_is_said(
         make_private_with_epsilon(bound, target_delta=1e-6)
     with pytest.raises(UnsupportedTrainingError, match=r"it has 0 of 2 already.*Create a run with limit=Limit\(0\.01"):
         make_private_with_epsilon(bound, target_epsilon=0.01)
+
+
+@HOOKS_WARN
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_loop_calibrated_for_3_takes_all_its_200_steps(
+    admin: LedgerClient, trainer: LedgerClient, *, planned: bool
+) -> None:
+    # Noise that Opacus finds for epsilon 3 is refused at step 199 of these 200 by a filter for adaptive steps.
+    x = torch.randn(60, 4)
+    loader = DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), 3)
+    target = {"target_epsilon": 3.0, "target_delta": 1e-5}
+    plan = plan_training(trainer, loader, epochs=10, **target)
+    assert plan.steps == 200
+    budget = open_budget(admin, 50.0)
+    limit = Limit(3.0, 1e-5)
+    run = trainer.create_run("digits", budget=budget, limit=limit, planned=[plan.planned] if planned else None)
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        engine = PrivacyEngine(accountant="prv")
+    attach(engine, run, public_size=60)
+    training = make_private_with_epsilon(engine, loader, epochs=10, **target)
+    assert (training.optimizer.noise_multiplier == plan.noise_multiplier) is planned
+    assert sum(training.epoch() for _ in range(10)) == 200
+    assert run.refresh().epsilon == pytest.approx(3.0, abs=1e-2)
+    with pytest.raises(BudgetExceededError):
+        training.epoch()
+
+
+@HOOKS_WARN
+def test_an_engine_for_prv_answers_with_the_plans_figure(admin: LedgerClient, trainer: LedgerClient) -> None:
+    plan, run = planned_run(admin, trainer)
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        engine = PrivacyEngine(accountant="prv")
+    attach(engine, run, client=trainer)
+    training = make_private_with_epsilon(engine)
+    for _ in range(EPOCHS):
+        training.epoch()
+    theirs = PRVAccountant()
+    theirs.history = [(plan.noise_multiplier, BATCH / N, STEPS)]
+    # Opacus' accountant has an error of 0.01 on both sides.
+    assert engine.get_epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5), abs=0.011)
+    assert engine.get_epsilon(1e-6) == engine.accountant.get_planned_epsilon(1e-6)
+    assert engine.get_epsilon(1e-6) == pytest.approx(theirs.get_epsilon(1e-6), abs=0.011)
+
+
+@HOOKS_WARN
+@pytest.mark.filterwarnings("ignore:GDP accounting is experimental:UserWarning")
+@pytest.mark.parametrize("accountant", ["prv", "gdp"])
+def test_an_epsilon_that_is_not_tight_is_said_to_be_none(
+    admin: LedgerClient, trainer: LedgerClient, accountant: str
+) -> None:
+    with pytest.warns(UserWarning, match="Secure RNG turned off"):
+        engine = PrivacyEngine(accountant=accountant)
+    run = trainer.create_run("digits", budget=open_budget(admin, 50.0))
+    attach(engine, run, client=trainer)
+    training = make_private(engine)
+    training.epoch()
+    with pytest.warns(UserWarning, match="were not planned, so its epsilon is by Rényi orders"):
+        spent = engine.get_epsilon(1e-5)
+    assert spent == run.refresh().epsilon == engine.get_epsilon(1e-5)
+    assert 0 < engine.accountant.get_planned_epsilon(1e-5) < spent
+    assert engine.get_epsilon(1e-6) == engine.accountant.get_planned_epsilon(1e-6)

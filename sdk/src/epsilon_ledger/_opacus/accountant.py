@@ -1,12 +1,24 @@
 """An Opacus accountant backed by the ledger."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from opacus.accountants import IAccountant, RDPAccountant, register_accountant
 from opacus.optimizers import DPOptimizer
 
-from epsilon_ledger import Event, EventCount, LedgerClient, NeighboringRelation, Run, Trial, gaussian, poisson_sampled
+from epsilon_ledger import (
+    EpsilonEstimate,
+    Event,
+    EventCount,
+    LedgerClient,
+    NeighboringRelation,
+    Run,
+    RunState,
+    Trial,
+    gaussian,
+    poisson_sampled,
+)
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import LedgerHook, require_run
 
@@ -21,16 +33,19 @@ class LedgerAccountant(IAccountant):
 
     Args:
         run: to charge.
-        client: computes epsilons at other deltas than the run's; optional.
+        client: computes epsilons of these steps as a plan, and at other deltas than the run's; optional.
+        instead_of: name of the accountant that it replaces. "prv" and "gdp" stand for tight figures: see `get_epsilon`.
 
     Raises:
         TypeError: the run is an AsyncRun.
     """
 
-    def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None) -> None:
+    def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None, instead_of: str = "rdp") -> None:
         super().__init__()
         self.run = require_run(run)
         self._client = client
+        self._tight = instead_of in {"prv", "gdp"}
+        self._warned = False
         self._events: list[EventCount] = []
 
     @classmethod
@@ -87,9 +102,13 @@ class LedgerAccountant(IAccountant):
     def get_epsilon(self, delta: float, *args: object, **kwargs: object) -> float:
         """Get the run's epsilon at a delta.
 
-        At the run's own delta this is the ledger's epsilon, over all processes and including granted steps. At another
-        delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus accountants
-        do; that needs a client, and an accountant used since the run's first step.
+        At the run's own delta this is the ledger's epsilon, over all processes and including granted steps. If the
+        steps were declared as `planned`, it is computed by privacy loss distributions, and as tight as Opacus' "prv".
+        Otherwise it is by Rényi orders: in the place of "prv" or "gdp" a warning says so, once.
+
+        At another delta the ledger computes it for this accountant's steps as a plan fixed in advance, as other Opacus
+        accountants do; that needs a client, and an accountant used since the run's first step. In the place of "prv" or
+        "gdp" it is `get_planned_epsilon`; the approximation of "gdp" can be too low, and is not used.
 
         Args:
             delta: in [1e-30, 0.5).
@@ -105,9 +124,41 @@ class LedgerAccountant(IAccountant):
         """
         if args or kwargs:
             raise ValueError("The ledger has its own orders: get_epsilon takes delta and nothing else.")
+        if delta == self.run.state.delta:
+            state = self.run.refresh()
+            if self._tight and not self._warned and not _is_tight(state):
+                self._warned = True
+                warnings.warn(
+                    f"The steps of {self.run.id} were not planned, so its epsilon is by Rényi orders, not by privacy "
+                    f"loss distributions. Declare them as planned (plan_training) to spend less.",
+                    stacklevel=2,
+                )
+            return max(state.epsilon, self.run.epsilon)
+        estimate = self._estimate(delta)
+        return 0.0 if estimate is None else estimate.required_epsilon if self._tight else estimate.epsilon
+
+    def get_planned_epsilon(self, delta: float) -> float:
+        """Compute what this accountant's steps would have cost as a plan: nothing was charged so.
+
+        It is the epsilon of the smallest limit under which an account admits these steps, if it declares them as
+        `planned`, by privacy loss distributions.
+
+        Args:
+            delta: in [1e-30, 0.5).
+
+        Returns:
+            Epsilon, `math.inf` without a finite bound.
+
+        Raises:
+            ValueError: it cannot be computed here.
+            LedgerError: the ledger does not answer.
+        """
+        estimate = self._estimate(delta)
+        return 0.0 if estimate is None else estimate.required_epsilon
+
+    def _estimate(self, delta: float) -> EpsilonEstimate | None:
+        """Compute the epsilon of this accountant's steps as a plan; None: of no step."""
         state = self.run.state
-        if delta == state.delta:
-            return max(self.run.refresh().epsilon, self.run.epsilon)
         seen = sum(item["count"] for item in self._events)
         why = ""
         if self._client is None:
@@ -117,11 +168,13 @@ class LedgerAccountant(IAccountant):
         elif seen != self.run.next_step:
             why = f"it saw {seen} of the run's {self.run.next_step} steps (load its state from the checkpoint)"
         if self._client is None or why:
-            raise ValueError(f"This accountant answers at the run's delta, {state.delta:g}, not at {delta:g}: {why}.")
+            raise ValueError(
+                f"This accountant answers at the run's delta, {state.delta:g}, and for no plan at {delta:g}: {why}."
+            )
         if not seen:
-            return 0.0
+            return None
         relation = cast("NeighboringRelation", state.neighboring_relation)
-        return self._client.compute_epsilon(self._events, delta=delta, neighboring_relation=relation).epsilon
+        return self._client.compute_epsilon(self._events, delta=delta, neighboring_relation=relation)
 
     def state_dict(self, destination: Any = None) -> Any:  # noqa: ANN401 - Opacus' own signature
         """Return the recorded events for a checkpoint; the ledger has the spending.
@@ -161,6 +214,12 @@ class LedgerAccountant(IAccountant):
             self._events[-1]["count"] += 1
         else:
             self._events.append(EventCount(event=event, count=1))
+
+
+def _is_tight(state: RunState) -> bool:
+    """Return whether the epsilon of a run is that of a plan, which is below that of its Rényi curve."""
+    planned = state.plan is not None and state.plan.state != "ended"
+    return planned or state.next_step == 0 or (state.epsilon_rdp is not None and state.epsilon < state.epsilon_rdp)
 
 
 class _Calibration(RDPAccountant):

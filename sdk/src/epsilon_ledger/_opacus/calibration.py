@@ -23,6 +23,7 @@ from epsilon_ledger import (
 )
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import together
+from epsilon_ledger._opacus.public_size import public_size_of, steps_per_epoch
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
 
 MIN_NOISE: Final = 1e-2
@@ -55,7 +56,7 @@ class PlannedTraining:
         return EventCount(event=self.event, count=self.steps)
 
 
-def plan_training(
+def plan_training(  # noqa: PLR0913 - what it plans, by name
     client: LedgerClient,
     data_loader: DataLoader,
     *,
@@ -64,6 +65,7 @@ def plan_training(
     target_delta: float,
     other_events: Sequence[EventCount] | None = None,
     neighboring_relation: NeighboringRelation | None = None,
+    public_size: int | None = None,
 ) -> PlannedTraining:
     """Find the minimum noise with which a limit admits a training loop that is declared as `planned`.
 
@@ -78,14 +80,16 @@ def plan_training(
         target_delta: of the account's limit.
         other_events: planned before the training.
         neighboring_relation: of the account; by default the ledger's.
+        public_size: public number of records, as for `attach`; None: that of the loader.
 
     Raises:
         UnsupportedTrainingError: no noise suffices.
         LedgerError: no response arrived.
     """
-    steps = epochs * len(data_loader)
+    batches = steps_per_epoch(data_loader, public_size)
+    steps = epochs * batches
     found = client.find_noise_multiplier(
-        poisson_sampled(1 / len(data_loader), gaussian(1.0)),
+        poisson_sampled(1 / batches, gaussian(1.0)),
         count=steps,
         epsilon=target_epsilon,
         delta=target_delta,
@@ -107,6 +111,7 @@ def calibrated(
     stated: float | None,
     releases: int,
     custom: Callable[[DPOptimizer], Event] | None,
+    public_size: int | None,
 ) -> Callable[..., Any]:
     """Build an engine's `make_private_with_epsilon` that calibrates to the run.
 
@@ -116,6 +121,7 @@ def calibrated(
         stated: sampling probability given by the user, or None.
         releases: steps on one sample.
         custom: the user's function for the events, if any.
+        public_size: public number of records given by the user, or None.
     """
 
     def make_private_with_epsilon(
@@ -129,17 +135,19 @@ def calibrated(
         if isinstance(run, Trial) or custom is not None:
             why = "its events come from event=..." if custom else "a trial's noise is declared by its sweep"
             raise UnsupportedTrainingError(f"This training is not calibrated: {why}. Give the noise to make_private.")
-        rate = stated or 1 / len(data_loader)
         of = adaptive_clipping if arguments.get("clipping") == "adaptive" else gaussian
-
-        def step(noise: float) -> Event:
-            release = together([of(noise)] * releases)
-            return release if rate == 1.0 else poisson_sampled(rate, release)
 
         def find() -> float:
             assert run is not None, "rank 0 has the run"
+            batches = steps_per_epoch(data_loader, public_size_of(run, data_loader, public_size))
+            rate = stated or 1 / batches
+
+            def step(noise: float) -> Event:
+                release = together([of(noise)] * releases)
+                return release if rate == 1.0 else poisson_sampled(rate, release)
+
             target = {"target_epsilon": target_epsilon, "target_delta": target_delta}
-            steps = epochs * len(data_loader)
+            steps = epochs * batches
             found = calibrate_run(run, step, steps=steps, **target)
             expect_steps(run, steps)
             return found

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from opacus.optimizers import DPOptimizer
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
 
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.ranks import agree, workers
 from epsilon_ledger._opacus.samples import Draw, PhysicalBatch, SampleSource
+from epsilon_ledger._opacus.sharding import check_reduction, is_sharded
 
 _FETCH_AND_STEP: Final = (
     "Iterate the loader that make_private returned, or that a BatchMemoryManager made of it, and step each batch once, "
@@ -85,10 +86,20 @@ class GradientGuard:
             )
 
     def wipe(self) -> None:
-        """Delete all gradients and sums."""
-        for parameter in self._optimizer.params:
+        """Delete all gradients, sums and norms of records."""
+        optimizer = self._optimizer
+        for parameter in optimizer.params:
             parameter.grad = parameter.grad_sample = parameter.summed_grad = None
-        self._optimizer._is_last_step_skipped = False  # noqa: SLF001 - otherwise zero_grad keeps the next sum
+            for name in ("_current_grad_sample", "_norm_sample"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
+        for state in getattr(optimizer, "grad_state", {}).values():
+            state["summed_grad"] = None
+        if type(optimizer) is AdaClipDPOptimizer:
+            optimizer.sample_size = optimizer.unclipped_num = 0
+        if self.clipping is not None:
+            self.clipping.wipe()
+        optimizer._is_last_step_skipped = False  # noqa: SLF001 - otherwise zero_grad keeps the next sum
         self._open = None
 
     def _check(self) -> None:
@@ -105,15 +116,9 @@ class GradientGuard:
             raise error
 
     def _take_piece(self) -> None:
-        accumulated = max((_batches(p.grad_sample) for p in self._optimizer.params), default=1)
-        if self.clipping is None and accumulated > 1:
-            raise UnsupportedTrainingError(
-                f"{accumulated} batches were accumulated for one step: a record may be in "
-                f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
-                f"BatchMemoryManager if it does not fit into memory."
-            )
-        rows, clipped_to = self._clipped()
-        if self._open is None and any(_unreleased(parameter.summed_grad) for parameter in self._optimizer.params):
+        parameters = self._optimizer.params
+        rows, clipped_to = self._clipped(parameters)
+        if self._open is None and any(map(_unreleased, self._sums(parameters))):
             raise UnsupportedTrainingError(
                 f"The optimizer holds a sum of batches that were added up before it was attached. {_DISCARD}."
             )
@@ -133,6 +138,13 @@ class GradientGuard:
         self._add(physical, rows, clipped_to)
         if physical.split:
             self._optimizer._step_skip_queue[:] = [not physical.last]  # noqa: SLF001 - as above
+
+    def _sums(self, parameters: list[Any]) -> list[Any]:
+        """Return the sums of all parameters, which with FSDP are not kept at these."""
+        states = getattr(self._optimizer, "grad_state", None)
+        if states is None:
+            return [parameter.summed_grad for parameter in parameters]
+        return [states[parameter]["summed_grad"] for parameter in parameters]
 
     def _add(self, physical: PhysicalBatch, rows: int, clipped_to: object) -> None:
         """Add a physical batch to the open sample, or open a new sample with it."""
@@ -182,12 +194,21 @@ class GradientGuard:
                 f"releases_per_sample=... Then a sample is charged once for all of its releases."
             )
 
-    def _clipped(self) -> tuple[int, object]:
+    def _clipped(self, parameters: list[Any]) -> tuple[int, object]:
         """Return the gradient's number of records and its clipping norm."""
         if self.clipping is not None:
             return self.clipping.take(self._optimizer.max_grad_norm)
+        rows = 0
+        for parameter in parameters:
+            samples = parameter.grad_sample
+            if isinstance(samples, list):
+                raise UnsupportedTrainingError(
+                    f"{len(samples)} batches were accumulated for one step: a record may be in "
+                    f"several of them, which its clipping norm does not bound. Use a larger batch, and Opacus' "
+                    f"BatchMemoryManager if it does not fit into memory."
+                )
+            rows = rows or (0 if samples is None else samples.shape[0])
         norms = getattr(self._optimizer, "max_grad_norms", None)
-        rows = next((len(p.grad_sample) for p in self._optimizer.params if p.grad_sample is not None), 0)
         return rows, tuple(norms) if norms is not None else float(self._optimizer.max_grad_norm)
 
 
@@ -200,11 +221,14 @@ class GhostClipping:
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or Opacus' hooks of one
         self.module = module
         self._coefficients: Callable[[], Any] = module.get_clipping_coef
+        self._sharded = is_sharded(module)
         self._last: tuple[int, float] | None = None
         module.get_clipping_coef = self.get_clipping_coef
 
     def get_clipping_coef(self) -> Any:  # noqa: ANN401 - a tensor
         """Return the clipping coefficients, and record their number and norm."""
+        if self._sharded:
+            check_reduction(self.module)
         coefficients = self._coefficients()
         self._last = len(coefficients), float(self.module.max_grad_norm)
         return coefficients
@@ -228,6 +252,14 @@ class GhostClipping:
                 f"grad_sample_mode='hooks'."
             )
         return last
+
+    def wipe(self) -> None:
+        """Delete the norms of the last batch's records."""
+        self._last = None
+        self.module._per_sample_gradient_norms = None  # noqa: SLF001 - its setter's name; the getter raises then
+        for part in self.module._module.modules() if self._sharded else ():  # noqa: SLF001 - no public name in the hooks
+            if hasattr(part, "norm_sample"):
+                del part.norm_sample
 
 
 def present_guard(optimizer: DPOptimizer) -> GradientGuard | None:
@@ -258,11 +290,6 @@ def discard_batch(optimizer: DPOptimizer) -> None:
     guard = guard_of(optimizer)
     guard.wipe()
     optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
-
-
-def _batches(grad_sample: Any) -> int:  # noqa: ANN401 - a tensor, a list of tensors, or None
-    """Count the batches in a parameter's gradients."""
-    return len(grad_sample) if isinstance(grad_sample, list) else 1
 
 
 def _unreleased(total: Any) -> bool:  # noqa: ANN401 - a tensor, or None

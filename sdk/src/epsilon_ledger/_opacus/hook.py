@@ -17,7 +17,7 @@ from epsilon_ledger._opacus.samples import Draw
 from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
 
 _CHARGED_TO_RUN: Final[Counter[str]] = Counter()
-_STEPS_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+_STEPS_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, Counter[None]]] = weakref.WeakKeyDictionary()
 
 
 class LedgerHook:
@@ -64,13 +64,14 @@ class LedgerHook:
             publish_fixed_fraction(optimizer)
         if self.then is not None:
             self.then(optimizer)
-        if self._accountant is not None:
-            _STEPS_COUNTED_BY_OPACUS[self._accountant] = _STEPS_COUNTED_BY_OPACUS.get(self._accountant, 0) + 1
+        if self._counted is not None:
+            self._counted[None] += 1
 
     def chain(self, hook: Callable[[DPOptimizer], None] | None) -> None:
         """Chain a hook that is attached later by `attach_step_hook` instead of being replaced by it."""
         self.then = hook
-        self._accountant = accountant_of(hook)
+        accountant = accountant_of(hook)
+        self._counted = None if accountant is None else _STEPS_COUNTED_BY_OPACUS.setdefault(accountant, Counter())
 
     def _authorize_on_all_ranks(self, optimizer: DPOptimizer) -> None:
         if workers(optimizer) == 1:
@@ -99,7 +100,10 @@ class LedgerHook:
         """Charge all releases of a sample before the first one, and mark this one as used."""
         self.charged = False
         if draw.unreleased is None:
-            steps = {member: [mechanism_of(member)] * self._releases for member in self._members}
+            steps = {
+                member: [step if member is optimizer else mechanism_of(member)] * self._releases
+                for member in self._members
+            }
             probability = self._probability(draw)
             release = together([event for events in steps.values() for event in events])
             self._authorize(release if probability == 1.0 else poisson_sampled(probability, release))
@@ -157,7 +161,8 @@ def uncharged_steps(accountant: IAccountant, run: Run | Trial) -> int:
 
     A resumed run has admitted the steps of earlier processes, which a checkpoint's history contains too.
     """
-    seen = sum(int(steps) for *_, steps in accountant.history) - _STEPS_COUNTED_BY_OPACUS.get(accountant, 0)
+    counted = _STEPS_COUNTED_BY_OPACUS.get(accountant, Counter())[None]
+    seen = sum(int(steps) for *_, steps in accountant.history) - counted
     return max(0, seen - max(0, run.next_step - _CHARGED_TO_RUN[run.id]))
 
 

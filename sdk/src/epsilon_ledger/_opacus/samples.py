@@ -1,5 +1,6 @@
 """Samples of a training: draws, their physical batches, and their delivery."""
 
+import functools
 import math
 import weakref
 from collections import deque
@@ -33,7 +34,7 @@ class Draw:
     unreleased: dict[DPOptimizer, list[Event]] | None = None
 
 
-@dataclass(eq=False, slots=True, frozen=True)
+@dataclass(eq=False, slots=True)
 class PhysicalBatch:
     """A draw, or a part of it from a BatchMemoryManager.
 
@@ -111,5 +112,10 @@ def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not re
     A record is drawn if a random number of torch's default type, a multiple of 2^-24 for float32, is below the rate.
     This rounds the rate up, which matters at tiny rates.
     """
-    grain = torch.finfo(torch.get_default_dtype()).eps / 2
-    return float(min(1.0, math.ceil(sampler.sample_rate / grain) * grain))
+    return _rounded_up(sampler.sample_rate, torch.get_default_dtype())
+
+
+@functools.lru_cache
+def _rounded_up(rate: float, dtype: torch.dtype) -> float:
+    grain = torch.finfo(dtype).eps / 2
+    return float(min(1.0, math.ceil(rate / grain) * grain))

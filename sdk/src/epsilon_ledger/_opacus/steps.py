@@ -11,6 +11,7 @@ from opacus.optimizers import (
     DPOptimizer,
     DPOptimizerFastGradientClipping,
     DPPerLayerOptimizer,
+    FSDPOptimizerFastGradientClipping,
     SimpleDistributedPerLayerOptimizer,
 )
 from torch.utils.data import DataLoader
@@ -19,10 +20,15 @@ from epsilon_ledger import Event, adaptive_clipping, gaussian
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.loaders import kind_of, sampler_of
 from epsilon_ledger._opacus.samples import POISSON
+from epsilon_ledger._opacus.sharding import check_sharding
 
 _FLAT: Final = (DPOptimizer, DistributedDPOptimizer)
 _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
-GHOST: Final = (DPOptimizerFastGradientClipping, DistributedDPOptimizerFastGradientClipping)
+GHOST: Final = (
+    DPOptimizerFastGradientClipping,
+    DistributedDPOptimizerFastGradientClipping,
+    FSDPOptimizerFastGradientClipping,
+)
 
 
 def check_unsampled(data_loader: DataLoader, neighboring_relation: str) -> None:
@@ -85,6 +91,8 @@ class StepReader:
             return lambda optimizer: gaussian(optimizer.noise_multiplier)
         if kind in _PER_LAYER:
             return _per_layer
+        if kind is FSDPOptimizerFastGradientClipping:
+            return _sharded
         if kind in GHOST:
             return _ghost
         if kind is AdaClipDPOptimizer:
@@ -125,6 +133,11 @@ def _adaptive(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opa
     """Read a step whose gradients have more noise, such that with the count it is `noise_multiplier`."""
     if optimizer.expected_batch_size is None:
         raise UnsupportedTrainingError("Adaptive clipping needs expected_batch_size: the actual size is private.")
+    if optimizer.secure_mode:
+        raise UnsupportedTrainingError(
+            "In secure mode Opacus' adaptive clipping still draws the noise of its count from torch's default "
+            "generator: use clipping='flat'."
+        )
     return adaptive_clipping(optimizer.noise_multiplier)
 
 
@@ -137,3 +150,12 @@ def _ghost(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
             "ghost clipping."
         )
     return gaussian(optimizer.noise_multiplier)
+
+
+def _sharded(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
+    """Read a step with FSDP, where the noise of all shards together is that of one process.
+
+    With loss_reduction="sum" the noise is that of the sum, and the gradient the average: it costs less than charged.
+    """
+    check_sharding(optimizer)
+    return _ghost(optimizer)

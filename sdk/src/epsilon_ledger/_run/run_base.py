@@ -31,10 +31,15 @@ class RunBase(RunProperties, ABC, Generic[F]):
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
+        begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
-    def __init__(self, state: RunState, prefetch: PrefetchConfig, *, step: int | None, with_plan: bool) -> None:
-        super().__init__(RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan))
+    def __init__(
+        self, state: RunState, prefetch: PrefetchConfig, *, step: int | None, with_plan: bool, begins_attempt: bool
+    ) -> None:
+        super().__init__(
+            RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
+        )
         self._background = prefetch.background
         self._inflight: F | None = None
 
@@ -52,11 +57,27 @@ class RunBase(RunProperties, ABC, Generic[F]):
         authorization = (yield from self._allocate(count, event)) if local else None
         if authorization is None:
             authorization = yield from self._alone(self._protocol.authorize(count, event, events, truncate=truncate))
+        self._prefetch()
+        return authorization
+
+    def _take_granted(self, count: int, event: Event | None) -> StepAuthorization | None:
+        """Authorize steps from the grant in use, as `_authorize`; None if that has to send or to adopt something."""
+        protocol = self._protocol
+        if (self._inflight is not None and self._inflight.done()) or protocol.step_requests.in_doubt:
+            return None
+        if not self._background and protocol.grants.renewal_due:
+            return None
+        authorization = protocol.grants.allocate(count, event)
+        if authorization is not None:
+            self._prefetch()
+        return authorization
+
+    def _prefetch(self) -> None:
+        """Request the next grant in the background, if it is due."""
         if self._background and self._inflight is None:
             request = self._protocol.grants.prefetch_request()
             if request is not None:
                 self._inflight = self._start(request)
-        return authorization
 
     def _alone(self, flow: RequestFlow[T]) -> RunFlow[F, T]:
         """Adopt the grant in flight, if any, before a flow."""

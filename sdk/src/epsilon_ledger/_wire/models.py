@@ -207,7 +207,7 @@ class RunState(AccountMetadata):
 
     `plan` is that of the run's own limit; it and `epsilon_rdp` are as of the last request for the state. `url` is its
     page, `number` tells apart the runs at one path, from 1 in the order of their creation. `end_reason` is "finished",
-    "budget_exhausted", "aborted" or "lost".
+    "budget_exhausted", "aborted" or "lost". `population_size` is what the population declares, and public.
     """
 
     id: str
@@ -246,6 +246,7 @@ class RunState(AccountMetadata):
     expected_steps: int | None = None
     ended_at: datetime | None = None
     end_reason: str | None = None
+    population_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,142 @@
+"""What `attach` has to know of an optimizer: the source of its samples, who clips, and its earlier steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
+from torch.utils.data import DataLoader
+
+from epsilon_ledger import (
+    Event,
+    EventCount,
+    LedgerClient,
+    Run,
+    Trial,
+    adaptive_clipping,
+    gaussian,
+    poisson_sampled,
+)
+from epsilon_ledger._opacus.accountant import LedgerAccountant
+from epsilon_ledger._opacus.errors import UnsupportedTrainingError
+from epsilon_ledger._opacus.guard import present_guard
+from epsilon_ledger._opacus.hook import accountant_of, uncharged_steps
+from epsilon_ledger._opacus.loaders import kind_of, observe, sampler_of
+from epsilon_ledger._opacus.public_size import public_size_of
+from epsilon_ledger._opacus.ranks import computed_by_rank_0, workers
+from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
+from epsilon_ledger._opacus.steps import GHOST, check_unsampled
+
+
+@dataclass(frozen=True)
+class AttachOptions:
+    """Arguments of `attach` about the steps."""
+
+    data_loader: DataLoader | None = None
+    sampling_probability: float | None = None
+    event: Callable[[DPOptimizer], Event] | None = None
+    module: Any = None
+    releases_per_sample: int = 1
+    earlier_steps: Literal["refuse", "report", "charged"] = "refuse"
+    epochs: int | None = None
+    public_size: int | None = None
+    client: LedgerClient | None = None
+    original: DataLoader | None = None
+    """What `make_private` was given, if the engine is attached."""
+
+
+def find_public_size(optimizer: DPOptimizer, run: Run | Trial | None, options: AttachOptions) -> int | None:
+    """Find the public size on rank 0, for all ranks; None: the number of records is public, or its effect unknown."""
+    loader = options.data_loader
+    if loader is None or options.event is not None:
+        return None
+    if options.public_size is not None:
+        return options.public_size
+
+    def find() -> float:
+        assert run is not None, "rank 0 has the run"
+        return float(public_size_of(run, loader, None) or 0)
+
+    return int(find() if workers(optimizer) == 1 else computed_by_rank_0(find)) or None
+
+
+def find_source(optimizer: DPOptimizer, run: Run | Trial | None, options: AttachOptions) -> SampleSource | None:
+    """Find the source of the optimizer's samples: the given loader, or the one attached earlier."""
+    loader, stated = options.data_loader, options.sampling_probability
+    if loader is None:
+        guard = present_guard(optimizer)
+        source = None if guard is None else guard.source
+    else:
+        if stated == 1.0 and run is not None:
+            check_unsampled(loader, run.state.neighboring_relation)
+        source = _observed(loader, stated)
+    if source is None and stated != 1.0:
+        raise ValueError(
+            "How are records drawn? Give data_loader=..., the one that make_private returned, or attach the privacy "
+            "engine before make_private: each step is held to a draw of its own."
+        )
+    return source
+
+
+def _observed(loader: DataLoader, stated: float | None) -> SampleSource | None:
+    sampler = sampler_of(loader)
+    source = observe(loader)
+    if source is not None:
+        source.random_if_empty = bool(getattr(loader.collate_fn, "rand_on_empty", False))
+    if source is not None and source.poisson:
+        rate = drawn_probability(sampler)
+        if stated is not None and stated < rate:
+            raise UnsupportedTrainingError(
+                f"sampling_probability={stated:g} is stated, but the loader's sampler draws with {rate:g}. Leave "
+                f"sampling_probability out: it is read from the sampler at each step."
+            )
+    elif stated is None:
+        raise UnsupportedTrainingError(
+            f"{type(loader).__name__} with {kind_of(sampler).__name__} does not draw Poisson samples, so its batch "
+            f"size over n is no sampling probability, and the usual accounting does not hold. Let make_private do it "
+            f"(poisson_sampling=True, its default), and give its data loader. Or choose the charge: with "
+            f"sampling_probability=1.0 every step is charged as if it saw all the data; event=... takes a function "
+            f"from the optimizer to the event of the step that it is about to take."
+        )
+    return source
+
+
+def find_clipping(optimizer: DPOptimizer, options: AttachOptions) -> Any:  # noqa: ANN401 - a module, or Opacus' hooks of one
+    """Find the module that clips instead of the optimizer."""
+    if type(optimizer) not in GHOST:
+        return None
+    guard = present_guard(optimizer)
+    module = options.module if options.module is not None else guard and guard.clipping and guard.clipping.module
+    if module is None:
+        raise UnsupportedTrainingError(
+            "With ghost clipping it is the module that clips, so its norm must be known. Give module=..., what "
+            "make_private returned first, or attach the privacy engine before make_private."
+        )
+    return module
+
+
+def settle_earlier_steps(optimizer: DPOptimizer, run: Run | Trial | None, options: AttachOptions) -> None:
+    """Handle steps from before the attachment that Opacus' accountant has counted."""
+    hook = optimizer.step_hook
+    accountant = accountant_of(hook)
+    if run is None or accountant is None or isinstance(accountant, LedgerAccountant):
+        return
+    steps = uncharged_steps(accountant, run)
+    if not steps or options.earlier_steps == "charged":
+        return
+    whole = sum(int(count) for *_, count in accountant.history)
+    if options.earlier_steps == "report" and steps == whole and not isinstance(run, Trial):
+        of = adaptive_clipping if type(optimizer) is AdaClipDPOptimizer else gaussian
+        run.report(
+            events=[
+                EventCount(event=poisson_sampled(rate, of(noise)), count=int(count))
+                for noise, rate, count in accountant.history
+            ]
+        )
+        return
+    raise UnsupportedTrainingError(
+        f"Opacus' accountant shows {whole} steps, and {steps} of them were not charged: they were taken before "
+        f"this attach. Attach before the first step. If what Opacus shows is what was done, earlier_steps='report' "
+        f"reports it to a Run that has no other steps of this training; else report it with run.report(events=...). "
+        f"earlier_steps='charged' takes them for charged, by run.report or to another run."
+    )
