@@ -1,4 +1,4 @@
-"""MindArmour's names: a linear model, one private step of a Poisson sample."""
+"""MindArmour's names: a linear model, one private step of all records, so that all steps are of one size."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -11,7 +11,7 @@ from epsilon_ledger import Run
 from epsilon_ledger.mechanisms import Unmetered
 from epsilon_ledger.mindarmour import SGD, DPModel, NoiseMechanismsFactory
 
-RECORDS, BATCH, NOISE = 1_000, 10, 10.0
+RECORDS, NOISE = 10, 100.0
 
 
 class Line:
@@ -33,12 +33,12 @@ def steps(run: Run | None) -> Iterator[None]:
     """Train, and yield after each step."""
     weights = np.zeros(64)
     model = DPModel(
-        BATCH,
+        RECORDS,
         1.0,
         NoiseMechanismsFactory.create("Gaussian", 1.0, NOISE),
         optimizer=SGD([weights], 0.1),
         network=Line(),
-        batch_size=BATCH,
+        batch_size=RECORDS,
         run=cast("Run", Free("measured without a ledger")) if run is None else run,
     )
     data = np.random.default_rng(0).normal(size=(RECORDS, 64)), np.ones(RECORDS)
