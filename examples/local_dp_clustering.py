@@ -1,86 +1,165 @@
-"""Local differential privacy: a thousand devices send noisy inference results, the cloud scores their clusters.
+"""Local differential privacy: does a score of noisy inference results follow the training?
 
-The ledger must be running (README.md, "By hand"), and matplotlib and scikit-learn must be installed. Then:
+The ledger must be running (README.md, "By hand"), and matplotlib, PyYAML and scikit-learn must be installed. Then:
 
     EPSILON_LEDGER_URL=http://127.0.0.1:8000 EPSILON_LEDGER_API_KEY=... python examples/local_dp_clustering.py
 
-Each client classifies one handwritten digit and sends the softmax output with Laplace noise added on the device. The
-cloud never sees the truth; it computes the Calinski-Harabasz index and the silhouette score of the reports. Every round
-is charged to the clients' population; a round beyond its limit does not happen.
+A model is trained on public digits. After 1, 3, 5 and 10 rounds, a thousand devices classify a digit of their own and
+send the softmax output with Laplace noise. The cloud scores the clusters of the reports, which should rise as the loss
+falls. Each series of rounds is reserved before a device is asked; one beyond the limit does not happen.
+
+local_dp_clustering.yaml is the configuration, local_dp_devices.py the devices.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
-from common import budget, parser
-from numpy.typing import NDArray
+from common import budget
+from local_dp_config import MAX_EPSILON, VACUOUS, Config, configuration
+from local_dp_devices import (
+    MAX_DEVICES,
+    SENSITIVITIES,
+    Content,
+    Devices,
+    Floats,
+    Request,
+    noise_of,
+    softmax,
+    with_one,
+)
+from local_dp_results import Floor, Series, plot, show
 from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import calinski_harabasz_score, silhouette_score
 
 from epsilon_ledger import BudgetExceededError, LedgerClient, Limit
-from epsilon_ledger.mechanisms import LaplaceNoise
+from epsilon_ledger.mechanisms import Unmetered
 
-Floats = NDArray[np.float64]
-
-CLIENTS = 1_000
-CLASSES = 10
-L1_SENSITIVITY = 2.0
-"""Of a vector of probabilities: all of its weight may move, which changes two entries by 1."""
-EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-LIMIT = Limit(128.0, 1e-6)
-"""Pure epsilons add up: the rounds up to 64 fit, the last one does not. Real limits are far lower."""
+DELTA = 1e-6
+LEARNING_RATE = 0.1
+BATCH_SIZE = 32
+CONFIDENCE_EPSILON = 2.0
+"""Of a report of one number, the output's largest entry, to compare with all ten at the same epsilon."""
+FLOOR_DRAWS = 20
 BOUNDS = (1e-5, 1e-2, 0.1, 0.5)
-VACUOUS = 20.0
-"""Epsilon above which the guarantee is vacuous."""
+
+Weights = Mapping[int, tuple[Floats, float]]
+"""The model, (65, 10), and its loss, by the number of rounds of training."""
 
 
-@dataclass(frozen=True)
-class Round:
-    """Result of one round.
+def train(rounds: Sequence[int]) -> Weights:
+    """Train a softmax regression on public digits, by passes of mini-batches.
 
-    Args:
-        epsilon: of the round for each client; None: without noise, as only a simulation can know.
-        scale: b of the noise.
-        calinski_harabasz: index of the clusters; more is better.
-        silhouette: score of the clusters, in [-1, 1].
-        right: share of the clients whose largest value is still that of their digit.
-        spent: epsilon of the population after the round.
-    """
-
-    epsilon: float | None
-    scale: float
-    calinski_harabasz: float
-    silhouette: float
-    right: float
-    spent: float
-
-
-def devices() -> tuple[Floats, NDArray[np.int64]]:
-    """Train a classifier on public digits, and classify one digit of each client.
-
-    Returns:
-        (n_clients, n_classes) softmax outputs, and (n_clients,) the true digits.
+    Nothing of a device goes into the model, so the training is not charged.
     """
     pixels, digits = load_digits(return_X_y=True)
-    model = LogisticRegression(max_iter=1000).fit(pixels[CLIENTS:] / 16.0, digits[CLIENTS:])
-    return model.predict_proba(pixels[:CLIENTS] / 16.0), digits[:CLIENTS]
+    features, truth = with_one(pixels[MAX_DEVICES:]), np.eye(10)[digits[MAX_DEVICES:]]
+    shuffle = np.random.default_rng(1)
+    weights = np.zeros((features.shape[1], truth.shape[1]))
+    found = {}
+    for number in range(1, max(rounds) + 1):
+        order = shuffle.permutation(len(features))
+        for batch in np.array_split(order, len(order) // BATCH_SIZE):
+            residuals = softmax(features[batch] @ weights) - truth[batch]
+            weights -= LEARNING_RATE / len(batch) * features[batch].T @ residuals
+        if number in rounds:
+            loss = -np.mean(np.sum(np.log(softmax(features @ weights)) * truth, axis=1))
+            found[number] = weights.copy(), float(loss)
+    return found
 
 
-def noise_of(epsilon: float) -> LaplaceNoise:
-    """Create the noise of a round on every device."""
-    return LaplaceNoise(epsilon=epsilon, l1_sensitivity=L1_SENSITIVITY, neighboring_relation="replace_one")
-
-
-def scores(reports: Floats) -> tuple[float, float]:
-    """Compute Calinski-Harabasz index and silhouette score of (n_clients, n_classes) reports by largest value."""
+def score(reports: Floats, eval_type: str) -> float:
+    """Score (n, 10) reports as clusters by their largest entry, or average (n, 1) reports."""
+    if reports.shape[1] == 1:
+        return float(np.mean(reports))
     clusters = np.argmax(reports, axis=1)
-    return float(calinski_harabasz_score(reports, clusters)), float(silhouette_score(reports, clusters))
+    rated = silhouette_score if eval_type == "SILHOUETTE_SCORE" else calinski_harabasz_score
+    return float(rated(reports, clusters))
+
+
+def floor(config: Config) -> Floor:
+    """Score reports that are noise alone. The scale of the noise does not matter: both scores ignore it."""
+    nothing = np.zeros((config.devices, 10))
+    noise, unmetered = noise_of(1.0), Unmetered("there is no data in these reports")
+    drawn = [score(noise.release(nothing, run=unmetered), config.eval_type) for _ in range(FLOOR_DRAWS)]
+    return Floor(float(np.mean(drawn)), min(drawn), max(drawn))
+
+
+def without_noise(devices: Devices, config: Config, trained: Weights, content: Content) -> Series:
+    """Collect what no cloud ever sees: reports without noise. It is possible because these digits are public."""
+    found = [
+        score(devices.collect(Request(f"{content} {number}", weights, content, None)), config.eval_type)
+        for number, (weights, _) in trained.items()
+    ]
+    return Series(content, None, 0.0, [found])
+
+
+def collect(  # noqa: PLR0917 - what a series needs
+    ledger: LedgerClient,
+    path: str,
+    devices: Devices,
+    config: Config,
+    trained: Weights,
+    content: Content,
+    epsilon: float,
+) -> Series:
+    """Reserve a series of rounds, then ask the devices in each of them.
+
+    Args:
+        ledger: with a trainer's key.
+        path: of the budget.
+        devices: to ask.
+        config: the configuration.
+        trained: the models, by rounds.
+        content: of the reports.
+        epsilon: of one report.
+    """
+    noise = noise_of(epsilon, content)
+    models = list(trained.values())
+    steps = len(models) * config.repeats
+    scores: list[float] = []
+    refusal = None
+    try:
+        with ledger.create_run(
+            f"{content}, epsilon {epsilon:g}",
+            budget=path,
+            neighboring_relation="replace_one",
+            event=noise.event,
+            # Half a series is worth nothing: all of it is reserved, or nothing is collected.
+            plan=[{"event": noise.event, "count": steps}],
+        ) as run:
+            for step in range(steps):
+                run.authorize()
+                weights, _ = models[step % len(models)]
+                reports = devices.collect(Request(f"{run.id} {step}", weights, content, epsilon))
+                if len(reports) < config.devices:
+                    refusal = f"{config.devices - len(reports)} devices sent nothing: their own limits are reached"
+                    break
+                scores.append(score(reports, config.eval_type))
+            run.commit(step + 1)
+    except BudgetExceededError as error:
+        refusal = str(error)
+    if refusal is not None:
+        return Series(content, epsilon, noise.scale, [], refusal)
+    return Series(content, epsilon, noise.scale, np.reshape(scores, (config.repeats, len(models))).tolist())
+
+
+def chargeable(config: Config) -> tuple[float, ...]:
+    """Print a warning for each epsilon that protects nobody; return those that the ledger can charge."""
+    if config.privacy_type == "NOT_ENCRYPT":
+        print("NOT_ENCRYPT: no budget holds reports without noise. They are shown because these digits are public.")
+        return ()
+    for epsilon in config.epsilons:
+        if epsilon > MAX_EPSILON:
+            print(
+                f"epsilon {epsilon:g} is not collected: it is no protection, and the ledger charges at most "
+                f"{MAX_EPSILON:g} for a report. Noise of scale 1/{epsilon:g} would even cost {2 * epsilon:g}, "
+                "because two outputs are up to 2 apart."
+            )
+        elif epsilon > VACUOUS:
+            print(f"epsilon {epsilon:g} protects nobody: a report may be e^{epsilon:g} times as likely for one digit.")
+    return tuple(epsilon for epsilon in sorted(config.epsilons) if epsilon <= MAX_EPSILON)
 
 
 def calibrate(ledger: LedgerClient) -> None:
@@ -88,88 +167,53 @@ def calibrate(ledger: LedgerClient) -> None:
     print("\nWhich epsilon keeps 90 % of the noise in a coordinate below m?")
     print(f"{'m':>8} {'scale b':>12} {'epsilon':>12}")
     for bound in BOUNDS:
-        noise = ledger.compute_laplace_cost(bound=bound, probability=0.9, l1_sensitivity=L1_SENSITIVITY)
+        noise = ledger.compute_laplace_cost(bound=bound, probability=0.9, l1_sensitivity=SENSITIVITIES["output"])
         print(f"{bound:8g} {noise.scale:12.4g} {noise.epsilon:12.6g}{'  protects nobody' * (noise.epsilon > VACUOUS)}")
 
 
-def collect(ledger: LedgerClient, path: str, outputs: Floats, digits: NDArray[np.int64]) -> list[Round]:
-    """Collect reports with less and less noise, until the budget is spent; return the rounds.
-
-    Args:
-        ledger: with a trainer's key.
-        path: of the budget.
-        outputs: (n_clients, n_classes), on the devices.
-        digits: (n_clients,), to count reports that are still right.
-    """
-    rounds = []
-    with ledger.create_run("local-dp-clustering", budget=path, neighboring_relation="replace_one") as run:
-        for epsilon in EPSILONS:
-            noise = noise_of(epsilon)
-            try:
-                reports = noise.release(outputs, run=run)
-            except BudgetExceededError as refusal:
-                print(f"\nThe round with epsilon {epsilon:g} does not take place: {refusal}")
-                break
-            right = float(np.mean(np.argmax(reports, axis=1) == digits))
-            rounds.append(Round(epsilon, noise.scale, *scores(reports), right, run.epsilon))
-    return rounds
-
-
-def show(rounds: Sequence[Round], without: Round) -> None:
-    """Print the table."""
-    print(f"\n{'epsilon':>8} {'scale b':>8} {'Calinski-Harabasz':>18} {'silhouette':>11} {'right':>7} {'spent':>8}")
-    for each in (*rounds, without):
-        name = "no noise" if each.epsilon is None else f"{each.epsilon:g}"
-        print(
-            f"{name:>8} {each.scale:8.4f} {each.calinski_harabasz:18.1f} {each.silhouette:11.3f} "
-            f"{each.right:7.1%} {each.spent:8.2f}"
-        )
-
-
-def plot(rounds: Sequence[Round], without: Round, file: Path) -> None:
-    """Plot both scores over epsilon, with those without noise as a line."""
-    mpl.use("Agg")
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    epsilons = [each.epsilon for each in rounds]
-    for panel, name, values, truth in (
-        (panels[0], "Calinski-Harabasz index", [each.calinski_harabasz for each in rounds], without.calinski_harabasz),
-        (panels[1], "silhouette score", [each.silhouette for each in rounds], without.silhouette),
-    ):
-        panel.plot(epsilons, values, marker="o", label="Laplace noise on the device")
-        panel.axhline(truth, linestyle="--", color="gray", label="without noise")
-        panel.set(xscale="log", xlabel="epsilon of one report", ylabel=name)
-        panel.legend()
-    panels[0].set_yscale("log")
-    figure.savefig(file)
-    plt.close(figure)
-
-
 def main() -> None:
-    """Calibrate, collect and score."""
-    asked = parser(
-        "Cluster scores of inference results under local differential privacy.", "local-dp-results"
-    ).parse_args()
-    outputs, digits = devices()
-    without = Round(None, 0.0, *scores(outputs), float(np.mean(np.argmax(outputs, axis=1) == digits)), 0.0)
-    with LedgerClient() as ledger:
+    """Train, collect and score."""
+    config = configuration()
+    epsilons = chargeable(config)
+    trained = train(config.rounds)
+    wanted: list[tuple[Content, float]] = [("output", epsilon) for epsilon in epsilons]
+    if wanted:
+        wanted.insert(0, ("confidence", CONFIDENCE_EPSILON))
+    steps = len(trained) * config.repeats
+    with Devices(config.devices, config.processes, config.limit) as devices, LedgerClient() as ledger:
         path = budget(
             ledger,
-            asked.budget,
+            config.budget,
             "digit-devices",
             privacy_unit="client device",
             neighboring_relation="replace_one",
-            size=CLIENTS,
-            limit=LIMIT,
-            planned=[{"event": noise_of(epsilon).event, "count": 1} for epsilon in EPSILONS[:-1]],
+            size=config.devices,
+            limit=Limit(config.limit, DELTA),
+            planned=[(noise_of(epsilon, content).event, steps) for content, epsilon in wanted] or None,
         )
         calibrate(ledger)
-        rounds = collect(ledger, path, outputs, digits)
-    show(rounds, without)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    plot(rounds, without, asked.out / "scores.png")
-    facts = {"clients": CLIENTS, "without_noise": asdict(without), "rounds": [asdict(each) for each in rounds]}
-    (asked.out / "scores.json").write_text(json.dumps(facts, indent=2))
-    print(f"\nWritten: {asked.out / 'scores.png'} and {asked.out / 'scores.json'}")
+        print(f"\nCollecting {config.repeats} series of {len(trained)} rounds from {config.devices} devices:")
+        series = [without_noise(devices, config, trained, content) for content in ("output", "confidence")]
+        for content, epsilon in wanted:
+            found = collect(ledger, path, devices, config, trained, content, epsilon)
+            series.append(found)
+            print(f"  {found.name}: {found.refusal or 'collected'}", flush=True)
+        spent = ledger.get_budget(path)
+    losses = {number: loss for number, (_, loss) in trained.items()}
+    bottom = floor(config)
+    show(series, losses, bottom, config.eval_type)
+    print(f"\nSpent by each device: epsilon {spent.epsilon:.1f} of {spent.limit.epsilon:g} at delta {DELTA:g}.")
+    config.out.mkdir(parents=True, exist_ok=True)
+    plot(series, losses, bottom, config.eval_type, config.out / "scores.png")
+    facts = {
+        "budget": spent.id,
+        "spent": spent.epsilon,
+        "losses": losses,
+        "floor": asdict(bottom),
+        "series": [asdict(each) for each in series],
+    }
+    (config.out / "scores.json").write_text(json.dumps(facts, indent=2))
+    print(f"Written: {config.out / 'scores.png'} and {config.out / 'scores.json'}")
 
 
 if __name__ == "__main__":

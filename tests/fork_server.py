@@ -46,9 +46,10 @@ class ForkServer:
 
     Args:
         imported: modules that it imports before.
+        environment: of the imports, beside this process's own.
     """
 
-    def __init__(self, *imported: str) -> None:
+    def __init__(self, *imported: str, environment: dict[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fork-")
         self.path = str(Path(self._folder.name) / "socket")
         with socket.socket(socket.AF_UNIX) as listening:
@@ -57,7 +58,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.fork_server", str(listening.fileno()), *imported],
                 cwd=ROOT,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
             )
@@ -164,15 +165,24 @@ class ForkedProcess:
         self._told.close()
 
 
-def run(module: str, *arguments: str, environment: dict[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+def run(
+    module: str, *arguments: str, environment: dict[str, str], timeout: float, server: ForkServer | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a module to its end.
+
+    Args:
+        module: to run.
+        arguments: of the module.
+        environment: all of it.
+        timeout: in seconds.
+        server: forks it; by default the one that has imported the service.
 
     Raises:
         subprocess.TimeoutExpired: it takes longer.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = ForkedProcess(
-            service_server(), module, *arguments, environment=environment, output=output, errors=errors
+            server or service_server(), module, *arguments, environment=environment, output=output, errors=errors
         )
         try:
             status = process.wait(timeout)

@@ -70,8 +70,8 @@ def _gaussian_on_sample(event: DpEvent, relation: NeighboringRelation) -> tuple[
     """Get mu of a Gaussian sum and its sampling probability, where sampling is known to amplify under the relation."""
     probability = 1.0
     if isinstance(event, PoissonSampled) and relation is not NeighboringRelation.REPLACE_ONE:
-        event, probability = event.event, event.sampling_probability
+        probability, event = event.sampling_probability, event.event
     elif isinstance(event, SampledWithoutReplacement) and relation is NeighboringRelation.REPLACE_ONE:
-        event, probability = event.event, event.sample_size / event.source_dataset_size
+        probability, event = event.sample_size / event.source_dataset_size, event.event
     bound = zcdp_bound(event, relation)
     return (sqrt(2 * bound.rho), probability) if bound is not None and bound.is_gaussian else None

@@ -1,43 +1,42 @@
 """Print the overhead of the adapters."""
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from importlib import import_module
-from itertools import islice
 from pathlib import Path
-from statistics import median
 
+from benchmarks.adapters.measurement import measure
 from benchmarks.servers import ledger
-from epsilon_ledger import LedgerClient, Run
+from tests.flower import flower_environment
 
-NAMES = ("opacus", "lightning")
-ROUNDS, STEPS, WARM_UP = 20, 50, 60
-EVERY = 50
+NAMES = (
+    "opacus",
+    "lightning",
+    "transformers",
+    "jax_optax",
+    "keras_fit",
+    "training_charge",
+    "fixed_batches",
+    "flower",
+    "nvflare",
+    "mindarmour_optimizer",
+)
+IN_FLOWER = {"flower"}
+"""Those whose framework is installed beside the others."""
 
 
-def times(steps: Iterator[None], count: int) -> list[float]:
-    """Measure steps, in microseconds."""
-    found = []
-    for _ in range(count):
-        start = time.perf_counter()
-        next(steps)
-        found.append((time.perf_counter() - start) * 1e6)
-    return found
-
-
-def measure(name: str, run: Run) -> tuple[float, float]:
-    """Return the median step without and with the adapter, in microseconds."""
-    module = import_module(f"benchmarks.adapters.{name}")
-    without, charged = module.steps(None), module.steps(run)
-    for steps in (without, charged):
-        list(islice(steps, WARM_UP))
-    found: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        for steps, measured in zip((without, charged), found, strict=True):
-            measured.extend(times(steps, STEPS))
-    return median(found[0]), median(found[1])
+def measure_beside(name: str, url: str, key: str) -> tuple[float, float]:
+    """Measure as `measure` does, in a process that can import Flower."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.adapters.measurement", name, url, key],
+        env=os.environ | flower_environment(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    without, charged = json.loads(done.stdout.splitlines()[-1])
+    return without, charged
 
 
 def main(names: tuple[str, ...] = NAMES) -> None:
@@ -45,14 +44,11 @@ def main(names: tuple[str, ...] = NAMES) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         ledger(f"sqlite:///{Path(folder) / 'ledger.db'}") as service,
-        LedgerClient(
-            f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"].removeprefix("Bearer ")
-        ) as client,
     ):
+        access = f"http://127.0.0.1:{service.port}", service.client.headers["Authorization"].removeprefix("Bearer ")
         print(f"{'microseconds a step':24} {'without':>10} {'with':>10} {'overhead':>10}")
         for name in names:
-            with client.create_run(name, budget="p/b", authorize_every=EVERY, background=True) as run:
-                without, charged = measure(name, run)
+            without, charged = (measure_beside if name in IN_FLOWER else measure)(name, *access)
             print(f"{name:24} {without:10.1f} {charged:10.1f} {charged - without:10.1f}", flush=True)
 
 

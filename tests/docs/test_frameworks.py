@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT, fences
+from tests.flower import flower_environment
 
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 IN_FLOWER = {"flower"}
@@ -30,7 +31,7 @@ def test_the_snippets_of_a_page_run(page: Path, live_server: LiveServer, tmp_pat
         "OMP_NUM_THREADS": "1",
     }
     if page.stem in IN_FLOWER:
-        environment["PYTHONPATH"] = str(Path(sys.prefix) / "flower")
+        environment |= flower_environment()
     done = subprocess.run(
         [sys.executable, "session.py"],
         cwd=tmp_path,

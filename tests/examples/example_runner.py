@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from tests.conftest import LiveServer
@@ -10,7 +12,9 @@ from tests.conftest import LiveServer
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def example(server: LiveServer, name: str, folder: Path, *options: str, warnings: str = "error") -> str:
+def example(
+    server: LiveServer, name: str, folder: Path, *options: str, warnings: str = "error", role: str = "admin"
+) -> str:
     """What an example wrote to its reader; its files are in `folder`."""
     done = subprocess.run(
         [sys.executable, "-W", warnings, EXAMPLES / name, "--out", folder, *options],
@@ -18,12 +22,12 @@ def example(server: LiveServer, name: str, folder: Path, *options: str, warnings
         env=os.environ
         | {
             "EPSILON_LEDGER_URL": server.url,
-            "EPSILON_LEDGER_API_KEY": server.key("admin"),
-            "MPLCONFIGDIR": str(folder.parent),
+            "EPSILON_LEDGER_API_KEY": server.key(role),
+            "MPLCONFIGDIR": _matplotlib_folder().name,
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,3 +37,9 @@ def example(server: LiveServer, name: str, folder: Path, *options: str, warnings
 def is_picture(file: Path) -> bool:
     """Whether a file is a PNG picture in which something is drawn."""
     return file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size > 10_000
+
+
+@cache
+def _matplotlib_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where all examples find the list of fonts, which takes seconds to make."""
+    return tempfile.TemporaryDirectory()

@@ -1,45 +1,185 @@
 """The example of local differential privacy, against a real server."""
 
+import importlib
 import json
 import re
-from itertools import accumulate
-from math import e, log, log1p
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
-from epsilon_ledger import LedgerClient
+from epsilon_ledger import LedgerClient, Limit
 from tests.conftest import LiveServer
-from tests.examples.example_runner import example, is_picture
+from tests.examples.example_runner import EXAMPLES, example, is_picture
+
+SMALL = ("--repeats", "3", "--rounds", "1", "10", "--processes", "2", "--cluster-client-num", "400")
 
 
-def test_the_rounds_cost_what_they_say_and_the_last_one_does_not_take_place(
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The devices' module."""
+    return module(monkeypatch, "local_dp_devices")
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module(name)
+
+
+def test_the_score_follows_where_nothing_is_protected_and_the_ledger_refuses_the_rest(
     live_server: LiveServer, tmp_path: Path
 ) -> None:
-    said = example(live_server, "local_dp_clustering.py", tmp_path / "out")
+    # Six collections of each series: all but the last fit.
+    options = ("--laplace-eval-eps", "2", "64", "128", "--limit", "500")
+    said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *SMALL, *options)
     facts = json.loads((tmp_path / "out" / "scores.json").read_text())
-    rounds, without = facts["rounds"], facts["without_noise"]
-    assert [each["epsilon"] for each in rounds] == [1, 2, 4, 8, 16, 32, 64]
-    # Pure epsilons add up. The plan's part of delta covers a little: Laplace noise reaches its whole loss half of the
-    # time, so n rounds have a delta of 2^-n (1 - e^(x - sum)) just below the sum. Of one round it is bounded as if it
-    # were randomized response.
-    share = 0.975e-6
-    sums = list(accumulate(each["epsilon"] for each in rounds))
-    for number, (total, each) in enumerate(zip(sums, rounds, strict=True), start=1):
-        assert total + log1p(-share * 2**number) * (1 + 1e-6) <= each["spent"] <= total
-    assert rounds[0]["spent"] == pytest.approx(log(e - share * (1 + e)), rel=1e-7)
-    assert [each["scale"] * each["epsilon"] for each in rounds] == pytest.approx([2.0] * 7)
-    assert "The round with epsilon 128 does not take place" in said
-    silhouettes = [each["silhouette"] for each in rounds]
-    assert silhouettes[0] < silhouettes[4] < silhouettes[6] < without["silhouette"]
-    assert rounds[0]["right"] < rounds[3]["right"] < without["right"] + 0.02
-    assert without["right"] > 0.85
+    series = {(each["content"], each["epsilon"]): each for each in facts["series"]}
+    assert [*series] == [
+        *[("output", None), ("confidence", None), ("confidence", 2)],
+        *[("output", 2), ("output", 64), ("output", 128)],
+    ]
+    assert series["output", 128]["scores"] == []
+    assert "a plan of 6 steps was refused" in series["output", 128]["refusal"]
+    assert series["output", 2]["scale"] == 1
+    assert series["output", 64]["scale"] == pytest.approx(2 / 64)
+
+    losses, floor = facts["losses"], facts["floor"]
+    assert losses["1"] > 1.5 > losses["10"]
+    assert 0.02 < floor["least"] < floor["mean"] < floor["most"] < 0.12
+    for first, last in series["output", 64]["scores"]:
+        assert floor["least"] < first < last - 0.2
+    ((first, last),) = series["output", None]["scores"]
+    assert floor["most"] < first < last
+    for scores in series["output", 2]["scores"]:
+        assert scores == pytest.approx([floor["mean"]] * 2, abs=0.04)
+    for first, last in series["confidence", 2]["scores"]:
+        assert last - first == pytest.approx(0.39, abs=0.15)
+    assert re.search(r"follows +the training: .*epsilon 64", said)
+    assert "epsilon 64 protects nobody" in said
     # The seed documents' bound of 1e-5 costs an epsilon that is none.
     assert re.search(r"1e-05 +4\.343e-06 +460517 +protects nobody", said)
     assert is_picture(tmp_path / "out" / "scores.png")
+
     with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
-        run = re.search(r"run_\w+", said)
-        assert run
-        state = ledger.get_run(run[0]).state
-        assert (state.status, state.next_step, state.neighboring_relation) == ("completed", 7, "replace_one")
-        assert ledger.get_population(state.population).epsilon == pytest.approx(127, rel=1e-6)
+        budget = ledger.get_budget(facts["budget"])
+        runs = list(ledger.list_runs(budget=facts["budget"]))
+    assert facts["spent"] == budget.epsilon == pytest.approx(6 * (2 + 2 + 64), rel=0.1)
+    assert budget.epsilon <= 6 * (2 + 2 + 64)
+    assert [(run.status, run.next_step, run.neighboring_relation) for run in runs] == [
+        ("completed", 6, "replace_one")
+    ] * 3
+
+
+def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
+    live_server: LiveServer, tmp_path: Path
+) -> None:
+    with LedgerClient(live_server.url, live_server.key("admin")) as ledger:
+        limit = Limit(10.0, 1e-6)
+        ledger.create_population(
+            "phones", privacy_unit="client device", neighboring_relation="replace_one", size=1000, limit=limit
+        )
+        ledger.create_budget("scores", parent="phones", limit=limit)
+        (tmp_path / "document.yaml").write_text(
+            "encrypt:\n  privacy_eval_type: LAPLACE\n  laplace_eval:\n    laplace_eval_eps: 230260\n"
+            "unsupervised:\n  cluster_client_num: 200\n  eval_type: CALINSKI_HARABASZ_SCORE\n"
+        )
+        asked = ("--budget", "phones/scores", "--config", str(tmp_path / "document.yaml"), "--processes", "2")
+        said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, role="trainer")
+        assert "epsilon 230260 is not collected" in said
+        assert "would even cost 460520" in said
+        assert ledger.get_budget("phones/scores").epsilon == 0
+        assert "Median Calinski-Harabasz index" in said
+        facts = json.loads((tmp_path / "out" / "scores.json").read_text())
+        assert [(each["content"], each["epsilon"]) for each in facts["series"]] == [
+            ("output", None),
+            ("confidence", None),
+        ]
+
+        # An epsilon that fits, by the command line, from the budget's limit.
+        few = ("--repeats", "2", "--rounds", "1", "--laplace-eval-eps", "2")
+        example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, *few, role="trainer")
+        assert ledger.get_budget("phones/scores").epsilon == pytest.approx(8.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cluster-client-num", "5000"], "cluster_client_num is 5000, but it must be in [100, 1000]"),
+        (["--laplace-eval-eps", "-1"], "laplace_eval_eps is [-1.0], but it must be one number above 0, or several"),
+        (["--limit", "1e6"], "limit is 1e+06, but the ledger takes limits in (0, 10000]"),
+        (["--repeats", "0"], "rounds, repeats and processes begin at 1"),
+    ],
+)
+def test_a_wrong_configuration_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["local_dp_clustering.py", *options])
+    with pytest.raises(SystemExit):
+        module(monkeypatch, "local_dp_config").configuration()
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("eval_type", "mean"), [("SILHOUETTE_SCORE", 0.069), ("CALINSKI_HARABASZ_SCORE", 43.6)])
+def test_noise_alone_has_the_score_that_the_pages_name(
+    monkeypatch: pytest.MonkeyPatch, eval_type: str, mean: float
+) -> None:
+    config = SimpleNamespace(devices=1000, eval_type=eval_type)
+    floor = module(monkeypatch, "local_dp_clustering").floor(config)
+    assert floor.mean == pytest.approx(mean, rel=0.08)
+    assert floor.least < floor.mean < floor.most
+
+
+def test_following_is_being_in_order_in_nearly_all_repeats(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = module(monkeypatch, "local_dp_results")
+    rising, flat, falling = [0.1, 0.2, 0.4], [0.1, 0.1, 0.2], [0.3, 0.2, 0.1]
+    series = [
+        results.Series("output", None, 0.0, [[0.2, 0.3, 0.6]]),
+        results.Series("output", 8.0, 0.25, [rising] * 9 + [flat]),
+        results.Series("output", 4.0, 0.5, [rising] * 3 + [flat] * 7),
+        results.Series("output", 2.0, 1.0, [falling] * 10),
+        results.Series("output", 16.0, 0.125, [], "refused"),
+    ]
+    found = results.following(series[1], series[0], [3.0, 2.0, 1.0], 0.1)
+    assert (found.ordered, found.verdict) == (9, "follows")
+    assert found.kept == pytest.approx(0.3 / 0.5)
+    assert found.correlations == pytest.approx([1.0] * 9 + [np.sqrt(0.75)])
+    results.show(series, {1: 3.0, 3: 2.0, 5: 1.0}, results.Floor(0.1, 0.09, 0.11), "SILHOUETTE_SCORE")
+    said = capsys.readouterr().out
+    assert "follows  the training: epsilon 8\n" in said
+    assert "hardly   the training: epsilon 4\n" in said
+    assert "not      the training: epsilon 2\n" in said
+    assert re.search(r"epsilon 2 +0.300 +0.200 +0.100 +-1.00 \[-1.00, -1.00\] +0 of 10 +0%", said)
+    assert "epsilon 16                 not collected" in said
+    assert "is 8 for a report, and 24 for one training's 3 rounds: that protects nobody." in said
+
+
+def test_a_device_answers_a_request_once_and_keeps_to_its_own_limit(devices: ModuleType) -> None:
+    device = devices.Device(np.ones(65), limit=5.0)
+    weights = np.zeros((65, 10))
+    first = device.answer(devices.Request("run 0", weights, "output", 2.0))
+    assert first.shape == (10,)
+    assert (device.answer(devices.Request("run 0", weights, "output", 2.0)) == first).all()
+    second = device.answer(devices.Request("run 1", weights, "output", 2.0))
+    assert (second != first).all()
+    with pytest.raises(devices.DeviceLimitError, match="epsilon 1 is left"):
+        device.answer(devices.Request("run 2", weights, "output", 2.0))
+    assert device.answer(devices.Request("run 3", weights, "confidence", 1.0)).shape == (1,)
+
+
+def test_devices_have_no_key_and_send_nothing_beyond_their_own_limit(
+    devices: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPSILON_LEDGER_API_KEY", "the cloud's")
+    weights = np.zeros((65, 10))
+    with devices.Devices(30, 2, 3.0) as group:
+        assert len(group._processes) == 2
+        for process in group._processes:
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+            assert b"PATH=" in environment
+            assert b"the cloud's" not in environment
+        assert group.collect(devices.Request("run 0", weights, "output", 2.0)).shape == (30, 10)
+        assert group.collect(devices.Request("run 1", weights, "output", 2.0)).shape == (0,)
+        assert group.collect(devices.Request("run 2", weights, "confidence", 1.0)).shape == (30, 1)

@@ -9,8 +9,28 @@ import pytest
 
 from tests.packaging.dockerfile import ROOT
 
-FRAMEWORKS = {"cryptography", "dp_accounting", "lightning", "mlflow", "numpy", "opacus", "pytorch_lightning", "torch"}
-ADAPTERS = ["dp_accounting", "lightning", "mlflow", "opacus"]
+FRAMEWORKS = {
+    *("accelerate", "cryptography", "dp_accounting", "flwr", "jax", "jax_privacy", "keras", "lightning"),
+    *(
+        "mindspore",
+        "mlflow",
+        "numpy",
+        "nvflare",
+        "opacus",
+        "optax",
+        "peft",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "wandb",
+    ),
+}
+ADAPTERS = [
+    *("dp_accounting", "flower", "jax", "keras", "lightning", "mindspore", "mlflow", "nvflare", "opacus"),
+    *("transformers", "wandb"),
+]
+FIRST = {"flower": "flwr", "lightning": "opacus", "nvflare": "numpy"}
+"""What is missed first, if it has another name than the adapter."""
 
 
 def test_the_base_install_needs_httpx_only() -> None:
@@ -34,7 +54,7 @@ def test_an_adapter_without_its_framework_names_what_is_missing(adapter: str) ->
     code = f"import sys; sys.modules.update(dict.fromkeys({FRAMEWORKS})); import epsilon_ledger.{adapter}"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert asked.returncode == 1
-    missing = {"lightning": "opacus"}.get(adapter, adapter)
+    missing = FIRST.get(adapter, adapter)
     last = asked.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: ")
     assert missing in last or "torch" in last

@@ -131,12 +131,12 @@ class Trainer:
         return {"count": self.chance.randint(1, 2)}
 
 
-def open_budget(http: httpx2.Client, name: str, epsilon: float) -> str:
+def open_budget(http: httpx2.Client, name: str, epsilon: float, relation: str = "add_or_remove_one") -> str:
     """A population and, under it, a narrower budget; returns the budget's path."""
     population = {
         "name": name,
         "privacy_unit": "patient",
-        "neighboring_relation": "add_or_remove_one",
+        "neighboring_relation": relation,
         "limit": {"epsilon": epsilon * 4, "delta": 1e-5},
     }
     http.post("/v1/populations", json=population).raise_for_status()

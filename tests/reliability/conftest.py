@@ -42,10 +42,10 @@ class Service:
         fresh.write_text(json.dumps(asked))
         fresh.replace(self.faults)
 
-    def open_budget(self, epsilon: float) -> str:
+    def open_budget(self, epsilon: float, relation: str = "add_or_remove_one") -> str:
         """A population of its own and a budget; returns the budget's path."""
         with self.server.client("admin") as http:
-            return open_budget(http, f"population{next(_numbers)}", epsilon)
+            return open_budget(http, f"population{next(_numbers)}", epsilon, relation)
 
     def await_answers(self, more: int) -> None:
         """Wait until so many more requests of clients at work were answered."""

@@ -1,21 +1,27 @@
 """Trainings of each framework are killed and restarted, and so is the service: what was released is charged."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from tests.flower import flower_environment
 from tests.fork_server import ForkServer
 from tests.reliability.clients import PATIENCE_SECONDS
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.jobs import Job, Site
 
 pytestmark = pytest.mark.sqlite
+
+# Read when Keras is imported, by the process that forks its trainers.
+os.environ["KERAS_BACKEND"] = "jax"
 
 
 @dataclass(frozen=True)
@@ -25,18 +31,32 @@ class Adapter:
     Args:
         module: in `tests.reliability.adapters`.
         imports: what the process that forks trainers imports before, of what survives a fork.
-        environment: of the trainer.
+        environment: of the trainer, and of these imports.
+        relation: of the population.
+        optional: module without which this trainer is skipped.
     """
 
     module: str
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    relation: str = "add_or_remove_one"
+    optional: str = ""
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
+    Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
+    Adapter("mindspore_callback", ("numpy",), optional="mindspore"),
     Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    Adapter("training_charge"),
+    Adapter("fixed_batches", ("torch",), relation="replace_one"),
     Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
+    # JAX starts its threads when it is first used, not when it is imported.
+    Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("flower_server", ("epsilon_ledger.flower",), flower_environment()),
+    Adapter("nvflare_filter", ("epsilon_ledger.nvflare",)),
 ]
 WAYS: dict[str, dict[str, Any]] = {"alone": {}, "grants": {"authorize_every": 6}}
 STEPS = 16
@@ -45,8 +65,9 @@ KILLS = 4 if ROUNDS > 1 else 1
 
 
 @cache
-def forks(imports: tuple[str, ...]) -> ForkServer:
-    return ForkServer("epsilon_ledger", *imports)
+def forks(module: str) -> ForkServer:
+    (adapter,) = (each for each in ADAPTERS if each.module == module)
+    return ForkServer("epsilon_ledger", *adapter.imports, environment=adapter.environment)
 
 
 @contextmanager
@@ -54,7 +75,7 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
     asked = {
         "url": service.server.url,
         "key": service.server.key("trainer"),
-        "budget": service.open_budget(3.0),
+        "budget": service.open_budget(3.0, adapter.relation),
         "steps": STEPS,
         "ahead": WAYS[way],
         "patience": PATIENCE_SECONDS,
@@ -64,7 +85,7 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
         folder,
         asked,
         module=f"tests.reliability.adapters.{adapter.module}",
-        forks=forks(adapter.imports),
+        forks=forks(adapter.module),
         environment=adapter.environment,
     )
     try:
@@ -78,6 +99,8 @@ def training(service: Service, folder: Path, adapter: Adapter, way: str) -> Iter
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.module)
 def adapter(request: pytest.FixtureRequest) -> Adapter:
     found: Adapter = request.param
+    if found.optional and find_spec(found.optional) is None:
+        pytest.skip(f"{found.optional} is not installed")
     return found
 
 

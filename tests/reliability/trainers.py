@@ -10,10 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 # Nothing of the service, which takes longer to import than such a training.
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Run, RunStateConflictError, gaussian
+from epsilon_ledger import (
+    BudgetExceededError,
+    Event,
+    LedgerClient,
+    Run,
+    RunStateConflictError,
+    RunStateDict,
+    gaussian,
+)
 
 CHECKPOINT_STEPS = 4
 JOURNAL, CHECKPOINT = "journal", "checkpoint"
@@ -29,12 +37,15 @@ class TrainingFolder:
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
         self._checkpoint = folder / CHECKPOINT
+        self.kept: dict[str, Any] = {}
+        """Checkpoint with which this process began: the run's state, and what else was saved."""
         self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def open_run(self, client: LedgerClient, budget: str, **how: Any) -> Run:  # noqa: ANN401 - passed on
         """Resume the run of the checkpoint, or create one and save it."""
         if self._checkpoint.exists():
-            return client.resume_run(json.loads(self._checkpoint.read_text()), **how)
+            self.kept = json.loads(self._checkpoint.read_text())
+            return client.resume_run(cast("RunStateDict", self.kept), **how)
         run = client.create_run(self.name, budget=budget, **how)
         self.save(run)
         return run
@@ -44,11 +55,11 @@ class TrainingFolder:
         # In one write, so that nobody kills this process in the middle of it.
         os.write(self._journal, "".join(json.dumps(event) + "\n" for event in events).encode())
 
-    def save(self, run: Run) -> None:
+    def save(self, run: Run, **more: object) -> None:
         """Save the checkpoint."""
         # Another process may have taken over, and write its own.
         fresh = self._checkpoint.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(run.state_dict()))
+        fresh.write_text(json.dumps(run.state_dict() | more))
         fresh.replace(self._checkpoint)
 
 

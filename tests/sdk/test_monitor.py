@@ -34,6 +34,23 @@ def test_one_epoch_more_than_the_most_would_pass_the_target(admin: LedgerClient,
     assert epsilon(most) <= 2.5 < epsilon(most + 1)
 
 
+def test_the_target_may_be_a_delta_at_an_epsilon(admin: LedgerClient) -> None:
+    monitor = PrivacyMonitor(admin, **DATA, max_delta=1e-4, target_eps=3.0, orders=[2, 8.5, 64])
+    most = monitor.max_epochs()
+
+    def delta(epochs: int) -> float:
+        return admin.compute_delta([{"event": STEP, "count": 20 * epochs}], epsilon=3.0).delta
+
+    assert most > 3
+    assert delta(most) <= 1e-4 < delta(most + 1)
+
+
+def test_a_run_plans_for_its_monitor_as_a_client_does(admin: LedgerClient) -> None:
+    with registered(admin) as run:
+        terms: dict[str, Any] = DATA | {"max_eps": 2.5, "target_delta": 1e-5}
+        assert PrivacyMonitor(run, **terms).max_epochs() == PrivacyMonitor(admin, **terms).max_epochs() > 3
+
+
 def test_an_account_that_plans_the_training_admits_more(admin: LedgerClient) -> None:
     monitor = PrivacyMonitor(admin, **DATA, max_eps=8.0, target_delta=1e-5)
     found = admin.find_max_steps(STEP, epsilon=8.0, delta=1e-5, steps_per_epoch=20)
@@ -79,7 +96,7 @@ def test_it_prints_the_ledgers_epsilon_every_so_many_steps(admin: LedgerClient) 
     answer = []
     for _ in range(5):
         answer.append(monitor.step_begin())
-        monitor.step_end()
+        monitor.step_end(run_context=None)
     assert lines == [
         f"step 2, epoch 0.10: epsilon {answer[1].epsilon:.4f} of 3 at delta 1e-05",
         f"step 4, epoch 0.20: epsilon {answer[3].epsilon:.4f} of 3 at delta 1e-05",
@@ -135,7 +152,12 @@ def test_zcdp_counts_every_step_as_one_on_all_records(admin: LedgerClient) -> No
         ({"batch_size": 2000}, "at most num_samples"),
         ({"noise_decay_mode": "Exp"}, "'time', 'step', 'exp'"),
         ({"initial_noise_multiplier": 0.0}, "initial_noise_multiplier must be"),
-        ({"max_eps": None}, "Give max_eps and target_delta"),
+        ({"max_eps": None}, "Give max_eps and target_delta together"),
+        ({"max_eps": None, "target_delta": None}, "or a run, whose accounts"),
+        ({"max_delta": 1e-4}, "or max_delta and target_eps"),
+        ({"max_delta": 1e-4, "target_eps": 1.0}, "either target_delta or target_eps"),
+        ({"max_eps": 0.0}, "max_eps must be in"),
+        ({"orders": [2.0, 1.0]}, "orders must be in"),
         ({"per_print_times": 0}, "per_print_times must be at least 1"),
     ],
 )

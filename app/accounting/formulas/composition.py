@@ -42,7 +42,8 @@ def advanced_epsilons(epsilons: Floats, count: int, slacks: Floats) -> Floats:
     Source: Dwork, Rothblum, Vadhan 2010; Dwork & Roth 2014, Theorem 3.20.
     """
     gain = np.where(epsilons <= MAX_STEP, count * epsilons * np.expm1(np.minimum(epsilons, MAX_STEP)), inf)
-    return epsilons * np.sqrt(-2 * count * np.log(slacks)) + gain
+    totals: Floats = epsilons * np.sqrt(-2 * count * np.log(slacks)) + gain
+    return totals
 
 
 def optimal_epsilons(epsilons: Floats, count: int, slacks: Floats) -> Floats:

@@ -7,6 +7,7 @@ from epsilon_ledger._run.item_iterator import AsyncItemIterator, ItemIterator
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._run.run_opening import RunOpening
 from epsilon_ledger._run.run_properties import RunStateDict
+from epsilon_ledger._run.training_charge import ChargedAgainWarning, TrainingCharge, TrainingStateDict
 from epsilon_ledger._run.trials import Trial, trials
 from epsilon_ledger._wire.alert_models import (
     Alert,
@@ -21,6 +22,7 @@ from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy,
 from epsilon_ledger._wire.errors import (
     AmbiguousPathError,
     ApprovalRequiredError,
+    ChargeExceededError,
     ConfigurationError,
     InvalidSignatureError,
     LedgerError,
@@ -186,6 +188,8 @@ __all__ = [
     "Budget",
     "BudgetClosedError",
     "BudgetExceededError",
+    "ChargeExceededError",
+    "ChargedAgainWarning",
     "Checkpoint",
     "ChildShare",
     "ComposedEvent",
@@ -282,6 +286,8 @@ __all__ = [
     "Statement",
     "StepAuthorization",
     "StepsAlreadyTakenError",
+    "TrainingCharge",
+    "TrainingStateDict",
     "TreeAggregationEvent",
     "Trial",
     "TrialExceededError",

@@ -189,7 +189,14 @@ class AsyncLedgerClient:
 
     async def _open_run(self, setup: RunSetup) -> AsyncRun:
         state = await self._execute(setup.flow)
-        return AsyncRun(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
+        return AsyncRun(
+            self._transport,
+            state,
+            setup.prefetch,
+            step=setup.step,
+            with_plan=setup.with_plan,
+            begins_attempt=setup.begins_attempt,
+        )
 
     async def _execute(self, flow: RequestFlow[T]) -> T:
         return await self._transport.execute(flow)

@@ -40,7 +40,14 @@ def _factory_method(factory: Callable[P, RunSetup]) -> "Callable[Concatenate[Led
     def method(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> Run:
         setup = factory(*args, **kwargs)
         state = self._execute(setup.flow)
-        return Run(self._transport, state, setup.prefetch, step=setup.step, with_plan=setup.with_plan)
+        return Run(
+            self._transport,
+            state,
+            setup.prefetch,
+            step=setup.step,
+            with_plan=setup.with_plan,
+            begins_attempt=setup.begins_attempt,
+        )
 
     return set_signature(method, factory, Run)
 

@@ -11,41 +11,21 @@ its privacy statement. The ledger's run gets a label with the MLflow run, and a 
 address without credentials. Needs `pip install "epsilon-ledger-client[mlflow]"`.
 """
 
-import math
-import os
-from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.metadata import version
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Mapping
+from typing import Any
 
 import mlflow
 from mlflow.exceptions import MlflowException
 
-from epsilon_ledger import (
-    BudgetExceededError,
-    EventCount,
-    LedgerClient,
-    LedgerError,
-    NeighboringRelation,
-    Run,
-    RunState,
-)
-from epsilon_ledger._net.config import validate_url
-from epsilon_ledger._run.provenance import MAX_LINKS, MLFLOW_LABEL, mlflow_link
+from epsilon_ledger._run.provenance import MLFLOW_LABEL, mlflow_link
+from epsilon_ledger._run_logger import STATEMENT, RunLogger
+from epsilon_ledger._wire.metadata import Link
 
 __all__ = ["STATEMENT", "EpsilonLogger"]
 
-STATEMENT: Final = "epsilon_ledger/statement.json"
-"""Path of the statement among the artifacts of the MLflow run."""
 
-_MAX_DECISIONS: Final = 500
-
-
-class EpsilonLogger:
+class EpsilonLogger(RunLogger):
     """Logger of a ledger run to the MLflow run that is active on entry of the `with` block.
-
-    If the ledger's run ends inside the block, as in the example above, the statement includes its end.
 
     Args:
         run: to log.
@@ -53,176 +33,28 @@ class EpsilonLogger:
             ledger's; optional.
         every: interval of logged steps, at least 1.
         url: the ledger's address, for a tag; by default EPSILON_LEDGER_URL.
-
-    Raises:
-        ValueError: `every` is below 1.
-        ConfigurationError: the address is invalid or has credentials.
     """
 
-    def __init__(self, run: Run, *, client: LedgerClient | None = None, every: int = 1, url: str | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}.")
-        address = url or os.environ.get("EPSILON_LEDGER_URL")
-        self._run = run
-        self._client = client
-        self._every = every
-        self._url = f"{validate_url(address).rstrip('/')}/runs/{run.id}" if address else None
-        self._mlflow_run: str | None = None
-        self._logged = -1
+    _label = MLFLOW_LABEL
+    _failures = (MlflowException,)
+    _mlflow_run: str | None = None
 
-    def __enter__(self) -> Self:
-        """Find the active MLflow run, and let both runs name each other.
-
-        Raises:
-            ValueError: no MLflow run is active.
-            LedgerError: the ledger's run could not be labelled.
-        """
+    def _open(self) -> tuple[str, Link | None]:
         active = mlflow.active_run()
         if active is None:
             raise ValueError("Which MLflow run? Enter `with mlflow.start_run():` first.")
         self._mlflow_run = active.info.run_id
-        state = self._run.state
-        self._tag(run=state.id, name=state.name, budget=state.budget_path, population=state.population, url=self._url)
-        self._label(active)
-        return self
+        return active.info.run_id, mlflow_link(mlflow, active)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Log the last step and the statement; an exception of the training takes precedence."""
-        try:
-            self._conclude(error)
-        except (LedgerError, MlflowException) as second:
-            if error is None:
-                raise
-            error.add_note(f"The statement of {self._run.id} could not be logged: {second}")
+    def _is_open(self) -> bool:
+        return self._mlflow_run is not None
 
-    def log(self) -> None:
-        """Log the epsilon after a step that is due.
+    def _describe(self, facts: Mapping[str, str]) -> None:
+        tags = [mlflow.entities.RunTag(f"epsilon_ledger.{name}", fact) for name, fact in facts.items()]
+        mlflow.MlflowClient().log_batch(self._mlflow_run, tags=tags)
 
-        Raises:
-            ValueError: outside the `with` block.
-        """
-        step = self._run.next_step
-        if step // self._every > self._logged // self._every:
-            self._log(step)
+    def _write(self, numbers: Mapping[str, float], step: int) -> None:
+        mlflow.log_metrics(dict(numbers), step=step, run_id=self._mlflow_run)
 
-    def statement(self, refusal: BudgetExceededError | None = None) -> dict[str, Any]:
-        """Build the run's current privacy statement.
-
-        Args:
-            refusal: that ended the run, if any.
-
-        Returns:
-            A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null without a client or with too
-                many
-            decisions.
-
-        Raises:
-            LedgerError: no response arrived.
-        """
-        state = self._run.refresh()
-        decisions, events = self._read_decisions(state)
-        return {
-            "claim": (
-                f"Run {state.id} has spent epsilon {state.epsilon:.6g} at delta {state.delta:g}, where the limit that "
-                f"governs it is {state.epsilon_limit:.6g}, valid under adaptive choices. This protects one "
-                f"{state.privacy_unit} under {state.neighboring_relation}, if the trainer did what its events say. "
-                f"Other runs on the same people come on top: {state.population} has them all."
-            ),
-            "run": state.id,
-            "name": state.name,
-            "status": state.status,
-            "attempt": state.attempt,
-            "budget": state.budget_path,
-            "population": state.population,
-            "privacy_unit": state.privacy_unit,
-            "neighboring_relation": state.neighboring_relation,
-            "plan": None if state.plan is None else asdict(state.plan),
-            "delta": state.delta,
-            "epsilon": _finite(state.epsilon),
-            "epsilon_rdp": _finite(state.epsilon_rdp),
-            "epsilon_limit": _finite(state.epsilon_limit),
-            "steps": state.next_step,
-            "steps_remaining": state.steps_remaining,
-            "binding_account": state.binding_account_path,
-            "event": state.event,
-            "events": events,
-            "decisions": decisions,
-            "warnings": self._warnings(state, events),
-            "refusal": None if refusal is None else {"said": str(refusal), **refusal.problem.members},
-            "ledger": self._url,
-            "client_version": version("epsilon-ledger-client"),
-            "read_at": state.updated_at.isoformat(),
-        }
-
-    def _label(self, active: mlflow.entities.Run) -> None:
-        """Name the MLflow run in the metadata of the ledger's, unless another one is named or its creation did it."""
-        if self._client is None or MLFLOW_LABEL in self._run.state.labels:
-            return
-        link, links = mlflow_link(mlflow, active), self._run.state.links
-        labels = {MLFLOW_LABEL: active.info.run_id}
-        if link is None or len(links) >= MAX_LINKS:
-            self._client.update_run(self._run.id, labels=labels)
-        else:
-            self._client.update_run(self._run.id, labels=labels, links=[*links, link])
-
-    def _conclude(self, error: BaseException | None) -> None:
-        if self._run.next_step != self._logged:
-            self._log(self._run.next_step)
-        refusal = error if isinstance(error, BudgetExceededError) else None
-        statement = self.statement(refusal)
-        mlflow.log_dict(statement, STATEMENT, run_id=self._mlflow_run)
-        self._tag(status=statement["status"], refused=str(refusal is not None).lower())
-
-    def _log(self, step: int) -> None:
-        if self._mlflow_run is None:
-            raise ValueError("log() works inside `with EpsilonLogger(run):`.")
-        state = self._run.state
-        facts = {
-            "epsilon": state.epsilon,
-            "epsilon_limit": state.epsilon_limit,
-            "steps_remaining": state.steps_remaining,
-        }
-        numbers = {name: float(fact) for name, fact in facts.items() if fact is not None and math.isfinite(fact)}
-        mlflow.log_metrics(numbers, step=step, run_id=self._mlflow_run)
-        self._logged = step
-
-    def _tag(self, **facts: str | None) -> None:
-        tags = {f"epsilon_ledger.{name}": fact for name, fact in facts.items() if fact is not None}
-        mlflow.MlflowClient().log_batch(
-            self._mlflow_run, tags=[mlflow.entities.RunTag(name, fact) for name, fact in tags.items()]
-        )
-
-    def _read_decisions(self, state: RunState) -> tuple[int | None, list[EventCount] | None]:
-        """Count the decisions, and the admitted events if one page has them all."""
-        if self._client is None:
-            return None, None
-        page = self._client.get_run_history(state.id, max_points=_MAX_DECISIONS)
-        counts: list[EventCount] = []
-        for point in page.points:
-            for item in point.events if point.decision != "refused" else ():
-                known = next((entry for entry in counts if entry["event"] == item["event"]), None)
-                if known is None:
-                    counts.append(EventCount(event=item["event"], count=item["count"]))
-                else:
-                    known["count"] += item["count"]
-        whole = len(page.points) == page.decisions and not any(point.events_truncated for point in page.points)
-        seen = sum(item["count"] for item in counts)
-        return page.decisions, counts if whole and (seen, state.attempt) == (state.next_step, 1) else None
-
-    def _warnings(self, state: RunState, events: Sequence[EventCount] | None) -> list[str] | None:
-        """Get the ledger's warnings about these events as a plan."""
-        if self._client is None or events is None:
-            return None
-        if not events:
-            return []
-        relation: NeighboringRelation = state.neighboring_relation  # type: ignore[assignment] # the ledger's words
-        return list(self._client.compute_epsilon(events, delta=state.delta, neighboring_relation=relation).warnings)
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
+    def _keep(self, statement: Mapping[str, Any]) -> None:
+        mlflow.log_dict(dict(statement), STATEMENT, run_id=self._mlflow_run)

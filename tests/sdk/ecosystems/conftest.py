@@ -13,11 +13,13 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, Problem, Run
+from epsilon_ledger import BudgetExceededError, Event, LedgerClient, Limit, Problem, Run, gaussian
 from tests.sdk.fake_ledger import REFUSAL
 
 # Read when MLflow is imported: tests tell nobody that they ran.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+# Read when JAX and Keras are imported.
+os.environ |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 # One core is what a test gets, and for models this small threads only wait for each other.
 torch.set_num_threads(1)
@@ -31,6 +33,10 @@ LEAST_NOISE = 1.3
 HOOKS_WARN = pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed:UserWarning")
 # Opacus tries noise, from far too much to far too little, until it meets the target.
 SEARCH_WARNS = pytest.mark.filterwarnings("ignore:Optimal order is the:UserWarning")
+
+
+OWN = gaussian(9.0)
+"""Event of a CountingRun that is asked without one."""
 
 
 @dataclass
@@ -92,6 +98,19 @@ class FakeRun:
     @property
     def as_run(self) -> Run:
         return cast("Run", self)
+
+
+@dataclass
+class CountingRun(FakeRun):
+    """A FakeRun that is asked for several steps at once, or for its own event."""
+
+    counts: list[int] = field(default_factory=list)
+
+    def authorize(self, count: int = 1, *, event: Event | None = None) -> None:
+        if len(self.asked) + count > self.capacity:
+            raise BudgetExceededError(Problem(403, "budget_exceeded", "", "", REFUSAL))
+        self.counts.append(count)
+        self.asked.extend([event or OWN] * count)
 
 
 @pytest.fixture

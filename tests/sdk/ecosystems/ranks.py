@@ -12,19 +12,23 @@ RANKS = 2
 PATIENCE_SECONDS = 300
 
 
+TORCH = ("opacus.distributed", "tests.sdk.ecosystems.canaries")
+
+
 @cache
-def _torch_server() -> ForkServer:
+def _server(imported: tuple[str, ...]) -> ForkServer:
     """The one that has imported what takes longer than the trainings."""
-    return ForkServer("opacus.distributed", "tests.sdk.ecosystems.canaries")
+    return ForkServer(*imported)
 
 
-def run_ranks(module: str, folder: Path, *arguments: object) -> list[Any]:
+def run_ranks(module: str, folder: Path, *arguments: object, imported: tuple[str, ...] = TORCH) -> list[Any]:
     """Run a module once for each rank, which meet at a file.
 
     Args:
         module: takes the rank, the file and further arguments, and prints a line of JSON at its end.
         folder: for what they write.
         arguments: the further ones.
+        imported: what the ranks need not import themselves.
 
     Returns:
         What each rank printed.
@@ -35,7 +39,7 @@ def run_ranks(module: str, folder: Path, *arguments: object) -> list[Any]:
         with (folder / f"output {rank}").open("wb") as output, (folder / f"errors {rank}").open("wb") as errors:
             processes.append(
                 ForkedProcess(
-                    _torch_server(), module, *words, environment=dict(os.environ), output=output, errors=errors
+                    _server(imported), module, *words, environment=dict(os.environ), output=output, errors=errors
                 )
             )
     for rank, process in enumerate(processes):

@@ -7,11 +7,13 @@ from typing import Self, TypeVar
 
 from epsilon_ledger._net.transport import AsyncTransport
 from epsilon_ledger._run.context_exit import add_failure_note, completion_reason, exit_action
+from epsilon_ledger._run.epochs import epoch_event, epoch_steps
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import async_run_method
 from epsilon_ledger._run.progress import Progress
 from epsilon_ledger._run.run_base import RunBase
 from epsilon_ledger._run.run_protocol import RunProtocol
+from epsilon_ledger._run.training_charge import TrainingCharge, TrainingStateDict, charge_training
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import Event, EventCount
@@ -33,6 +35,7 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
+        begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
     def __init__(
@@ -43,8 +46,9 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         *,
         step: int | None,
         with_plan: bool = False,
+        begins_attempt: bool = False,
     ) -> None:
-        super().__init__(state, prefetch, step=step, with_plan=with_plan)
+        super().__init__(state, prefetch, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
         self._transport = transport
         self._lock = asyncio.Lock()
 
@@ -66,7 +70,59 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
         """As `Run.track`."""
         with Progress(self.name, batches, enabled=progress) as bar:
             async for batch in _as_async(batches):
-                bar.show(await self.authorize())
+                authorization = await self.authorize()
+                bar.show(authorization, authorization.count)
+                yield batch
+
+    async def charge_training(
+        self,
+        event: Event,
+        *,
+        steps: int,
+        resume: TrainingStateDict | None = None,
+        reproducible: bool = False,
+    ) -> TrainingCharge:
+        """As `Run.charge_training`; the charge's own methods need no `await`."""
+        flow = charge_training(self._protocol, event, steps=steps, resume=resume, reproducible=reproducible)
+        return await self._execute(flow)
+
+    async def charge_epoch(
+        self,
+        batches: Iterable[object] | AsyncIterable[object],
+        event: Event | None = None,
+        *,
+        events: Sequence[EventCount] | None = None,
+        steps: int | None = None,
+        disjoint: bool = False,
+    ) -> TrainingCharge:
+        """As `Run.charge_epoch`."""
+        epoch = epoch_event(self.state, event, events), epoch_steps(batches, events, steps, disjoint=disjoint)
+        return await self.charge_training(epoch[0], steps=epoch[1])
+
+    def track_epoch(
+        self,
+        batches: Iterable[T] | AsyncIterable[T],
+        event: Event | None = None,
+        *,
+        events: Sequence[EventCount] | None = None,
+        steps: int | None = None,
+        disjoint: bool = False,
+        progress: bool | None = None,
+    ) -> AsyncIterator[T]:
+        """As `Run.track_epoch`."""
+        charged = epoch_event(self.state, event, events)
+        most = epoch_steps(batches, events, steps, disjoint=disjoint)
+        return self._track_epoch(batches, charged, most, progress=progress)
+
+    async def _track_epoch(
+        self, batches: Iterable[T] | AsyncIterable[T], event: Event, steps: int, *, progress: bool | None
+    ) -> AsyncIterator[T]:
+        charge: TrainingCharge | None = None
+        with Progress(self.name, range(steps), enabled=progress) as bar:
+            async for batch in _as_async(batches):
+                charge = charge or await self.charge_training(event, steps=steps)
+                charge.authorize()
+                bar.show(self.state, 1)
                 yield batch
 
     settle = async_run_method(RunProtocol.settle)

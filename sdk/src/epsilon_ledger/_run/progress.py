@@ -6,11 +6,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from epsilon_ledger._wire.models import StepAuthorization
+from epsilon_ledger._wire.models import RunState, StepAuthorization
 
 
 class _Bar(Protocol):
-    def show(self, authorization: StepAuthorization) -> None: ...
+    def show(self, spent: RunState | StepAuthorization, count: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -46,10 +46,10 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def show(self, authorization: StepAuthorization) -> None:
-        """Show the state after an authorization."""
+    def show(self, spent: RunState | StepAuthorization, count: int) -> None:
+        """Show further steps and the epsilon after them."""
         if self._bar is not None:
-            self._bar.show(authorization)
+            self._bar.show(spent, count)
 
 
 def _create_bar(name: str, total: int | None) -> _Bar | None:
@@ -61,8 +61,8 @@ def _create_bar(name: str, total: int | None) -> _Bar | None:
     return None
 
 
-def _status_text(authorization: StepAuthorization) -> str:
-    return f"epsilon {authorization.epsilon:.4g} of {authorization.epsilon_limit:g}"
+def _status_text(spent: RunState | StepAuthorization) -> str:
+    return f"epsilon {spent.epsilon:.4g} of {spent.epsilon_limit:g}"
 
 
 class _RichBar:
@@ -75,8 +75,8 @@ class _RichBar:
         self._task = self._progress.add_task(name, total=total, status="")
         self._progress.start()
 
-    def show(self, authorization: StepAuthorization) -> None:
-        self._progress.update(self._task, advance=authorization.count, status=_status_text(authorization))
+    def show(self, spent: RunState | StepAuthorization, count: int) -> None:
+        self._progress.update(self._task, advance=count, status=_status_text(spent))
 
     def close(self) -> None:
         self._progress.stop()
@@ -86,9 +86,9 @@ class _TqdmBar:
     def __init__(self, tqdm: Any, name: str, total: int | None) -> None:  # noqa: ANN401 - a module
         self._bar = tqdm.tqdm(desc=name, total=total, unit="step")
 
-    def show(self, authorization: StepAuthorization) -> None:
-        self._bar.set_postfix_str(_status_text(authorization), refresh=False)
-        self._bar.update(authorization.count)
+    def show(self, spent: RunState | StepAuthorization, count: int) -> None:
+        self._bar.set_postfix_str(_status_text(spent), refresh=False)
+        self._bar.update(count)
 
     def close(self) -> None:
         self._bar.close()

@@ -20,6 +20,7 @@ VARIABLE: Final = "EPSILON_LEDGER_COLLECT_METADATA"
 """Set to 0, false or no, nothing is collected."""
 
 MLFLOW_LABEL: Final = "mlflow-run"
+WANDB_LABEL: Final = "wandb-run"
 MAX_LABELS: Final = 32
 MAX_LINKS: Final = 16
 _MAX_VALUE: Final = 200
@@ -36,7 +37,7 @@ _VARIABLES: Final = {
     "github-run-id": "GITHUB_RUN_ID",
     "gitlab-job-id": "CI_JOB_ID",
     MLFLOW_LABEL: "MLFLOW_RUN_ID",
-    "wandb-run": "WANDB_RUN_ID",
+    WANDB_LABEL: "WANDB_RUN_ID",
 }
 """The variable of each label that needs nothing else."""
 
@@ -125,6 +126,14 @@ def mlflow_link(module: Any, run: Any) -> Link | None:  # noqa: ANN401 - of a mo
     return link if _is_public(link.url) and _is_line(link.title) else None
 
 
+def wandb_link(run: Any) -> Link | None:  # noqa: ANN401 - as above
+    """Build the link to a Weights & Biases run; None offline."""
+    if getattr(run, "offline", False):  # it would print that it has no address
+        return None
+    link = Link(f"W&B run {run.name or run.id}", run.url or "")
+    return link if _is_public(link.url) and _is_line(link.title) else None
+
+
 def _head(git: Path) -> str | None:
     head = (git / "HEAD").read_text(encoding="utf-8").strip()
     if not head.startswith("ref: "):
@@ -159,8 +168,8 @@ def _wandb_run(modules: Mapping[str, Any]) -> Provenance:
     active = None if module is None else module.run
     if active is None:
         return Provenance()
-    url = active.url  # None offline
-    return Provenance({"wandb-run": active.id}, (Link(f"W&B run {active.name or active.id}", url),) if url else ())
+    link = wandb_link(active)
+    return Provenance({WANDB_LABEL: active.id}, () if link is None else (link,))
 
 
 def _is_line(value: object) -> bool:

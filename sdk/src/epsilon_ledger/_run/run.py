@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Self, TypeVar
 
 from epsilon_ledger._net.transport import Transport
 from epsilon_ledger._run.context_exit import add_failure_note, completion_reason, exit_action
+from epsilon_ledger._run.epochs import epoch_event, epoch_steps
 from epsilon_ledger._run.grants import PrefetchConfig
 from epsilon_ledger._run.method_binding import run_method
 from epsilon_ledger._run.progress import Progress
 from epsilon_ledger._run.run_base import RunBase
 from epsilon_ledger._run.run_protocol import RunProtocol
+from epsilon_ledger._run.training_charge import TrainingCharge, TrainingStateDict, charge_training
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import Event, EventCount
@@ -39,6 +42,7 @@ class Run(RunBase[Future[Response]]):
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
+        begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class Run(RunBase[Future[Response]]):
         *,
         step: int | None,
         with_plan: bool = False,
+        begins_attempt: bool = False,
     ) -> None:
-        super().__init__(state, prefetch, step=step, with_plan=with_plan)
+        super().__init__(state, prefetch, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
         self._transport = transport
         self._lock = Lock()
         self._owner = 0
@@ -112,8 +117,123 @@ class Run(RunBase[Future[Response]]):
         """
         with Progress(self.name, batches, enabled=progress) as bar:
             for batch in batches:
-                bar.show(self.authorize())
+                authorization = self.authorize()
+                bar.show(authorization, authorization.count)
                 yield batch
+
+    def charge_training(
+        self,
+        event: Event,
+        *,
+        steps: int,
+        resume: TrainingStateDict | None = None,
+        reproducible: bool = False,
+    ) -> TrainingCharge:
+        """Charge a training as a whole, before its first step; its steps are then counted locally.
+
+        For DP-FTRL and other correlated noise, whose steps have no cost of their own. The charge covers each of its
+        steps once, in the process that made it. A process that goes on from a checkpoint may release steps again that
+        an earlier one has released, so the whole training is charged again (`ChargedAgainWarning`), except
+
+        * from `TrainingCharge.suspend()`, once, by the process that opened the run's next attempt with `resume_run`;
+        * from any `TrainingCharge.state_dict()`, if the training is `reproducible`.
+
+        After `LedgerUnavailableError` repeat the call with the same arguments: it charges once. Save a checkpoint
+        before the first step, since a charge that no checkpoint names is lost with the process.
+
+        Args:
+            event: of the whole training, not of a step.
+            steps: number of steps that it covers, at least 1.
+            resume: state of the charge in the checkpoint; None: a new training.
+            reproducible: the caller states that step t repeats its release bit by bit in every process: noise and batch
+                are functions of a key in the checkpoint and t, and the program, its settings, the data and the hardware
+                stay the same. If any of them changes, the difference of two releases has no noise.
+
+        Returns:
+            The charge: call its `authorize` before each step.
+
+        Raises:
+            BudgetExceededError: the training does not fit; nothing was charged.
+            ChargedAgainWarning: it would be charged again, if warnings are errors; nothing was charged.
+            ValueError: `resume` is of another run or training, or `event` is that of one step.
+            LedgerError: as `authorize`.
+        """
+        flow = charge_training(self._protocol, event, steps=steps, resume=resume, reproducible=reproducible)
+        return self._execute(flow)
+
+    def charge_epoch(
+        self,
+        batches: Iterable[object],
+        event: Event | None = None,
+        *,
+        events: Sequence[EventCount] | None = None,
+        steps: int | None = None,
+        disjoint: bool = False,
+    ) -> TrainingCharge:
+        """Charge an epoch of fixed batches as one event, before its first batch; its batches are then counted locally.
+
+        Where no record is in two batches of an epoch, such as those of a shuffled loader, a replaced record changes one
+        batch only. So the epoch costs one batch, under `replace_one` and `replace_special`. Each batch allows one
+        noisy release. Begin every epoch anew, also after a restart: it is charged again.
+
+        Args:
+            batches: of the epoch, examined but not read. The caller knows that a pass has each record once at most, and
+                that no record decides about the batch of any record. Loaders of torch and datasets of MindSpore
+                are checked for it.
+            event: of each batch; by default the run's.
+            events: of the batches, with counts, where the noise changes; the one with the least noise is charged.
+            steps: maximum number of batches; by default that of `events`, or the length of `batches`.
+            disjoint: the caller vouches for batches that the check does not know.
+
+        Returns:
+            The charge: call its `authorize` before each batch's release.
+
+        Raises:
+            BudgetExceededError: the epoch does not fit; nothing was charged.
+            ValueError: the population is under `add_or_remove_one`, a record may be in several batches, or their number
+                is unknown; nothing was charged.
+            LedgerError: as `authorize`.
+        """
+        epoch = epoch_event(self.state, event, events), epoch_steps(batches, events, steps, disjoint=disjoint)
+        return self.charge_training(epoch[0], steps=epoch[1])
+
+    def track_epoch(
+        self,
+        batches: Iterable[T],
+        event: Event | None = None,
+        *,
+        events: Sequence[EventCount] | None = None,
+        steps: int | None = None,
+        disjoint: bool = False,
+        progress: bool | None = None,
+    ) -> Iterator[T]:
+        """Charge an epoch of fixed batches as one event, and yield its batches; see `charge_epoch`.
+
+        Args:
+            batches: as of `charge_epoch`, one noisy step each.
+            event: as there.
+            events: as there.
+            steps: as there.
+            disjoint: as there.
+            progress: show a bar with the epsilon; None: on a terminal with rich or tqdm.
+
+        Yields:
+            The batches. An epoch without batches is not charged.
+
+        Raises:
+            ChargeExceededError: there are more batches than were charged.
+            ValueError: as of `charge_epoch`.
+            LedgerError: as `authorize`.
+        """
+        charged = epoch_event(self.state, event, events)
+        most = epoch_steps(batches, events, steps, disjoint=disjoint)
+        return self._track_epoch(batches, charged, most, progress=progress)
+
+    def _track_epoch(self, batches: Iterable[T], event: Event, steps: int, *, progress: bool | None) -> Iterator[T]:
+        source = iter(batches)
+        for first in source:
+            charge = self.charge_training(event, steps=steps)
+            yield from charge.track(chain([first], source), progress=progress)
 
     settle = run_method(RunProtocol.settle)
     preview = run_method(RunProtocol.preview)

@@ -31,10 +31,15 @@ class RunBase(RunProperties, ABC, Generic[F]):
         prefetch: prefetching of grants.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
+        begins_attempt: whether the run's attempt was begun for this trainer.
     """
 
-    def __init__(self, state: RunState, prefetch: PrefetchConfig, *, step: int | None, with_plan: bool) -> None:
-        super().__init__(RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan))
+    def __init__(
+        self, state: RunState, prefetch: PrefetchConfig, *, step: int | None, with_plan: bool, begins_attempt: bool
+    ) -> None:
+        super().__init__(
+            RunProtocol(state, prefetch, time.monotonic, step=step, with_plan=with_plan, begins_attempt=begins_attempt)
+        )
         self._background = prefetch.background
         self._inflight: F | None = None
 

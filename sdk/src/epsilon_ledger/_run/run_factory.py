@@ -26,12 +26,14 @@ class RunSetup:
         prefetch: prefetching of grants.
         step: training steps taken before; None if unknown.
         with_plan: whether its active reservation belongs to this trainer.
+        begins_attempt: whether the flow begins an attempt for this trainer.
     """
 
     flow: RequestFlow[RunState]
     prefetch: PrefetchConfig
     step: int | None
     with_plan: bool
+    begins_attempt: bool
 
 
 def create_run(  # noqa: PLR0913 - the members of the request, by name
@@ -103,7 +105,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         **described,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
-    return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True)
+    return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True, begins_attempt=True)
 
 
 def get_run(
@@ -137,7 +139,7 @@ def get_run(
         ValueError: the arguments about grants contradict each other, or a schedule lacks `step`.
     """
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, lease_seconds)
-    return RunSetup(find_run(run), prefetch, _known_step(step, schedule), with_plan)
+    return RunSetup(find_run(run), prefetch, _known_step(step, schedule), with_plan, begins_attempt=False)
 
 
 def resume_run(
@@ -178,7 +180,7 @@ def resume_run(
     if None not in {kept, step} and kept != step:
         raise ValueError(f"The checkpoint was written after {kept} steps, not {step}: leave `step` out.")
     known = _known_step(step if kept is None else kept, schedule)
-    return RunSetup(_next_attempt(run_id, known, steps_executed), prefetch, known, with_plan=False)
+    return RunSetup(_next_attempt(run_id, known, steps_executed), prefetch, known, with_plan=False, begins_attempt=True)
 
 
 def _known_step(step: int | None, schedule: Callable[[int], Event] | None) -> int | None:

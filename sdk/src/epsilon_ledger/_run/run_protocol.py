@@ -28,6 +28,7 @@ class RunProtocol:
         clock: monotonic, in seconds.
         step: training steps taken before, in all attempts; None if unknown.
         with_plan: whether the run's active reservation belongs to this trainer.
+        begins_attempt: whether the run's attempt was begun for this trainer.
 
     Raises:
         ValueError: the run has its own plan and prefetches grants.
@@ -41,7 +42,10 @@ class RunProtocol:
         *,
         step: int | None,
         with_plan: bool,
+        begins_attempt: bool,
     ) -> None:
+        self.begins_attempt = begins_attempt
+        self.resumed_charges: set[str] = set()
         self.step_requests = StepRequests(state, state.reservation if with_plan else None)
         self.grants = GrantClient(self.step_requests, prefetch, clock, step)
         if prefetch.every > 1 and self.step_requests.plan is not None:

@@ -8,6 +8,7 @@
   + StepsAlreadyTakenError        another process holds these very steps
   + ApprovalRequiredError         a policy has another person approve first; the proposal waits
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
+  + ChargeExceededError           a training or an epoch wants more steps than its charge covers
   + AmbiguousPathError            several runs have this path
   + InvalidSignatureError         a document is not signed by this key
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
@@ -137,6 +138,19 @@ class TrialExceededError(LedgerError):
     Args:
         message: for display.
         run: id of the run that pays for the sweep.
+    """
+
+    def __init__(self, message: str, *, run: str = "") -> None:
+        super().__init__(message)
+        self.run = run
+
+
+class ChargeExceededError(LedgerError):
+    """Steps exceed what the charge of a training or an epoch covers.
+
+    Args:
+        message: for display.
+        run: id of the run.
     """
 
     def __init__(self, message: str, *, run: str = "") -> None:

@@ -1,0 +1,56 @@
+"""Measurement of one adapter: `python -m benchmarks.adapters.measurement NAME URL KEY`, for a process of its own."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from statistics import median
+
+from epsilon_ledger import LedgerClient, Limit
+
+ROUNDS, STEPS, WARM_UP = 20, 50, 60
+EVERY = 50
+
+
+def times(steps: Iterator[None], count: int) -> list[float]:
+    """Measure steps, in microseconds."""
+    found = []
+    for _ in range(count):
+        start = time.perf_counter()
+        next(steps)
+        found.append((time.perf_counter() - start) * 1e6)
+    return found
+
+
+def budget_of(client: LedgerClient, name: str) -> str:
+    """Return the path of a budget under the relation that a module needs: `RELATION`, if it has that."""
+    relation = getattr(import_module(f"benchmarks.adapters.{name}"), "RELATION", None)
+    if relation is None:
+        return "p/b"
+    limit = Limit(1e4, 1e-6)
+    return client.create_population(
+        name.replace("_", "-"), privacy_unit="record", neighboring_relation=relation, limit=limit
+    ).path
+
+
+def measure(name: str, url: str, key: str) -> tuple[float, float]:
+    """Return the median step without and with the adapter, in microseconds."""
+    module = import_module(f"benchmarks.adapters.{name}")
+    with (
+        LedgerClient(url, key) as client,
+        client.create_run(name, budget=budget_of(client, name), authorize_every=EVERY, background=True) as run,
+    ):
+        without, charged = module.steps(None), module.steps(run)
+        for steps in (without, charged):
+            list(islice(steps, WARM_UP))
+        found: tuple[list[float], list[float]] = ([], [])
+        for _ in range(ROUNDS):
+            for steps, measured in zip((without, charged), found, strict=True):
+                measured.extend(times(steps, STEPS))
+        return median(found[0]), median(found[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:])))

@@ -1,0 +1,47 @@
+"""MindArmour's names: a linear model, one private step of a Poisson sample."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epsilon_ledger import Run
+from epsilon_ledger.mechanisms import Unmetered
+from epsilon_ledger.mindarmour import SGD, DPModel, NoiseMechanismsFactory
+
+RECORDS, BATCH, NOISE = 1_000, 10, 10.0
+
+
+class Line:
+    """A linear model whose loss is its mean output."""
+
+    def gradients(self, data: NDArray[Any], label: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the gradient."""
+        return [(data * label[:, np.newaxis]).mean(axis=0)]
+
+
+class Free(Unmetered):
+    """A run that charges nothing."""
+
+    next_step = step = 0
+    expected_steps: int | None = None
+
+
+def steps(run: Run | None) -> Iterator[None]:
+    """Train, and yield after each step."""
+    weights = np.zeros(64)
+    model = DPModel(
+        BATCH,
+        1.0,
+        NoiseMechanismsFactory.create("Gaussian", 1.0, NOISE),
+        optimizer=SGD([weights], 0.1),
+        network=Line(),
+        batch_size=BATCH,
+        run=cast("Run", Free("measured without a ledger")) if run is None else run,
+    )
+    data = np.random.default_rng(0).normal(size=(RECORDS, 64)), np.ones(RECORDS)
+    for _ in count():
+        for _ in model.steps(1, data):
+            yield

@@ -1,0 +1,7 @@
+"""Errors of the adapters of federated learning."""
+
+from epsilon_ledger import LedgerError
+
+
+class UnsupportedRoundError(LedgerError):
+    """A round has an unknown cost: nothing was charged, release nothing."""

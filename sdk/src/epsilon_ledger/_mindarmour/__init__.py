@@ -1,0 +1,1 @@
+"""MindArmour's names over the client's own mechanisms."""

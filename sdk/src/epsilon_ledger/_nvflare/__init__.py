@@ -1,0 +1,1 @@
+"""Implementation of the adapter of NVIDIA FLARE."""

@@ -1,0 +1,132 @@
+"""Loaders whose batches may hold a record twice, found without importing any framework."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from types import ModuleType
+from typing import Any, Final
+
+_MINDSPORE_SAMPLERS: Final = frozenset({"SequentialSampler", "RandomSampler", "SubsetSampler", "SubsetRandomSampler"})
+_CONTENT: Final = frozenset({"FilterDataset", "BucketBatchByLengthDataset"})
+
+
+def reason_against(batches: object) -> str | None:
+    """Return why a record may be in several batches of a pass, or decide about the batches of others.
+
+    Args:
+        batches: any iterable. Loaders of torch and datasets of MindSpore are examined; the caller knows all others.
+
+    Returns:
+        The reason, with advice; None if there is none.
+    """
+    if isinstance(batches, itertools.cycle):
+        return "a cycle repeats them; give the loader itself, for each epoch"
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(batches, torch_data.DataLoader):
+        return _against_loader(batches, torch_data)
+    if any(kind.__module__.startswith("mindspore.dataset") for kind in type(batches).__mro__):
+        return _against_mindspore(batches)
+    return None
+
+
+def _against_loader(loader: Any, torch_data: ModuleType) -> str | None:  # noqa: ANN401 - torch's
+    """Examine a loader of torch."""
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        if loader.num_workers > 1:
+            return (
+                f"each of the {loader.num_workers} workers reads the whole IterableDataset, unless it divides the "
+                "records itself; use one worker"
+            )
+        return None
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while type(sampler) is torch_data.BatchSampler:
+        sampler = sampler.sampler
+    return _against_sampler(sampler, torch_data) or _against_dataset(loader.dataset, torch_data)
+
+
+def _against_sampler(sampler: Any, torch_data: ModuleType) -> str | None:  # noqa: ANN401 - torch's
+    """Examine a sampler of torch; only classes that are known by their code are accepted."""
+    kind = type(sampler)
+    if getattr(torch_data, kind.__name__, None) is kind and kind.__name__ in _TORCH_SAMPLERS:
+        return _TORCH_SAMPLERS[kind.__name__](sampler)
+    if "UniformWithReplacement" in kind.__name__:
+        return f"{kind.__name__} draws Poisson samples; authorize each step with track"
+    return f"the order of {kind.__module__}.{kind.__name__} is unknown"
+
+
+def _against_random(sampler: Any) -> str | None:  # noqa: ANN401 - torch's
+    if sampler.replacement:
+        return "RandomSampler(replacement=True) may draw a record several times; leave replacement=False"
+    if sampler.num_samples > len(sampler.data_source):
+        return f"RandomSampler draws {sampler.num_samples} of {len(sampler.data_source)} records; lower num_samples"
+    return None
+
+
+def _against_distributed(sampler: Any) -> str | None:  # noqa: ANN401 - torch's
+    if sampler.total_size > len(sampler.dataset):
+        return "DistributedSampler repeats records until all ranks have equally many; set drop_last=True"
+    return None
+
+
+_TORCH_SAMPLERS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "SequentialSampler": lambda _: None,
+    "RandomSampler": _against_random,
+    "SubsetRandomSampler": lambda sampler: (
+        None if _distinct(sampler.indices) else "SubsetRandomSampler has an index twice"
+    ),
+    "WeightedRandomSampler": lambda _: (
+        "the weights of a WeightedRandomSampler decide how often a record is drawn; shuffle instead"
+    ),
+    "DistributedSampler": _against_distributed,
+}
+
+
+def _against_dataset(dataset: Any, torch_data: ModuleType) -> str | None:  # noqa: ANN401 - torch's
+    """Examine a dataset of torch for repeated records."""
+    if type(dataset) is torch_data.Subset:
+        if not _distinct(dataset.indices):
+            return "the Subset has an index twice"
+        return _against_dataset(dataset.dataset, torch_data)
+    if type(dataset) is torch_data.ConcatDataset:
+        if not _distinct(map(id, dataset.datasets)):
+            return "the ConcatDataset has a dataset twice"
+        return next(filter(None, (_against_dataset(part, torch_data) for part in dataset.datasets)), None)
+    return None
+
+
+def _against_mindspore(dataset: Any) -> str | None:  # noqa: ANN401 - MindSpore's
+    """Examine a pipeline of MindSpore, or its iterator."""
+    dataset = dataset if hasattr(dataset, "children") else dataset.dataset
+    return next(filter(None, map(_against_node, _nodes(dataset))), None)
+
+
+def _against_node(node: Any) -> str | None:  # noqa: ANN401 - MindSpore's
+    """Examine one operation of a pipeline."""
+    name = type(node).__name__
+    if name == "RepeatDataset" and node.count != 1:
+        return "repeat() has each record several times; leave it out, and iterate over the dataset for each epoch"
+    if name in _CONTENT:
+        return f"{name} chooses batches by the content of records; prepare the data before"
+    if getattr(node, "num_shards", None) not in {None, 1}:
+        return "shards are filled up with repeated records until all have equally many; use one shard"
+    sampler = getattr(node, "sampler", None)
+    while sampler is not None:
+        kind = type(sampler).__name__
+        if kind not in _MINDSPORE_SAMPLERS or getattr(sampler, "replacement", False):
+            return f"{kind} may draw a record several times; use RandomSampler(replacement=False), or shuffle"
+        if not _distinct(getattr(sampler, "indices", ())):
+            return f"{kind} has an index twice"
+        sampler = sampler.child_sampler
+    return None
+
+
+def _nodes(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - MindSpore's
+    yield dataset
+    for child in dataset.children:
+        yield from _nodes(child)
+
+
+def _distinct(indices: Iterable[Any]) -> bool:
+    """Return whether no index occurs twice; tensors are compared by value."""
+    listed = [int(index) for index in indices] if isinstance(indices, Sized) else list(indices)
+    return len(set(listed)) == len(listed)

@@ -1,0 +1,218 @@
+"""JAX adapter: each call of a training step is authorized before it is dispatched, outside of jit.
+
+    step = authorized(step, run, noise=privatizer, clipped_grad=grad_fn, batches=strategy)  # a jitted step
+    for indices in step.batch_iterator(len(data)):
+        params, opt_state, noise_state = step(params, opt_state, noise_state, data[indices])
+
+The step raises the errors of `run.authorize`, such as BudgetExceededError. It is not called then, no argument is
+donated, and nothing has changed. Needs `pip install "epsilon-ledger-client[jax]"`.
+
+One draw covers one release: step each batch once.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+
+from epsilon_ledger import Event, Run, Trial, gaussian
+from epsilon_ledger._jax.arguments import KeyWatch, ShapeWatch, require_one_process
+from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._jax.noise import Noise, read_noise, read_plan
+from epsilon_ledger._jax.sampling import Batches, Rng, read_batches, replays
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # before JAX 0.10
+    from jax.core import get_opaque_trace_state
+
+__all__ = ["AuthorizedStep", "UnsupportedTrainingError", "authorized", "secret_key"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OUTSIDE: Final = get_opaque_trace_state()
+
+
+def secret_key() -> Any:  # noqa: ANN401 - a key of JAX
+    """Make a PRNG key from the operating system's entropy, of 64 bits.
+
+    Seeds of Optax's and jax-privacy's transformations have 32 bits at most, and a seed in a program repeats its noise
+    after a restart.
+
+    Returns:
+        A typed key, for `key=` or `prng_key=` of a transformation.
+    """
+    return jax.random.wrap_key_data(np.frombuffer(os.urandom(8), np.uint32), impl="threefry2x32")
+
+
+def authorized(
+    step: Callable[P, T],
+    run: Run | Trial,
+    *,
+    noise: Any = None,  # noqa: ANN401 - mypy reads neither Optax nor jax-privacy
+    clipped_grad: Any = None,  # noqa: ANN401 - as above
+    batches: Any = None,  # noqa: ANN401 - as above
+    event: Event | None = None,
+    steps_per_call: int = 1,
+) -> "AuthorizedStep[P, T]":
+    """Authorize each call of a training step.
+
+    Wrap the function that adds the noise, outside of all transformations: `authorized(jax.jit(step), run, ...)`. The
+    event is read from what the step uses, or given; without both, the run's schedule or event is charged.
+
+    Args:
+        step: function of one release, jitted or compiled; it may donate its arguments.
+        run: to charge.
+        noise: transformation that adds the noise: Optax's `dpsgd` or `differentially_private_aggregate`, jax-privacy's
+            `gaussian_privatizer`, or a chain that begins with one of them; or jax-privacy's execution plan, which has
+            all else.
+        clipped_grad: from `jax_privacy.clipped_grad`, with a privatizer.
+        batches: Poisson sampling probability, or jax-privacy's selection strategy, with `noise`.
+        event: of each step, with its sampling, instead of what is read; the caller then guarantees both.
+        steps_per_call: releases of a call, such as the length of a `jax.lax.scan` over steps.
+
+    Returns:
+        The step, with the same arguments and results.
+
+    Raises:
+        UnsupportedTrainingError: the cost of a step is not known.
+        ValueError: the arguments do not fit together.
+        TypeError: the run is an AsyncRun.
+    """
+    if steps_per_call < 1:
+        raise ValueError(f"steps_per_call must be at least 1, not {steps_per_call}.")
+    require_one_process()
+    if inspect.iscoroutinefunction(run.authorize):
+        raise TypeError("A step cannot wait for an AsyncRun: create the run with LedgerClient.")
+    if noise is None:
+        if clipped_grad is not None or batches is not None:
+            raise ValueError("clipped_grad and batches go with noise=..., from which the event is read.")
+        return AuthorizedStep(step, run, event, None, None, steps_per_call)
+    if event is not None:
+        raise ValueError("Give noise or event: one is read, the other is your word.")
+    if hasattr(noise, "noise_addition_transform"):
+        if clipped_grad is not None or batches is not None:
+            raise ValueError("An execution plan has its own clipped_grad and batches: give the plan alone.")
+        found, batches = read_plan(noise), noise.batch_selection_strategy
+    else:
+        found = read_noise(noise, clipped_grad)
+    if batches is None:
+        raise UnsupportedTrainingError(
+            "How are records drawn? Give batches=... the Poisson sampling probability, or a strategy of jax-privacy, "
+            "and take the batches from the step's batch_iterator. Shuffled batches of a fixed size are no Poisson "
+            "samples: give event=... what a step of them costs."
+        )
+    return AuthorizedStep(step, run, None, found, read_batches(batches), steps_per_call)
+
+
+class AuthorizedStep(Generic[P, T]):
+    """A training step that asks before each call; made by `authorized`.
+
+    Args:
+        step: function of `steps_per_call` releases.
+        run: to charge.
+        event: of each step; None: from the noise and the batches, or the run's own.
+        noise: of a step, or None.
+        batches: from which each step takes one, or None.
+        steps_per_call: releases of a call.
+    """
+
+    def __init__(
+        self,
+        step: Callable[P, T],
+        run: Run | Trial,
+        event: Event | None,
+        noise: Noise | None,
+        batches: Batches | None,
+        steps_per_call: int,
+    ) -> None:
+        functools.update_wrapper(self, step)
+        self.run = run
+        self.event = event
+        """Event of each step; None before the first batch, or if the run knows it."""
+        self._step = step
+        self._batches = batches
+        self._steps = steps_per_call
+        self._mechanism = None if noise is None else gaussian(noise.multiplier)
+        self._keys = None if noise is None or noise.key is None else KeyWatch(noise.key, resumed=run.next_step > 0)
+        self._shapes = ShapeWatch() if noise is not None and noise.divides_by_batch else None
+        self._drawn = 0
+        self._lock = Lock()
+
+    def batch_iterator(self, num_examples: Any, rng: Rng = None) -> Iterator[Any]:  # noqa: ANN401 - jax-privacy's
+        """Draw the batches of the steps.
+
+        Args:
+            num_examples: number of records; with a UserSelectionStrategy, the user of each record.
+            rng: of the draws; by default from the operating system's entropy.
+
+        Yields:
+            Indices of the records of a batch; with jax-privacy's strategies, as they yield them.
+
+        Raises:
+            UnsupportedTrainingError: `rng` would draw the batches of an earlier process again.
+            ValueError: the step was made without `batches`.
+        """
+        batches, mechanism = self._batches, self._mechanism
+        if batches is None or mechanism is None:
+            raise ValueError("This step was made without batches=...: it does not know how to draw them.")
+        if self.run.next_step and replays(rng):
+            raise UnsupportedTrainingError(
+                "The run has steps from before, and this seed would draw their batches again, which are then no "
+                "independent samples. Leave rng out."
+            )
+        self.event = batches.charge(mechanism, num_examples)
+        self._drawn = 0  # a batch that an earlier iteration left behind covers nothing
+        if isinstance(self.run, Run) and self.run.expected_steps is None and batches.iterations:
+            self.run.expected_steps = self.run.next_step + batches.iterations
+        for batch in batches.draw(num_examples, rng):
+            with self._lock:
+                self._drawn += 1
+            yield batch
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Authorize the call, and make it.
+
+        Raises:
+            UnsupportedTrainingError: the call is traced, has no batch of its own, or would repeat its noise.
+            LedgerError: as `Run.authorize`; the step was not called.
+        """
+        if get_opaque_trace_state() != _OUTSIDE:
+            raise UnsupportedTrainingError(
+                "This step is being traced, by jit, scan, vmap, grad or the like: it would ask once, now, and never "
+                "when it runs. Wrap the outermost function instead: authorized(jax.jit(step), run, ...), with "
+                "steps_per_call=... for a scan over steps."
+            )
+        if self._batches is not None:
+            self._take_batches(self._steps)
+        try:
+            if self._shapes is not None:
+                self._shapes.check((args, kwargs))
+            keys = None if self._keys is None else self._keys.check((args, kwargs))
+            if self.event is None:
+                self.run.authorize(self._steps)
+            else:
+                self.run.authorize(self._steps, event=self.event)
+        except BaseException:
+            self._take_batches(-self._steps)
+            raise
+        result = self._step(*args, **kwargs)
+        if self._keys is not None and keys is not None:
+            self._keys.last = keys
+        return result
+
+    def _take_batches(self, count: int) -> None:
+        """Take drawn batches for a call, or give them back if it is not made."""
+        with self._lock:
+            if self._drawn < count:
+                raise UnsupportedTrainingError(
+                    f"A call takes {count} batch(es), and {self._drawn} of those drawn are left: step each batch of "
+                    f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
+                )
+            self._drawn -= count

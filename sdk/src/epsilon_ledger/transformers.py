@@ -1,0 +1,120 @@
+"""Hugging Face adapter: a `Trainer` fine-tunes with DP-SGD, and every step is authorized before the parameters move.
+
+    trainer = Trainer(model, TrainingArguments(...), train_dataset=records)    # a model with LoRA adapters, say
+    make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0)
+    trainer.train()
+
+At a refusal the training ends as after its last step, with the parameters as before the refused one: `trainer.refusal`.
+A checkpoint has the state of the run: `client.resume_run(run_state(checkpoint))`, then
+`trainer.train(resume_from_checkpoint=checkpoint)`. Needs `pip install "epsilon-ledger-client[transformers]"`.
+"""
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any, Final, cast
+
+from transformers import Trainer
+
+from epsilon_ledger import Run
+from epsilon_ledger._transformers.checks import check_trainer
+from epsilon_ledger._transformers.losses import RecordLosses, record_losses_of
+from epsilon_ledger._transformers.training import RUN_FILE, LedgerCallback, Privacy, PrivateTraining, run_state
+from epsilon_ledger.opacus import UnsupportedTrainingError
+
+__all__ = ["RUN_FILE", "UnsupportedTrainingError", "last_checkpoint", "make_private", "run_state"]
+
+LEAST_NOISE: Final = 1e-3
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
+
+
+def make_private(
+    trainer: Trainer,
+    run: Run | None,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    sampling_probability: float | None = None,
+    record_losses: RecordLosses | None = None,
+) -> None:
+    """Make a Trainer train with DP-SGD, and charge each of its steps to a run.
+
+    A step draws each record by itself. On average it has as many as the Trainer's whole batch, and it is computed in
+    physical batches of `per_device_train_batch_size`: `gradient_accumulation_steps` becomes 1. A record's loss depends
+    on that record alone, and its gradient is clipped as a whole. Noise and draws have generators of their own, because
+    the Trainer's has a public seed and is restored from checkpoints. In distributed training all processes call this,
+    those other than rank 0 with None as the run.
+
+    Args:
+        trainer: before its training; its class becomes a private subclass of it.
+        run: to charge.
+        noise_multiplier: standard deviation of the noise over `max_grad_norm`, in [1e-3, 1e6].
+        max_grad_norm: clipping norm of the gradient of a record, above 0; the Trainer's own clips nothing any more.
+        sampling_probability: of each record in a step, in (0, 1]; by default the whole batch over the number of
+            records. Give it where that number is private.
+        record_losses: from the model's outputs and inputs to the losses of the records, (n_records,), each of one
+            record alone; by default the model's task decides.
+
+    Raises:
+        UnsupportedTrainingError: the cost of its steps would be unknown, for instance with a loss of the whole batch.
+        ValueError: a number is outside of its range.
+        TypeError: it is no Trainer, or a private one.
+    """
+    if not isinstance(trainer, Trainer) or isinstance(trainer, PrivateTraining):
+        raise TypeError(f"make_private takes a transformers.Trainer that is not private yet, not {trainer}.")
+    check_trainer(trainer, own_losses=record_losses is not None)
+    args = trainer.args
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    records = len(trainer.train_dataset)
+    probability = batch / records if sampling_probability is None else sampling_probability
+    if not noise_multiplier >= LEAST_NOISE:
+        raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}.")
+    if not max_grad_norm > 0.0:
+        raise ValueError(f"max_grad_norm must be above 0, not {max_grad_norm}.")
+    if not 0.0 < probability <= 1.0:
+        raise ValueError(
+            f"The sampling probability must be in (0, 1], not {probability:g}. There are {records} records, and a "
+            f"batch has {batch}: per_device_train_batch_size times gradient_accumulation_steps times processes."
+        )
+    bare: Any = getattr(trainer.model, "get_base_model", lambda: trainer.model)()
+    losses = record_losses or record_losses_of(bare, args.label_smoothing_factor)
+    needs_labels = record_losses is not None or bool(getattr(bare.config, "is_encoder_decoder", False))
+    private = cast("PrivateTraining", trainer)
+    kind: Any = type(trainer)
+    private.__class__ = _private_class(kind)
+    private.privacy = Privacy(run, noise_multiplier, max_grad_norm, probability, batch, losses, needs_labels)
+    private.refusal = None
+    args.gradient_accumulation_steps = 1
+    args.max_grad_norm = 0.0
+    # Draws have no memory: those of an interrupted epoch are drawn anew, not skipped.
+    args.ignore_data_skip = True
+    trainer.add_callback(LedgerCallback(private))
+
+
+def last_checkpoint(output_dir: str) -> str | None:
+    """Find the newest checkpoint that was written to its end; None without one.
+
+    Args:
+        output_dir: of the Trainer.
+    """
+    found = {
+        int(match[1]): folder
+        for folder in Path(output_dir).glob("checkpoint-*")
+        if (match := _CHECKPOINT.fullmatch(folder.name)) and _is_complete(folder)
+    }
+    return str(found[max(found)]) if found else None
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        for name in (RUN_FILE, "trainer_state.json"):  # the first and the last one that a Trainer writes
+            json.loads((checkpoint / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+@functools.cache
+def _private_class(kind: type[Trainer]) -> type[PrivateTraining]:
+    return type(kind.__name__, (PrivateTraining, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -1,0 +1,267 @@
+"""One charge covers all steps of a training: what is released beyond it, by whichever process, is charged again."""
+
+import asyncio
+import copy
+import json
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+
+from epsilon_ledger import (
+    AsyncRun,
+    AttemptSupersededError,
+    BudgetExceededError,
+    ChargeExceededError,
+    Event,
+    LedgerUnavailableError,
+    RequestInDoubtError,
+    Run,
+    RunStateConflictError,
+    TrainingCharge,
+    TrainingStateDict,
+    gaussian,
+    poisson_sampled,
+    self_composed,
+)
+from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
+from tests.sdk.test_grants import every_way
+from tests.sdk.test_progress import in_terminal
+
+STEPS = 5
+
+
+def charged(simulation: Simulation, run: Run | AsyncRun) -> int:
+    return simulation.charged(run).total()
+
+
+def kept(charge: TrainingCharge) -> TrainingStateDict:
+    """A state that went through a file."""
+    return cast("TrainingStateDict", json.loads(json.dumps(charge.state_dict())))
+
+
+def resumed(simulation: Simulation, run: Run) -> Run:
+    """The run in another process."""
+    return simulation.client().resume_run(run.state_dict())
+
+
+@every_way
+def test_a_training_is_charged_once_and_its_steps_ask_nobody(simulation: Simulation, ahead: dict[str, Any]) -> None:
+    with simulation.run(**ahead) as run:
+        simulation.authorize(run)
+        training = run.charge_training(QUIET, steps=STEPS)
+        simulation.note(run, [QUIET])
+        asked = len(simulation.wire.requests)
+        assert list(training.track("abc")) == ["a", "b", "c"]
+        training.authorize(2)
+        assert len(simulation.wire.requests) == asked
+        assert (training.step, training.remaining, training.epsilon) == (5, 0, run.epsilon)
+        with pytest.raises(ChargeExceededError, match="0 of 5 are left") as caught:
+            training.authorize()
+        assert caught.value.run == run.id
+        simulation.authorize(run, 2)
+    assert simulation.exact(run)
+
+
+def test_awaited_it_is_the_same(simulation: Simulation) -> None:
+    async def main() -> AsyncRun:
+        async with simulation.async_client() as client:
+            run = await client.create_run("model", budget="mimic/icu-team")
+            training = await run.charge_training(LOUD, steps=STEPS)
+            simulation.note(run, [LOUD])
+            assert list(training.track("ab")) == ["a", "b"]
+            again = await client.resume_run(run.state_dict())
+            went_on = await again.charge_training(LOUD, steps=STEPS, resume=training.suspend())
+            assert (went_on.step, charged(simulation, run)) == (2, 1)
+            await again.complete()
+        return run
+
+    assert simulation.exact(asyncio.run(main()))
+
+
+def test_a_training_that_does_not_fit_is_refused_and_charges_nothing(simulation: Simulation) -> None:
+    with pytest.raises(BudgetExceededError), simulation.run() as run:
+        run.charge_training(self_composed(LOUD, 10_000), steps=10_000)
+    assert simulation.exact(run)
+    assert run.status == "completed"
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.UNHEARD, Fault.LATE, Fault.BUSY])
+def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulation: Simulation, fault: Fault) -> None:
+    run = simulation.run()
+    simulation.wire.fails(*[fault] * TRIES)
+    with pytest.raises(LedgerUnavailableError, match="answer"):
+        run.charge_training(QUIET, steps=STEPS)
+    with pytest.raises(RequestInDoubtError):
+        run.charge_training(LOUD, steps=STEPS)
+    run.charge_training(QUIET, steps=STEPS).authorize()
+    simulation.note(run, [QUIET])
+    simulation.wire.deliver()
+    assert simulation.exact(run)
+
+
+def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: Simulation) -> None:
+    run = simulation.run()
+    step = poisson_sampled(0.01, gaussian(2.0))
+    with pytest.raises(ValueError, match="event of one step"):
+        run.charge_training(step, steps=2)
+    run.charge_training(self_composed(step, 2), steps=2)
+    run.charge_training(step, steps=1)
+    assert charged(simulation, run) == 2
+
+
+def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simulation) -> None:
+    run = simulation.run()
+    run.authorize()
+    training = run.charge_training(LOUD, steps=STEPS, reproducible=True)
+    training.authorize(2)
+    assert kept(training) == {
+        "format": 1,
+        "run": run.id,
+        "attempt": 1,
+        "charge": "1/1",
+        "event": LOUD,
+        "steps": 5,
+        "step": 2,
+        "reproducible": True,
+        "suspended": False,
+    }
+    assert repr(training) == f"<TrainingCharge {run.id}/1/1 step=2 of 5>"
+    assert (training.event, training.steps) == (LOUD, 5)
+
+
+# What the run has heard stops it.
+
+
+@pytest.mark.parametrize("action", ["pause", "complete", "abort"])
+def test_a_run_that_stops_takes_no_local_step(simulation: Simulation, action: str) -> None:
+    run = simulation.run()
+    training = run.charge_training(LOUD, steps=STEPS)
+    getattr(simulation.client().get_run(run.id), action)()
+    training.authorize()
+    run.refresh()
+    with pytest.raises(RunStateConflictError, match="release nothing"):
+        training.authorize()
+    assert training.step == 1
+
+
+def test_a_run_that_was_taken_over_takes_no_local_step_when_it_hears_of_it(simulation: Simulation) -> None:
+    run = simulation.run()
+    training = run.charge_training(LOUD, steps=STEPS)
+    resumed(simulation, run)
+    training.authorize()
+    run.refresh()
+    with pytest.raises(AttemptSupersededError):
+        training.authorize()
+    with pytest.raises(AttemptSupersededError):
+        run.charge_training(LOUD, steps=STEPS)
+
+
+# One process counts, once.
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
+def test_a_charge_cannot_be_copied(simulation: Simulation, copied: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(simulation.run().charge_training(LOUD, steps=STEPS))
+
+
+def test_a_forked_process_neither_takes_nor_suspends_steps(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = simulation.run().charge_training(LOUD, steps=STEPS)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    for call in (training.authorize, training.suspend):
+        with pytest.raises(RuntimeError, match="count the same steps once more"):
+            call()
+    monkeypatch.undo()
+    training.authorize()
+    assert training.step == 1
+
+
+def test_threads_take_no_more_steps_than_were_charged(simulation: Simulation) -> None:
+    training = simulation.run().charge_training(LOUD, steps=999)
+    taken: list[int] = []
+
+    def take() -> None:
+        with suppress(ChargeExceededError):
+            while True:
+                training.authorize()
+                taken.append(1)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), training.step) == (999, 999)
+
+
+def test_a_step_that_a_suspension_interrupts_is_either_counted_or_refused(simulation: Simulation) -> None:
+    """As by a signal's handler, at each line of the call."""
+    run = simulation.run()
+    outcomes = set()
+    for line in range(1, 60):
+        training = run.charge_training(gaussian(1e5), steps=STEPS)
+        released, state = interrupted(training.authorize, line, training.suspend)
+        if state is None:
+            break
+        assert released <= state["step"]
+        outcomes.add(released)
+    assert outcomes == {False, True}
+
+
+def interrupted(
+    call: Callable[[], None], line: int, suspend: Callable[[], TrainingStateDict]
+) -> tuple[bool, TrainingStateDict | None]:
+    """Suspend before the given line of a call; return whether it returned, and the state, if it has that line."""
+    state: TrainingStateDict | None = None
+    left = line
+
+    def trace(frame: Any, event: str, argument: object) -> Any:  # noqa: ANN401 - as Python calls it
+        nonlocal state, left
+        del frame, argument
+        left -= event == "line"
+        if left == 0 and state is None:
+            state = suspend()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except ChargeExceededError:
+        return False, state
+    finally:
+        sys.settrace(None)
+    return True, state
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.0, "1"])
+def test_a_count_is_a_whole_number(simulation: Simulation, count: Any) -> None:  # noqa: ANN401 - wrong ones
+    training = simulation.run().charge_training(LOUD, steps=STEPS)
+    with pytest.raises((ValueError, TypeError), match="count must be"):
+        training.authorize(count)
+    assert training.step == 0
+
+
+def test_in_a_terminal_a_bar_shows_the_steps_taken_before(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = simulation.run().charge_training(LOUD, steps=STEPS)
+    training.authorize(2)
+    terminal = in_terminal(monkeypatch)
+    assert list(training.track("ab")) == ["a", "b"]
+    said = terminal.getvalue()
+    assert "4 steps" in said
+    assert f"epsilon {training.epsilon:.4g} of 1" in said
+
+
+def test_the_charged_event_is_the_one_that_was_given_then(simulation: Simulation) -> None:
+    event: dict[str, Any] = dict(LOUD)
+    training = simulation.run().charge_training(cast("Event", event), steps=STEPS)
+    event["noise_multiplier"] = 99.0
+    assert training.event == LOUD
