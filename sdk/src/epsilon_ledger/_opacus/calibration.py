@@ -25,6 +25,7 @@ from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.hook import together
 from epsilon_ledger._opacus.public_size import public_size_of, steps_per_epoch
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
+from epsilon_ledger._opacus.samples import drawable_probability
 
 MIN_NOISE: Final = 1e-2
 MAX_NOISE: Final = 1e4
@@ -89,7 +90,7 @@ def plan_training(  # noqa: PLR0913 - what it plans, by name
     batches = steps_per_epoch(data_loader, public_size)
     steps = epochs * batches
     found = client.find_noise_multiplier(
-        poisson_sampled(1 / batches, gaussian(1.0)),
+        poisson_sampled(drawable_probability(1 / batches), gaussian(1.0)),
         count=steps,
         epsilon=target_epsilon,
         delta=target_delta,
@@ -140,7 +141,7 @@ def calibrated(
         def find() -> float:
             assert run is not None, "rank 0 has the run"
             batches = steps_per_epoch(data_loader, public_size_of(run, data_loader, public_size))
-            rate = stated or 1 / batches
+            rate = stated or drawable_probability(1 / batches)
 
             def step(noise: float) -> Event:
                 release = together([of(noise)] * releases)

@@ -112,7 +112,12 @@ def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not re
     A record is drawn if a random number of torch's default type, a multiple of 2^-24 for float32, is below the rate.
     This rounds the rate up, which matters at tiny rates.
     """
-    return _rounded_up(sampler.sample_rate, torch.get_default_dtype())
+    return drawable_probability(sampler.sample_rate)
+
+
+def drawable_probability(rate: float) -> float:
+    """Round a sample rate up to the probability with which an Opacus Poisson sampler will draw with it."""
+    return _rounded_up(rate, torch.get_default_dtype())
 
 
 @functools.lru_cache
