@@ -86,7 +86,7 @@ class Configuration:
             )
 
     @classmethod
-    def add_options(cls, parser: argparse.ArgumentParser) -> None:
+    def add_options(cls, parser: argparse._ArgumentGroup) -> None:
         """Add an option for each key, and one for a file of keys."""
         parser.add_argument("--config", type=Path, metavar="FILE", help="JSON object with any of these keys")
         for field in fields(cls):

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from epsilon_ledger import (
     AccountantEpsilon,
     BudgetExceededError,
+    EventCount,
     LedgerClient,
     Limit,
     Run,
@@ -215,8 +216,8 @@ def main() -> None:
         with ledger.create_run("convolutional net", budget=path) as run:
             model, refusal = train(run, progress)
         state = run.refresh()
-        plan = [{"event": STEP, "count": state.next_step}]
-        accountants = ledger.compute_epsilon(plan, delta=state.delta).accountants
+        plan = EventCount(event=STEP, count=state.next_step)
+        accountants = ledger.compute_epsilon([plan], delta=state.delta).accountants
     if refusal is not None:
         print(f"Stopped: {refusal}")
     own = RDPAccountant()

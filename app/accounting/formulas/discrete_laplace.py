@@ -68,7 +68,7 @@ def sampled_discrete_laplace_rdp(q: float, noise_parameter: float, shift: int, o
     if noise_parameter * shift > MAX_LOSS:
         return bound
     x = np.unique(np.round(np.linspace(0, shift, min(shift, MAX_SUMMED) + 1)))
-    halves = np.tanh(noise_parameter / 2 * np.diff(x, prepend=-np.inf, append=np.inf))
+    halves = np.tanh(noise_parameter * (np.diff(x, prepend=-np.inf, append=np.inf) / 2))
     weights = np.exp(-noise_parameter * x) * (halves[:-1] + halves[1:]) / 2
     losses = log1p_u(q, noise_parameter * (2 * x - shift))
     return np.minimum(rdp_of_excess(log_sum_phi(weights, losses, orders), orders), bound)

@@ -17,7 +17,7 @@ from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.metadata import Link
 from epsilon_ledger._wire.models import NeighboringRelation, RunState
-from epsilon_ledger._wire.problem_errors import BudgetExceededError
+from epsilon_ledger._wire.problems import BudgetExceededError
 
 STATEMENT: Final = "epsilon_ledger/statement.json"
 """Path of the statement among the files of the tracker's run."""
@@ -85,9 +85,10 @@ class RunLogger(ABC):
         traceback: TracebackType | None,
     ) -> None:
         """Log the last step and the statement; an exception of the training takes precedence."""
+        failures: tuple[type[Exception], ...] = (LedgerError, *self._failures)
         try:
             self._conclude(error)
-        except (LedgerError, *self._failures) as second:
+        except failures as second:
             if error is None:
                 raise
             error.add_note(f"The statement of {self._run.id} could not be logged: {second}")

@@ -18,6 +18,8 @@ from typing import Any, Final, cast
 from transformers import Trainer
 
 from epsilon_ledger import Run
+from epsilon_ledger._opacus.public_size import public_size_of
+from epsilon_ledger._opacus.ranks import computed_by_rank_0
 from epsilon_ledger._transformers.checks import check_trainer
 from epsilon_ledger._transformers.losses import RecordLosses, record_losses_of
 from epsilon_ledger._transformers.training import RUN_FILE, LedgerCallback, Privacy, PrivateTraining, run_state
@@ -36,6 +38,7 @@ def make_private(
     noise_multiplier: float,
     max_grad_norm: float,
     sampling_probability: float | None = None,
+    public_size: int | None = None,
     record_losses: RecordLosses | None = None,
 ) -> None:
     """Make a Trainer train with DP-SGD, and charge each of its steps to a run.
@@ -51,8 +54,9 @@ def make_private(
         run: to charge.
         noise_multiplier: standard deviation of the noise over `max_grad_norm`, in [1e-3, 1e6].
         max_grad_norm: clipping norm of the gradient of a record, above 0; the Trainer's own clips nothing any more.
-        sampling_probability: of each record in a step, in (0, 1]; by default the whole batch over the number of
-            records. Give it where that number is private.
+        sampling_probability: of each record in a step, in (0, 1]; by default the whole batch over the public size.
+        public_size: public number of records, where the real one is private; by default the population's size, as for
+            `epsilon_ledger.opacus.attach`.
         record_losses: from the model's outputs and inputs to the losses of the records, (n_records,), each of one
             record alone; by default the model's task decides.
 
@@ -66,7 +70,10 @@ def make_private(
     check_trainer(trainer, own_losses=record_losses is not None)
     args = trainer.args
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    records = len(trainer.train_dataset)
+    if public_size is None and sampling_probability is not None and sampling_probability > 0.0:
+        public_size = max(1, round(batch / sampling_probability))
+    size = public_size or _size_of_population(trainer, run)
+    records = size or len(trainer.train_dataset)
     probability = batch / records if sampling_probability is None else sampling_probability
     if not noise_multiplier >= LEAST_NOISE:
         raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}.")
@@ -83,13 +90,22 @@ def make_private(
     private = cast("PrivateTraining", trainer)
     kind: Any = type(trainer)
     private.__class__ = _private_class(kind)
-    private.privacy = Privacy(run, noise_multiplier, max_grad_norm, probability, batch, losses, needs_labels)
+    private.privacy = Privacy(run, noise_multiplier, max_grad_norm, probability, size, batch, losses, needs_labels)
     private.refusal = None
     args.gradient_accumulation_steps = 1
     args.max_grad_norm = 0.0
     # Draws have no memory: those of an interrupted epoch are drawn anew, not skipped.
     args.ignore_data_skip = True
     trainer.add_callback(LedgerCallback(private))
+
+
+def _size_of_population(trainer: Trainer, run: Run | None) -> int | None:
+    """Find the public size on rank 0, for all ranks; None: the number of records is public."""
+
+    def find() -> float:
+        return 0.0 if run is None else float(public_size_of(run, trainer.train_dataset, None) or 0)
+
+    return int(computed_by_rank_0(find)) or None
 
 
 def last_checkpoint(output_dir: str) -> str | None:

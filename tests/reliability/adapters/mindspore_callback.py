@@ -19,7 +19,7 @@ def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -
     """Train until the end."""
     run = folder.open_run(client, asked["budget"], **asked["ahead"])
 
-    class Noting(Callback):  # type: ignore[misc] # MindSpore is not locked
+    class Noting(Callback):
         """Notes each step when it has been taken."""
 
         def on_train_step_end(self, run_context: Any) -> None:  # noqa: ANN401 - MindSpore's

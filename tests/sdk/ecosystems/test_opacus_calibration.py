@@ -1,6 +1,7 @@
 """Noise for a loop of Opacus, calibrated before its account is opened, or to a run."""
 
 import uuid
+from typing import Any
 
 import pytest
 import torch
@@ -201,7 +202,7 @@ def test_a_loop_calibrated_for_3_takes_all_its_200_steps(
     # Noise that Opacus finds for epsilon 3 is refused at step 199 of these 200 by a filter for adaptive steps.
     x = torch.randn(60, 4)
     loader = DataLoader(TensorDataset(x, (x.sum(dim=1) > 0).long()), 3)
-    target = {"target_epsilon": 3.0, "target_delta": 1e-5}
+    target: dict[str, Any] = {"target_epsilon": 3.0, "target_delta": 1e-5}
     plan = plan_training(trainer, loader, epochs=10, **target)
     assert plan.steps == 200
     budget = open_budget(admin, 50.0)

@@ -34,7 +34,9 @@ pytestmark = FILTERS
 
 def private(folder: Path, run: CheckpointedRun, **terms: Any) -> Any:
     """Make a private Trainer."""
-    own = {name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms}
+    own: dict[str, Any] = {
+        name: terms.pop(name) for name in ("noise_multiplier", "sampling_probability") if name in terms
+    }
     trainer = trainer_of(folder, **terms)
     stated: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **own}
     make_private(trainer, run.as_run, **stated)

@@ -55,7 +55,7 @@ def find_public_size(optimizer: DPOptimizer, run: Run | Trial | None, options: A
 
     def find() -> float:
         assert run is not None, "rank 0 has the run"
-        return float(public_size_of(run, loader, None) or 0)
+        return float(public_size_of(run, loader.dataset, None) or 0)
 
     return int(find() if workers(optimizer) == 1 else computed_by_rank_0(find)) or None
 

@@ -140,7 +140,7 @@ def calibrated(
 
         def find() -> float:
             assert run is not None, "rank 0 has the run"
-            batches = steps_per_epoch(data_loader, public_size_of(run, data_loader, public_size))
+            batches = steps_per_epoch(data_loader, public_size_of(run, data_loader.dataset, public_size))
             rate = stated or drawable_probability(1 / batches)
 
             def step(noise: float) -> Event:

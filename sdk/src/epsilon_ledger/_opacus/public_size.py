@@ -9,6 +9,7 @@ Source: Opacus' trackers 571 and 819; Abadi et al. 2016 (arXiv 1607.00133), algo
 """
 
 import math
+from collections.abc import Sized
 from typing import Any, Final
 
 from opacus.optimizers import DPOptimizer
@@ -24,12 +25,12 @@ _MOST_APART: Final = 2
 """Factor between a declared size and the number of records, from which the one no longer describes the other."""
 
 
-def public_size_of(run: Run | Trial, loader: DataLoader, given: int | None) -> int | None:
+def public_size_of(run: Run | Trial, dataset: Sized, given: int | None) -> int | None:
     """Find the size from which a training's numbers are derived; None: from the number of records, which is public.
 
     Args:
         run: to charge; its population may declare a size.
-        loader: of the training.
+        dataset: of the training.
         given: by the user, or None.
 
     Raises:
@@ -45,7 +46,7 @@ def public_size_of(run: Run | Trial, loader: DataLoader, given: int | None) -> i
             "the population's size, or give public_size=..., from which they are derived then: len(dataset) only if "
             "that number is public."
         )
-    records = len(loader.dataset)  # type: ignore[arg-type]
+    records = len(dataset)
     if not size <= records * _MOST_APART <= size * _MOST_APART**2:
         raise UnsupportedTrainingError(
             f"The population declares {size} units, but this dataset has {records} records: batches would have "
@@ -63,8 +64,9 @@ def steps_per_epoch(loader: DataLoader, size: int | None) -> int:
         size: from `public_size_of`.
     """
     if size is None or loader.batch_size is None:
-        return len(loader)
-    steps = size / loader.batch_size
+        batches: int = len(loader)
+        return batches
+    steps: float = size / loader.batch_size
     return max(1, math.floor(steps) if loader.drop_last else math.ceil(steps))
 
 

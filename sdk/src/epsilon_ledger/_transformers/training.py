@@ -44,6 +44,7 @@ class Privacy:
         noise_multiplier: standard deviation of the noise over the clipping norm.
         max_grad_norm: clipping norm of a record's gradient.
         sampling_probability: of each record, in (0, 1].
+        public_size: number of records, where the real one is private; else None.
         expected_batch_size: of all processes together.
         record_losses: from the model's outputs and inputs to the loss of each record.
         keep_labels: whether the model needs the labels among its inputs.
@@ -53,6 +54,7 @@ class Privacy:
     noise_multiplier: float
     max_grad_norm: float
     sampling_probability: float
+    public_size: int | None
     expected_batch_size: int
     record_losses: RecordLosses
     keep_labels: bool
@@ -175,7 +177,7 @@ class PrivateTraining(Trainer):
                 f"it before make_private. A draw is split into physical batches as it is."
             )
         run = self.privacy.run
-        attach(self._private_optimizer, run, data_loader=loader)
+        attach(self._private_optimizer, run, data_loader=loader, public_size=self.privacy.public_size)
         if run is not None:
             run.expected_steps = run.next_step + max(1, max_steps - self.state.global_step)
 
