@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -50,11 +51,12 @@ class Setting:
     epsilon: float
 
 
-def needed(ledger: LedgerClient, configuration: Configuration, size: int) -> tuple[PlannedEvents, Limit]:
+@cache
+def needed(ledger: LedgerClient, probability: float, noise: float, steps: int) -> tuple[PlannedEvents, Limit]:
     """Find the limit that a party's training needs, and its plan."""
-    step = poisson_sampled(configuration.batch_size / size, gaussian(configuration.noise_multiplier))
-    found = ledger.compute_epsilon([{"event": step, "count": configuration.max_iter}], delta=configuration.delta)
-    return [(step, configuration.max_iter)], Limit(found.required_epsilon, configuration.delta)
+    step, delta = poisson_sampled(probability, gaussian(noise)), TOTAL.delta
+    found = ledger.compute_epsilon([{"event": step, "count": steps}], delta=delta)
+    return [(step, steps)], Limit(found.required_epsilon, delta)
 
 
 def train(ledger: LedgerClient, path: str, configuration: Configuration) -> tuple[float, float]:
@@ -63,7 +65,10 @@ def train(ledger: LedgerClient, path: str, configuration: Configuration) -> tupl
     shares = [everyone.share(number) for number in range(len(PARTIES))]
     sizes = [len(share.labels) for share in shares]
     label = f"C {configuration.l2_norm_clip:g}, z {configuration.noise_multiplier:g}, seed {configuration.seed}"
-    plans = [needed(ledger, configuration, size) for size in sizes]
+    plans = [
+        needed(ledger, configuration.batch_size / size, configuration.noise_multiplier, configuration.max_iter)
+        for size in sizes
+    ]
     with ExitStack() as runs:
         parties = []
         for name, share, (planned, limit) in zip(PARTIES, shares, plans, strict=True):
@@ -126,7 +131,7 @@ def main() -> None:
     options = parser("Effect of clipping and noise in federated regression.", "hyperparameter-results")
     options.add_argument("--clipping-norms", type=float, nargs="+", default=list(CLIPPING_NORMS), metavar="C")
     options.add_argument("--noise-multipliers", type=float, nargs="+", default=list(NOISE_MULTIPLIERS), metavar="Z")
-    options.add_argument("--seeds", type=int, default=5, help="divisions of the patients (%(default)s)")
+    options.add_argument("--seeds", type=int, default=3, help="divisions of the patients (%(default)s)")
     options.add_argument("--steps", type=int, default=100, help="of each party (%(default)s)")
     asked = options.parse_args()
     if asked.seeds < 1 or asked.steps < 1:

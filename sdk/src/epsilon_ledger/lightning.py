@@ -102,8 +102,10 @@ class LedgerCallback(Callback):
             self._source.iteration.deliver()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any) -> None:  # noqa: ANN401, ARG002 - as above
-        """Log the epsilon spent."""
-        if self.run is not None:
+        """Log the epsilon spent, as often as Lightning hands metrics to loggers: `log` takes a millisecond."""
+        every = max(1, trainer.log_every_n_steps)
+        due = trainer.is_last_batch or trainer.global_step % every == 0
+        if self.run is not None and (due or self.refusal is not None):
             pl_module.log("epsilon", self.run.epsilon, prog_bar=True)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ANN401, ARG002 - as above

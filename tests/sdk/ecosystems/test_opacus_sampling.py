@@ -64,9 +64,14 @@ def test_a_rate_that_floats_cannot_meet_is_charged_as_it_is_drawn(engine: Privac
     assert torch.equal(numbers, numbers.round())
     training = make_private(engine)
     attach(training.optimizer, fake_run.as_run, data_loader=training.loader)
-    training.loader.batch_sampler.sample_rate = 1e-8
-    training.step(next(iter(training.loader)))
-    assert fake_run.asked == [poisson_sampled(2**-24, gaussian(1.0))]
+    for rate in (1e-8, 0.1):
+        training.loader.batch_sampler.sample_rate = rate
+        training.step(next(iter(training.loader)))
+    # The smallest one, and the next one below: a plan for 0.1 covers it.
+    drawn = 1677721 * 2**-24
+    assert drawn < 0.1 < drawn + 2**-24
+    assert fake_run.asked == [poisson_sampled(rate, gaussian(1.0)) for rate in (2**-24, drawn)]
+    assert training.loader.batch_sampler.sample_rate == drawn
 
 
 def test_a_shuffled_loader_is_turned_away_unless_the_user_says_how_to_charge_it(

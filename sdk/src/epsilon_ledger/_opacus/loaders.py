@@ -87,7 +87,10 @@ class _Drawing:
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - a list or a tensor of indices
-        probability = drawn_probability(self._sampler) if self._poisson else None
+        probability = None
+        if self._poisson:
+            sampler: Any = self._sampler
+            probability = sampler.sample_rate = drawn_probability(sampler)
         indices = next(self._indices)
         self.draw = Draw(len(indices), probability, (getattr(self._sampler, "epoch", 0), self._count))
         self._count += 1

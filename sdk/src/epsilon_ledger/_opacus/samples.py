@@ -107,20 +107,20 @@ class SampleSource:
 
 
 def drawn_probability(sampler: Any) -> float:  # noqa: ANN401 - mypy does not read Opacus
-    """Compute the exact probability with which an Opacus Poisson sampler draws a record.
-
-    A record is drawn if a random number of torch's default type, a multiple of 2^-24 for float32, is below the rate.
-    This rounds the rate up, which matters at tiny rates.
-    """
+    """Compute the probability with which an observed Poisson sampler draws a record: `drawable_probability`."""
     return drawable_probability(sampler.sample_rate)
 
 
 def drawable_probability(rate: float) -> float:
-    """Round a sample rate up to the probability with which an Opacus Poisson sampler will draw with it."""
-    return _rounded_up(rate, torch.get_default_dtype())
+    """Round a sample rate down to a probability that torch's random numbers meet, at least the smallest one.
+
+    A record is drawn if a random number of torch's default type, a multiple of 2^-24 for float32, is below the rate.
+    A rate between two multiples draws with the larger one, more often than an account has planned with that rate.
+    """
+    return _rounded_down(rate, torch.get_default_dtype())
 
 
 @functools.lru_cache
-def _rounded_up(rate: float, dtype: torch.dtype) -> float:
+def _rounded_down(rate: float, dtype: torch.dtype) -> float:
     grain = torch.finfo(dtype).eps / 2
-    return float(min(1.0, math.ceil(rate / grain) * grain))
+    return float(min(1.0, max(1, math.floor(rate / grain)) * grain))
