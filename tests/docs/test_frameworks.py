@@ -27,7 +27,7 @@ def test_the_snippets_of_a_page_run(page: Path, live_server: LiveServer, tmp_pat
     (tmp_path / "session.py").write_text("\n".join(snippets))
     environment = os.environ | {
         "EPSILON_LEDGER_URL": live_server.url,
-        "EPSILON_LEDGER_API_KEY": live_server.key("admin"),
+        "EPSILON_LEDGER_API_KEY": live_server.key("admin", page.stem),
         "OMP_NUM_THREADS": "1",
     }
     if page.stem in IN_FLOWER:

@@ -24,7 +24,7 @@ from app.accounting.curves import Floats
 from app.accounting.formulas.amplification import sampled_pure_dp_rdp
 from app.accounting.formulas.numerics import TINY, log1p_u, log_f, log_one_minus_exp, log_sum_phi, rdp_of_excess
 
-MAX_SUMMED: Final = 64
+MAX_SUMMED: Final = 128
 """The longest distance of which each loss is summed on a sample; of a longer one, as many losses dominate."""
 
 MAX_LOSS: Final = 600.0

@@ -64,7 +64,9 @@ def both(pair: Pair, x: mpmath.mpf) -> tuple[tuple[mpmath.mpf, mpmath.mpf], tupl
     """Density at x and probability below it of P and of Q."""
     if isinstance(pair, GaussianMixturePair):
         alone = GaussianPair(pair.mixture.noise_multiplier)
-        parts = list(zip(pair.mixture.sizes, pair.mixture.shares, strict=True))
+        # As floats, the shares add up to 1 to within 2^-55 only, which a far tail shows.
+        whole = mpmath.fsum(pair.mixture.shares)
+        parts = [(size, share / whole) for size, share in zip(pair.mixture.sizes, pair.mixture.shares, strict=True)]
         drawn, left_out = ([noise_below(alone, size, x) for size, _ in parts], noise_below(alone, 0, x))
         mixed = tuple(
             mpmath.fsum(share * each[place] for (_, share), each in zip(parts, drawn, strict=True)) for place in (0, 1)
