@@ -110,8 +110,8 @@ CASES = (
     Mutation(
         "a group moves a sum of integers as far as a record",
         "app/accounting/group_privacy.py",
-        "event.sensitivity * size",
-        "event.sensitivity",
+        "else event.sensitivity * size",
+        "else event.sensitivity",
         (DISCRETE,),
     ),
     Mutation(

@@ -78,8 +78,8 @@ CASES = (
     Mutation(
         "a sample's charge covers one of its releases",
         f"{SOURCE}/_opacus/hook.py",
-        "[mechanism_of(member)] * self._releases for member in self._members",
-        "[mechanism_of(member)] for member in self._members",
+        "[step if member is optimizer else mechanism_of(member)] * self._releases",
+        "[step if member is optimizer else mechanism_of(member)]",
         (SHARED,),
     ),
     Mutation(
@@ -98,14 +98,14 @@ CASES = (
     ),
     Mutation(
         "steps before a late attach are passed over",
-        f"{SOURCE}/opacus.py",
+        f"{SOURCE}/_opacus/attachment.py",
         'if not steps or options.earlier_steps == "charged":',
         "if True:",
         (LATE,),
     ),
     Mutation(
         "a stated sampling probability is believed when it is attached",
-        f"{SOURCE}/opacus.py",
+        f"{SOURCE}/_opacus/attachment.py",
         "if stated is not None and stated < rate:",
         "if False:",
         (SAMPLING,),

@@ -128,8 +128,8 @@ CASES = (
     Mutation(
         "only the event itself is asked whether it bounds removal",
         "app/accounting/events/composite.py",
-        "for part in child_events(event) if (found",
-        "for part in child_events(event)[:0] if (found",
+        "for part in child_events(event) if (found := unbounded",
+        "for part in child_events(event)[:0] if (found := unbounded",
         ("tests/api/test_removal.py",),
     ),
     Mutation(
