@@ -39,7 +39,7 @@ def steps(run: Run | None) -> Iterator[None]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         trainer: Any = _trainer(folder)
-        make_private(trainer, run, noise_multiplier=NOISE, max_grad_norm=1.0)
+        make_private(trainer, run, noise_multiplier=NOISE, max_grad_norm=1.0, public_size=RECORDS)
         if run is None:
             trainer.attach = lambda *_: vars(trainer.optimizer.optimizer).update(step_hook=_Silent())
         training = greenlet(trainer.train)

@@ -44,7 +44,7 @@ def train(folder: TrainingFolder, client: LedgerClient, asked: dict[str, Any]) -
     )
     records = [{"input_ids": each, "labels": each} for each in words]
     trainer = Trainer(model, arguments, train_dataset=records, optimizers=(sgd, None))
-    make_private(trainer, run, noise_multiplier=NOISE, max_grad_norm=1.0)
+    make_private(trainer, run, noise_multiplier=NOISE, max_grad_norm=1.0, public_size=RECORDS)
     with run:
         trainer.train(resume_from_checkpoint=checkpoint)
 
