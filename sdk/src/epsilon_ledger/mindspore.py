@@ -126,27 +126,7 @@ class ZCDPMonitor(_mindarmour.ZCDPMonitor, Callback):  # type: ignore[misc] # Mi
     """As `epsilon_ledger.mindarmour.ZCDPMonitor`, for `Model.train`."""
 
 
-class PrivacyMonitorFactory:
-    """Factory of privacy monitors."""
+class PrivacyMonitorFactory(_mindarmour.PrivacyMonitorFactory):
+    """Factory of privacy monitors that are callbacks."""
 
-    @staticmethod
-    def create(policy: str, *args: Any, **kwargs: Any) -> RDPMonitor | ZCDPMonitor:  # noqa: ANN401 - passed on
-        """Create a monitor.
-
-        Args:
-            policy: 'rdp' or 'zcdp'.
-            *args: as for the monitor.
-            **kwargs: as for the monitor.
-
-        Returns:
-            The monitor.
-
-        Raises:
-            TypeError: a number is not a number.
-            ValueError: there is no such policy, or an argument is out of its bounds.
-        """
-        if policy == "rdp":
-            return RDPMonitor(*args, **kwargs)
-        if policy == "zcdp":
-            return ZCDPMonitor(*args, **kwargs)
-        raise ValueError(f"policy must be 'rdp' or 'zcdp', not {policy!r}.")
+    _monitors = {"rdp": RDPMonitor, "zcdp": ZCDPMonitor}  # noqa: RUF012 - annotated in the base class

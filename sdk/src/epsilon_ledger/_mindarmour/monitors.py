@@ -1,8 +1,8 @@
 """MindArmour's privacy monitors and their factory."""
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from epsilon_ledger._mindarmour.dangers import warn
 from epsilon_ledger._mindarmour.noise import DECAY_MODES
@@ -242,8 +242,10 @@ class ZCDPMonitor(_Monitor):
 class PrivacyMonitorFactory:
     """Factory of privacy monitors."""
 
-    @staticmethod
-    def create(policy: str, *args: Any, **kwargs: Any) -> RDPMonitor | ZCDPMonitor:  # noqa: ANN401 - passed on
+    _monitors: ClassVar[Mapping[str, type[RDPMonitor] | type[ZCDPMonitor]]] = {"rdp": RDPMonitor, "zcdp": ZCDPMonitor}
+
+    @classmethod
+    def create(cls, policy: str, *args: Any, **kwargs: Any) -> RDPMonitor | ZCDPMonitor:  # noqa: ANN401 - passed on
         """Create a monitor.
 
         Args:
@@ -258,11 +260,9 @@ class PrivacyMonitorFactory:
             TypeError: a number is not a number.
             ValueError: there is no such policy, or an argument is out of its bounds.
         """
-        if policy == "rdp":
-            return RDPMonitor(*args, **kwargs)
-        if policy == "zcdp":
-            return ZCDPMonitor(*args, **kwargs)
-        raise ValueError(f"policy must be 'rdp' or 'zcdp', not {policy!r}.")
+        if policy not in cls._monitors:
+            raise ValueError(f"policy must be 'rdp' or 'zcdp', not {policy!r}.")
+        return cls._monitors[policy](*args, **kwargs)
 
 
 def _records(name: str, value: object) -> int:
