@@ -8,6 +8,7 @@ from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
 from epsilon_ledger import Event, LedgerClient, gaussian, poisson_sampled
+from epsilon_ledger._opacus.samples import drawable_probability
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach, plan_training
 from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, Training, make_private, small_loader
 
@@ -53,14 +54,14 @@ def test_neighbours_train_with_the_numbers_of_the_population(records: int, fake_
 def test_a_public_size_of_the_training_comes_before_the_populations(records: int, fake_run: FakeRun) -> None:
     fake_run.state.population_size = 1_000_000
     numbers, asked = trained(records, fake_run, public_size=70)
-    assert list(numbers) == [1 / 9, 9, 7]
+    assert list(numbers) == [drawable_probability(1 / 9), 9, 7]
     assert len(asked) == 9
 
 
 def test_where_the_number_of_records_is_public_it_is_left_alone(fake_run: FakeRun) -> None:
     fake_run.state.neighboring_relation = "replace_one"
     fake_run.state.population_size = 1_000
-    assert trained(N + 1, fake_run)[0] == (1 / 9, 9, 7)
+    assert trained(N + 1, fake_run)[0] == (drawable_probability(1 / 9), 9, 7)
 
 
 def test_without_a_public_size_nothing_begins(engine: PrivacyEngine, fake_run: FakeRun) -> None:
