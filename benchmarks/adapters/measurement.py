@@ -10,18 +10,15 @@ from statistics import median
 
 from epsilon_ledger import LedgerClient, Limit
 
-ROUNDS, STEPS, WARM_UP = 20, 50, 60
+STEPS, WARM_UP = 1_000, 60
 EVERY = 50
 
 
-def times(steps: Iterator[None], count: int) -> list[float]:
-    """Measure steps, in microseconds."""
-    found = []
-    for _ in range(count):
-        start = time.perf_counter()
-        next(steps)
-        found.append((time.perf_counter() - start) * 1e6)
-    return found
+def time_of(steps: Iterator[None]) -> float:
+    """Measure one step, in microseconds."""
+    start = time.perf_counter()
+    next(steps)
+    return (time.perf_counter() - start) * 1e6
 
 
 def budget_of(client: LedgerClient, name: str) -> str:
@@ -36,7 +33,7 @@ def budget_of(client: LedgerClient, name: str) -> str:
 
 
 def measure(name: str, url: str, key: str) -> tuple[float, float]:
-    """Return the median step without and with the adapter, in microseconds."""
+    """Return the medians of a step without the adapter, and of what the next step takes more with it: microseconds."""
     module = import_module(f"benchmarks.adapters.{name}")
     with (
         LedgerClient(url, key) as client,
@@ -45,11 +42,8 @@ def measure(name: str, url: str, key: str) -> tuple[float, float]:
         without, charged = module.steps(None), module.steps(run)
         for steps in (without, charged):
             list(islice(steps, WARM_UP))
-        found: tuple[list[float], list[float]] = ([], [])
-        for _ in range(ROUNDS):
-            for steps, measured in zip((without, charged), found, strict=True):
-                measured.extend(times(steps, STEPS))
-        return median(found[0]), median(found[1])
+        pairs = [(time_of(without), time_of(charged)) for _ in range(STEPS)]
+        return median(plain for plain, _ in pairs), median(more - plain for plain, more in pairs)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def test_after_a_lost_answer_a_noise_scheduler_does_not_stop_the_training(
     engine: PrivacyEngine, run: Run, ledger: FakeLedger
 ) -> None:
     training = make_private(engine)
-    attach(training.optimizer, run, data_loader=training.loader)
+    attach(training.optimizer, run, data_loader=training.loader, public_size=N)
     scheduler = ExponentialNoise(training.optimizer, gamma=0.5)
     batches = iter(training.loader)
     training.step(next(batches))

@@ -119,7 +119,7 @@ def test_numbers_out_of_range_and_wrong_objects(tmp_path: Path) -> None:
         make_private(trainer, run, noise_multiplier=1.0, max_grad_norm=1.0, sampling_probability=1.5)
     few: Any = trainer_of(tmp_path, records=sentences(4))
     with pytest.raises(ValueError, match="There are 4 records, and a batch has 8"):
-        make_private(few, run, noise_multiplier=1.0, max_grad_norm=1.0)
+        make_private(few, run, noise_multiplier=1.0, max_grad_norm=1.0, public_size=4)
     wrong: Any = nn.Linear(1, 1)
     with pytest.raises(TypeError, match=r"takes a transformers\.Trainer"):
         make_private(wrong, run, noise_multiplier=1.0, max_grad_norm=1.0)

@@ -25,6 +25,7 @@ class GradientGuard:
 
     def __init__(self, optimizer: DPOptimizer) -> None:
         self._optimizer = optimizer
+        self._alone = workers(optimizer) == 1
         self._pre_step: Callable[[], Any] = optimizer.pre_step
         self.source: SampleSource | None = None
         """Source of its batches, or None if unknown."""
@@ -110,7 +111,7 @@ class GradientGuard:
                 self._take_piece()
         except UnsupportedTrainingError as found:
             error = found
-        if workers(self._optimizer) > 1 and not self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001
+        if not self._alone and not self._optimizer._check_skip_next_step(pop_next=False):  # noqa: SLF001
             agree(self._optimizer, error, self._open, needed=self.source is not None and not self.trusted)
         elif error is not None:
             raise error
@@ -118,7 +119,7 @@ class GradientGuard:
     def _take_piece(self) -> None:
         parameters = self._optimizer.params
         rows, clipped_to = self._clipped(parameters)
-        if self._open is None and any(map(_unreleased, self._sums(parameters))):
+        if self._open is None and self._holds_sum(parameters):
             raise UnsupportedTrainingError(
                 f"The optimizer holds a sum of batches that were added up before it was attached. {_DISCARD}."
             )
@@ -139,12 +140,14 @@ class GradientGuard:
         if physical.split:
             self._optimizer._step_skip_queue[:] = [not physical.last]  # noqa: SLF001 - as above
 
-    def _sums(self, parameters: list[Any]) -> list[Any]:
-        """Return the sums of all parameters, which with FSDP are not kept at these."""
+    def _holds_sum(self, parameters: list[Any]) -> bool:
+        """Return whether a sum is unreleased; Opacus marks released ones. With FSDP parameters do not keep them."""
         states = getattr(self._optimizer, "grad_state", None)
-        if states is None:
-            return [parameter.summed_grad for parameter in parameters]
-        return [states[parameter]["summed_grad"] for parameter in parameters]
+        for parameter in parameters:
+            total = parameter.summed_grad if states is None else states[parameter]["summed_grad"]
+            if total is not None and not hasattr(total, "_processed"):
+                return True
+        return False
 
     def _add(self, physical: PhysicalBatch, rows: int, clipped_to: object) -> None:
         """Add a physical batch to the open sample, or open a new sample with it."""
@@ -290,8 +293,3 @@ def discard_batch(optimizer: DPOptimizer) -> None:
     guard = guard_of(optimizer)
     guard.wipe()
     optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it
-
-
-def _unreleased(total: Any) -> bool:  # noqa: ANN401 - a tensor, or None
-    """Return whether a sum is unreleased; Opacus marks released ones."""
-    return total is not None and not hasattr(total, "_processed")

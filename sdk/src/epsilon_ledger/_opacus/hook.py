@@ -49,8 +49,10 @@ class LedgerHook:
         self.charged = False
         """Whether this release made the charge, rather than an earlier one of the same sample."""
         self._members = tuple(members)
+        self._alone = all(workers(member) == 1 for member in members)
         self._stated = stated
         self._releases = releases
+        self._single = len(self._members) == 1 and releases == 1
         self.chain(then)
 
     def __call__(self, optimizer: DPOptimizer) -> None:
@@ -59,7 +61,10 @@ class LedgerHook:
         Raises:
             LedgerError: the step was not admitted.
         """
-        self._authorize_on_all_ranks(optimizer)
+        if self._alone:
+            self._authorize_step(optimizer)
+        else:
+            self._authorize_on_all_ranks(optimizer)
         if type(optimizer) is AdaClipDPOptimizer and isinstance(self.read, StepReader):
             publish_fixed_fraction(optimizer)
         if self.then is not None:
@@ -74,9 +79,6 @@ class LedgerHook:
         self._counted = None if accountant is None else _STEPS_COUNTED_BY_OPACUS.setdefault(accountant, Counter())
 
     def _authorize_on_all_ranks(self, optimizer: DPOptimizer) -> None:
-        if workers(optimizer) == 1:
-            self._authorize_step(optimizer)
-            return
         if optimizer.rank > 0:
             receive_result()
             self._authorize_step(optimizer)
@@ -100,12 +102,14 @@ class LedgerHook:
         """Charge all releases of a sample before the first one, and mark this one as used."""
         self.charged = False
         if draw.unreleased is None:
-            steps = {
-                member: [step if member is optimizer else mechanism_of(member)] * self._releases
-                for member in self._members
-            }
+            steps, release = {optimizer: [step]}, step
+            if not self._single:
+                steps = {
+                    member: [step if member is optimizer else mechanism_of(member)] * self._releases
+                    for member in self._members
+                }
+                release = together([event for events in steps.values() for event in events])
             probability = self._probability(draw)
-            release = together([event for events in steps.values() for event in events])
             self._authorize(release if probability == 1.0 else poisson_sampled(probability, release))
             draw.unreleased = steps
         left = draw.unreleased.get(optimizer)

@@ -87,15 +87,15 @@ class _Drawing:
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - a list or a tensor of indices
+        sampler: Any = self._sampler
         probability = None
         if self._poisson:
-            sampler: Any = self._sampler
             probability = sampler.sample_rate = drawn_probability(sampler)
         indices = next(self._indices)
-        self.draw = Draw(len(indices), probability, (getattr(self._sampler, "epoch", 0), self._count))
+        self.draw = draw = Draw(len(indices), probability, (getattr(sampler, "epoch", 0), self._count))
         self._count += 1
         if not self._split:
-            self.iteration.add(PhysicalBatch(self.draw, index=0, size=self.draw.size, last=True, split=False))
+            self.iteration.add(PhysicalBatch(draw, 0, draw.size, last=True, split=False))
             if self._delivers:
                 self.iteration.deliver()
         return indices

@@ -96,21 +96,21 @@ class GrantAllocator:
             event = self._step_requests.state.event
             if event is None:
                 return None
-        first_step = grant.next_step
         # After an interrupt here the next step is unknown, and nothing more is allocated.
         grant.closing = True
         taken = grant.steps.take(count, event)
-        self.advance(count if taken else 0)
+        if taken and self.step is not None:
+            self.step += count
         grant.closing = False
         if not taken:
             return None
-        reservation = grant.reservation
+        reservation, next_step = grant.reservation, grant.next_step
         return StepAuthorization(
             decision="admitted",
             run=self._step_requests.state.id,
-            first_step=first_step,
+            first_step=next_step - count,
             count=count,
-            next_step=first_step + count,
+            next_step=next_step,
             epsilon=reservation.epsilon_planned,
             delta=reservation.delta,
             epsilon_limit=reservation.epsilon_limit,
@@ -136,10 +136,10 @@ class GrantAllocator:
         """
         if self._pending_grant is not None:
             return self._pending_grant.request
-        grant, every = self._grant, self.prefetch.every
-        if grant is None or grant.closing or self._clock() >= grant.ends_at:
+        grant, every, now = self._grant, self.prefetch.every, self._clock()
+        if grant is None or grant.closing or now >= grant.ends_at:
             return None
-        left, early = grant.steps.remaining, self._clock() < grant.renew_at
+        left, early = grant.steps.remaining, now < grant.renew_at
         if early and (self._at_limit or left > every // 2):
             return None
         planned = self._plan_steps(left if self._at_limit else left + every, self._last_event, left)

@@ -163,7 +163,8 @@ class Grant:
     @property
     def next_step(self) -> int:
         """Number of the first step not allocated."""
-        return self.reservation.next_step + self.used
+        reservation = self.reservation
+        return reservation.next_step + reservation.steps_planned - self.steps.remaining
 
     def precedes(self, change: LatestLimitChange | None) -> bool:
         """Return whether the grant is older than a limit change, by the ledger's clock."""

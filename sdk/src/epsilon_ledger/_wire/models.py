@@ -1,4 +1,4 @@
-"""Values from the ledger, frozen; members of newer versions are ignored."""
+"""Values from the ledger; members of newer versions are ignored."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -258,7 +258,8 @@ class EndedPlan:
     steps_given_up: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would make its creation the longest part of an authorization from a grant.
+@dataclass(slots=True)
 class StepAuthorization:
     """Permission for `count` steps from `first_step`: charged, unless `dry_run`.
 
