@@ -89,7 +89,7 @@ class LedgerAccountant(IAccountant):
 
         def record(optimizer: DPOptimizer) -> None:
             hook = optimizer.step_hook
-            if not isinstance(hook, LedgerHook) or hook.event is None or (hook.run and hook.run.id != self.run.id):
+            if not isinstance(hook, LedgerHook) or hook.event is None or not self._is_own(hook.run):
                 raise UnsupportedTrainingError(
                     "This accountant's optimizer does not ask the ledger. Call attach(privacy_engine, run) before "
                     "make_private, or attach(optimizer, run, data_loader=data_loader) after it."
@@ -203,6 +203,9 @@ class LedgerAccountant(IAccountant):
         if state_dict.get("run") != self.run.id:
             raise ValueError(f"This state belongs to {state_dict.get('run')}, but the accountant to {self.run.id}.")
         self._events = [EventCount(event=item["event"], count=item["count"]) for item in state_dict["events"]]
+
+    def _is_own(self, run: Run | Trial | None) -> bool:
+        return run is self.run or run is None or run.id == self.run.id
 
     def _record(self, event: Event, noise_multiplier: float, sample_rate: float) -> None:
         noise, rate = float(noise_multiplier), float(sample_rate)

@@ -43,6 +43,7 @@ class LedgerHook:
         then: Callable[[DPOptimizer], None] | None,
     ) -> None:
         self.run = run
+        self._run_id = "" if run is None else run.id
         self.read = read
         self.event: Event | None = None
         """The event charged last."""
@@ -51,6 +52,7 @@ class LedgerHook:
         self._members = tuple(members)
         self._alone = all(workers(member) == 1 for member in members)
         self._stated = stated
+        self._last_sample: tuple[float, Event, Event] | None = None
         self._releases = releases
         self._single = len(self._members) == 1 and releases == 1
         self.chain(then)
@@ -93,10 +95,11 @@ class LedgerHook:
         if guard.trusted or not guard.amplified:
             self._authorize(step)
         else:
-            assert guard.draw is not None, "the guard let a step through that is of no sample"
-            assert guard.source is not None
-            with guard.source.lock:
-                self._authorize_sample(optimizer, guard.draw, step)
+            draw, source = guard.draw, guard.source
+            assert draw is not None, "the guard let a step through that is of no sample"
+            assert source is not None
+            with source.lock:
+                self._authorize_sample(optimizer, draw, step)
 
     def _authorize_sample(self, optimizer: DPOptimizer, draw: Draw, step: Event) -> None:
         """Charge all releases of a sample before the first one, and mark this one as used."""
@@ -109,8 +112,7 @@ class LedgerHook:
                     for member in self._members
                 }
                 release = together([event for events in steps.values() for event in events])
-            probability = self._probability(draw)
-            self._authorize(release if probability == 1.0 else poisson_sampled(probability, release))
+            self._authorize(self._sampled(self._probability(draw), release))
             draw.unreleased = steps
         left = draw.unreleased.get(optimizer)
         if not left:
@@ -135,6 +137,13 @@ class LedgerHook:
         assert probability is not None, "attach has looked for it"
         return probability
 
+    def _sampled(self, probability: float, release: Event) -> Event:
+        """Return the event of a sample: the last one, if nothing has changed."""
+        if self._last_sample is None or self._last_sample[:2] != (probability, release):
+            event = release if probability == 1.0 else poisson_sampled(probability, release)
+            self._last_sample = probability, release, event
+        return self._last_sample[2]
+
     def _authorize(self, event: Event) -> None:
         if self.run is not None:
             try:
@@ -143,7 +152,7 @@ class LedgerHook:
                 # The previous step had other noise and got no answer: it is charged but was not released.
                 cast("Run", self.run).settle()
                 self.run.authorize(event=event)
-            _CHARGED_TO_RUN[self.run.id] += 1
+            _CHARGED_TO_RUN[self._run_id] += 1
         self.event, self.charged = event, True
 
 

@@ -1,5 +1,6 @@
 """Events of an Opacus optimizer's steps, read from its current state."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -88,7 +89,7 @@ class StepReader:
     def _reader_for(kind: type) -> Callable[[Any], Event]:
         """Choose by exact type, because a subclass may add noise differently."""
         if kind in _FLAT:
-            return lambda optimizer: gaussian(optimizer.noise_multiplier)
+            return lambda optimizer: _gaussian(float(optimizer.noise_multiplier))
         if kind in _PER_LAYER:
             return _per_layer
         if kind is FSDPOptimizerFastGradientClipping:
@@ -121,6 +122,12 @@ def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:
     optimizer.sample_size = expected
 
 
+@functools.lru_cache
+def _gaussian(noise_multiplier: float) -> Event:
+    """Return the same event in every step with the same noise, which nothing changes."""
+    return gaussian(noise_multiplier)
+
+
 def _per_layer(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
     """Read a step whose layers have their own norms; the noise follows `max_grad_norm`, which schedulers move."""
     together = math.hypot(*optimizer.max_grad_norms)
@@ -149,7 +156,7 @@ def _ghost(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus
             "private, and moves the clipping norm before the step is asked for. Use clipping='adaptive' without "
             "ghost clipping."
         )
-    return gaussian(optimizer.noise_multiplier)
+    return _gaussian(float(optimizer.noise_multiplier))
 
 
 def _sharded(optimizer: Any) -> Event:  # noqa: ANN401 - mypy does not read Opacus

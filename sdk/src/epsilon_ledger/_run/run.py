@@ -89,7 +89,8 @@ class Run(RunBase[Future[Response]]):
             LedgerUnavailableError: no response; the steps may have been charged.
             LedgerError: any other failure: do not release.
         """
-        count = whole("count", count)
+        if type(count) is not int or count < 1:
+            count = whole("count", count)
         self._require_no_call()
         # As in _execute, without the generators: this is called in every step of a training.
         with self._lock:
