@@ -111,8 +111,7 @@ class RunLogger(ABC):
 
         Returns:
             A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null without a client or with too
-                many
-            decisions.
+            many decisions.
 
         Raises:
             LedgerError: no response arrived.
@@ -185,7 +184,7 @@ class RunLogger(ABC):
     def _conclude(self, error: BaseException | None) -> None:
         if self._run.next_step != self._logged:
             self._log(self._run.next_step)
-        refusal = error if isinstance(error, BudgetExceededError) else None
+        refusal = error if isinstance(error, BudgetExceededError) else self._run.refusal
         statement = self.statement(refusal)
         self._keep(statement)
         self._describe({"status": statement["status"], "refused": str(refusal is not None).lower()})
