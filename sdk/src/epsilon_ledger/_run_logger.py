@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 from epsilon_ledger._client import LedgerClient
 from epsilon_ledger._net.config import validate_url
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.provenance import MAX_LINKS
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire.errors import LedgerError
@@ -39,6 +40,7 @@ class RunLogger(ABC):
 
     Raises:
         ValueError: `every` is below 1.
+        TypeError: the run is an AsyncRun, or no run.
         ConfigurationError: the address is invalid or has credentials.
     """
 
@@ -51,7 +53,7 @@ class RunLogger(ABC):
         if every < 1:
             raise ValueError(f"every must be at least 1, not {every}.")
         address = url or os.environ.get("EPSILON_LEDGER_URL")
-        self._run = run
+        self._run = require_blocking_run(run)
         self._client = client
         self._every = every
         self._url = f"{validate_url(address).rstrip('/')}/runs/{run.id}" if address else None

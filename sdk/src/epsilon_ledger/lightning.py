@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import BudgetExceededError, Run
 from epsilon_ledger._opacus.loaders import UnsizedSplitting, observe
 from epsilon_ledger._opacus.samples import SampleSource
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 
 try:
@@ -59,10 +60,13 @@ class LedgerCallback(Callback):
     Args:
         run: to charge; None on ranks other than rank 0.
         **how: as for `epsilon_ledger.opacus.attach`, if the loader does not determine the sampling.
+
+    Raises:
+        TypeError: the run is an AsyncRun, or no run.
     """
 
     def __init__(self, run: Run | None, **how: Any) -> None:  # noqa: ANN401 - passed on
-        self.run = run
+        self.run = None if run is None else require_blocking_run(run)
         self.refusal: BudgetExceededError | None = None
         """The refusal that ended the fit, or None."""
         self._how = how

@@ -86,7 +86,8 @@ def read_plan(plan: Any) -> Noise:  # noqa: ANN401 - as above
         raise UnsupportedTrainingError(
             "The noise of this plan is correlated from step to step, or its batches are not Poisson samples of all "
             "records, so that its steps cannot be charged one by one. Charge the whole training at once, with "
-            "plan.dp_event."
+            "plan.dp_event and run.charge_training; but not with column_normalize=True, unless the strategy has a norm "
+            "of 1 or more: the noise would be less than the event says."
         )
     found = _first(plan.noise_addition_transform)
     variables = _variables(found.update)

@@ -14,10 +14,10 @@ from epsilon_ledger._mindarmour.dangers import warn, warn_of_count_noise, warn_o
 from epsilon_ledger._mindarmour.monitors import RDPMonitor, ZCDPMonitor
 from epsilon_ledger._mindarmour.noise import MAX_NORM, MIN_NORM, NoiseAdaGaussianRandom, NoiseGaussianRandom
 from epsilon_ledger._mindarmour.optimizers import DPOptimizer, Momentum
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._wire.coercion import real, whole
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, MicrobatchSampler, PoissonSampler
 from epsilon_ledger.mechanisms.arrays import split
-from epsilon_ledger.mechanisms.releases import require_run
 
 Array = NDArray[Any]
 Members = Array | Sequence[Array]
@@ -69,7 +69,7 @@ class DPModel:
         batch_size: expected number of records in a batch, if the data set has none.
 
     Raises:
-        TypeError: a number is not a number.
+        TypeError: a number is not a number, or the run is an AsyncRun or no run.
         ValueError: an argument is out of its bounds, or the arguments do not fit together.
     """
 
@@ -110,7 +110,7 @@ class DPModel:
         self._network = network
         self._gradients = frameworks.gradients_of(network, loss_fn, self._optimizer)
         self._batch_size = batch_size
-        require_run(run)
+        require_blocking_run(run)
         self._run = run
         self._noise: GaussianNoise | AdaptiveClipping | None = None
         self._made_for: tuple[str, float] | None = None

@@ -170,17 +170,6 @@ def uncharged_steps(accountant: IAccountant, run: Run | Trial) -> int:
     return max(0, seen - max(0, run.next_step - _CHARGED_TO_RUN[run.id]))
 
 
-def require_run(run: Run | Trial) -> Run | Trial:
-    """Check that a run is synchronous, and return it.
-
-    Raises:
-        TypeError: it is an AsyncRun, which an optimizer cannot await.
-    """
-    if inspect.iscoroutinefunction(run.authorize):
-        raise TypeError("An optimizer's step cannot wait for an AsyncRun: create the run with LedgerClient.")
-    return run
-
-
 def together(events: list[Event]) -> Event:
     """Combine several events on one sample."""
     if len(events) == 1:
