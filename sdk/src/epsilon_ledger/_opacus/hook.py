@@ -14,7 +14,7 @@ from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import guard_of
 from epsilon_ledger._opacus.ranks import broadcast_result, receive_result, workers
 from epsilon_ledger._opacus.samples import Draw
-from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
+from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction, require_finite
 
 _CHARGED_TO_RUN: Final[Counter[str]] = Counter()
 _STEPS_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, Counter[None]]] = weakref.WeakKeyDictionary()
@@ -61,6 +61,7 @@ class LedgerHook:
         Raises:
             LedgerError: the step was not admitted.
         """
+        require_finite(optimizer)
         if self._alone:
             self._authorize_step(optimizer)
         else:
