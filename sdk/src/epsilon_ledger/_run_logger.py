@@ -14,6 +14,7 @@ from epsilon_ledger._net.config import validate_url
 from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.provenance import MAX_LINKS
 from epsilon_ledger._run.run import Run
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.metadata import Link
@@ -40,7 +41,7 @@ class RunLogger(ABC):
 
     Raises:
         ValueError: `every` is below 1.
-        TypeError: the run is an AsyncRun, or no run.
+        TypeError: the run is an AsyncRun or no run, or `every` is no whole number.
         ConfigurationError: the address is invalid or has credentials.
     """
 
@@ -50,8 +51,7 @@ class RunLogger(ABC):
     """Errors of the tracker."""
 
     def __init__(self, run: Run, *, client: LedgerClient | None = None, every: int = 1, url: str | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}.")
+        whole("every", every)
         address = url or os.environ.get("EPSILON_LEDGER_URL")
         self._run = require_blocking_run(run)
         self._client = client

@@ -21,6 +21,7 @@ from epsilon_ledger import BudgetExceededError, Event, Run, Trial
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._keras.private import event_reader, renew_seeds, weight
 from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._wire.coercion import one_of
 
 __all__ = ["LedgerCallback", "UnsupportedTrainingError", "attach"]
 
@@ -73,6 +74,7 @@ def attach(
             f"sampling_probability can only be 1.0, for no sampling, not {sampling_probability}: batches that fit "
             f"takes from elsewhere have a fixed size, so that they are no Poisson samples."
         )
+    one_of("earlier_steps", earlier_steps, ("refuse", "charged"))
     if event is not None and sampling_probability is not None:
         raise ValueError("Give event or sampling_probability: an event has its sampling.")
     present = getattr(model, "_ledger_callback", None)

@@ -99,16 +99,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
         ValueError: it is attached to another run, or too late, or the sampling is unknown.
-        TypeError: `target` has another type, or the run is an AsyncRun or no run.
+        TypeError: an argument has another type, or the run is an AsyncRun or no run.
     """
-    if sampling_probability is not None and not 0.0 < sampling_probability <= 1.0:
-        raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
-    if releases_per_sample < 1:
-        raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
-    if epochs is not None and epochs < 1:
-        raise ValueError(f"epochs must be at least 1, not {epochs}.")
-    if public_size is not None and public_size < 1:
-        raise ValueError(f"public_size must be at least 1, not {public_size}.")
     options = AttachOptions(
         data_loader,
         sampling_probability,
@@ -120,6 +112,7 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         public_size,
         client,
     )
+    options.check()
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
             raise ValueError("A privacy engine gets its loader in make_private: attach it without data_loader.")

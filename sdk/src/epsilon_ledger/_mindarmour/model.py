@@ -102,6 +102,10 @@ class DPModel:
                 f"The optimizer is made for {optimizer.micro_batches} micro_batches, but the model for "
                 f"{micro_batches}: give both the same."
             )
+        if noise_mech is not None and not isinstance(noise_mech, NoiseGaussianRandom):
+            raise TypeError(f"noise_mech must come from NoiseMechanismsFactory, not {noise_mech!r}.")
+        if clip_mech is not None and not isinstance(clip_mech, AdaClippingWithGaussianRandom):
+            raise TypeError(f"clip_mech must come from ClipMechanismsFactory, not {clip_mech!r}.")
         self._noise_mech: NoiseGaussianRandom = noise_mech or optimizer.mechanism
         if clip_mech is not None and isinstance(self._noise_mech, NoiseAdaGaussianRandom):
             raise ValueError("clip_mech must be None when the noise is adaptive, 'AdaGaussian'.")
@@ -142,9 +146,10 @@ class DPModel:
         """
         listeners = callbacks if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
         self._compare(listeners)
+        ends = [_step_end(listener) for listener in listeners]
         for context in self.steps(epoch, train_dataset):
-            for listener in listeners:
-                _step_end(listener)(context)
+            for end in ends:
+                end(context)
             if context.get_stop_requested():
                 return
 
@@ -277,5 +282,9 @@ def _rows(
 
 
 def _step_end(listener: Any) -> Callable[[RunContext], object]:  # noqa: ANN401 - a callback
-    found: Callable[[RunContext], object] = getattr(listener, "on_train_step_end", None) or listener.step_end
+    found: Callable[[RunContext], object] | None = getattr(listener, "on_train_step_end", None) or getattr(
+        listener, "step_end", None
+    )
+    if found is None:
+        raise TypeError(f"A callback must have step_end(run_context), but {listener!r} has none.")
     return found

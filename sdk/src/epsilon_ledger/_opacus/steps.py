@@ -22,7 +22,7 @@ from epsilon_ledger._opacus.loaders import kind_of, sampler_of
 from epsilon_ledger._opacus.ranks import on_any_rank, workers
 from epsilon_ledger._opacus.samples import POISSON
 from epsilon_ledger._opacus.sharding import check_sharding
-from epsilon_ledger._wire.coercion import noise
+from epsilon_ledger._wire.coercion import noise, real
 
 _FLAT: Final = (DPOptimizer, DistributedDPOptimizer)
 _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
@@ -116,7 +116,7 @@ def require_finite(optimizer: DPOptimizer) -> None:
 
     Raises:
         UnsupportedTrainingError: the gradient of a record is not finite, on any rank.
-        ValueError: the noise is not.
+        ValueError: the noise or the clipping norm is not.
     """
     finite = _is_finite(optimizer)
     if workers(optimizer) > 1:
@@ -124,6 +124,7 @@ def require_finite(optimizer: DPOptimizer) -> None:
     if finite:
         return
     noise(float(optimizer.noise_multiplier))
+    real("max_grad_norm", float(optimizer.max_grad_norm), 0.0, math.inf, above=True)
     raise UnsupportedTrainingError(
         "The noisy sum is not finite: the gradient of a record has a NaN or an infinity, which clipping does not bound "
         "and noise does not hide. Nothing was charged, and the parameters have not moved. Find the record, or keep its "
