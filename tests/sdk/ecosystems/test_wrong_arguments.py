@@ -46,7 +46,7 @@ def step(x: Any) -> Any:
 
 
 def armoured(run: Any = None, **changed: Any) -> Any:
-    given = {
+    given: dict[str, Any] = {
         "micro_batches": 8,
         "noise_mech": armour.NoiseMechanismsFactory.create("Gaussian"),
         "optimizer": armour.SGD([np.zeros(2)], 0.1),
@@ -125,6 +125,7 @@ def test_of_functions_beside_attach(training: Training) -> None:
     for other in (plain, "optimizer"):
         with pytest.raises(TypeError, match="must be the DPOptimizer"):
             opacus.discard_batch(other)
+    options: dict[str, Any]
     for options, match in [
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"epochs": 1, "public_size": 1.5}, "public_size must be a whole number"),
@@ -132,7 +133,7 @@ def test_of_functions_beside_attach(training: Training) -> None:
         with pytest.raises(TypeError, match=match):
             opacus.plan_training(client, small_loader(), **goal, **options)
     with pytest.raises(TypeError, match="must be the DataLoader"):
-        opacus.plan_training(client, [1], epochs=1, **goal)  # type: ignore[arg-type] # what it refuses
+        opacus.plan_training(client, [1], epochs=1, **goal)
     with pytest.raises(TypeError, match="and the optimizer that make_private returned, not DPDataLoader and SGD"):
         lightning.split_batches(training.loader, 2, plain)
     with pytest.raises(ValueError, match="max_batch_size must be at least 1"):
@@ -194,11 +195,11 @@ def test_of_nvflare() -> None:
             make("hospitals", 1.0, 1.0, unit=anything)
     with pytest.raises(TypeError, match="event must be an event"):
         nvflare.LedgerFilter("hospitals", event=anything)
+    wrong: list[tuple[Any, type[Exception]]] = [(1.5, TypeError), ("3", TypeError), (0, ValueError)]
     for name in ("num_clients", "num_rounds"):
-        options: dict[str, Any]
-        for options, error in [({name: 1.5}, TypeError), ({name: "3"}, TypeError), ({name: 0}, ValueError)]:
+        for number, error in wrong:
             with pytest.raises(error, match=f"{name} must be"):
-                nvflare.LedgerFedAvg("hospitals", 1.0, 1.0, **options)
+                nvflare.LedgerFedAvg("hospitals", 1.0, 1.0, **{name: number})
 
 
 @pytest.mark.parametrize("logger", [mlflow.EpsilonLogger, wandb.EpsilonLogger])

@@ -186,7 +186,7 @@ class LedgerFilter(Filter):
         return self._run
 
 
-def check_account(budget: str, unit: Unit | None) -> None:
+def check_account(budget: object, unit: Unit | None) -> None:
     """Check the budget's path and the unit before a job starts.
 
     Raises:
