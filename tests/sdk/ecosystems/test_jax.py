@@ -219,9 +219,9 @@ def test_arguments_that_do_not_fit_together(run: CountingRun) -> None:
     for other in (None, run, "run_1"):
         with pytest.raises(TypeError, match=r"step is .*, but it must be a function"):
             authorized(other, run.as_run, event=STEP)  # type: ignore[arg-type] # as below
-    for other in (None, "run_1", Run):
+    for no_run in (None, "run_1", Run):
         with pytest.raises(TypeError, match=r"run is .*, but it must be a run"):
-            authorized(DONATED, other, event=STEP)  # type: ignore[arg-type] # as below
+            authorized(DONATED, no_run, event=STEP)  # type: ignore[arg-type] # as below
     with pytest.raises(ValueError, match="made without batches"):
         next(authorized(DONATED, run.as_run, event=STEP).batch_iterator(N))
 

@@ -125,11 +125,11 @@ def test_of_functions_beside_attach(training: Training) -> None:
     for other in (plain, "optimizer"):
         with pytest.raises(TypeError, match="must be the DPOptimizer"):
             opacus.discard_batch(other)
-    options: dict[str, Any]
-    for options, match in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"epochs": 1.5}, "epochs must be a whole number"),
         ({"epochs": 1, "public_size": 1.5}, "public_size must be a whole number"),
-    ]:
+    ]
+    for options, match in wrong:
         with pytest.raises(TypeError, match=match):
             opacus.plan_training(client, small_loader(), **goal, **options)
     with pytest.raises(TypeError, match="must be the DataLoader"):

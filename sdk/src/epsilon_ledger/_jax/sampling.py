@@ -129,7 +129,7 @@ def read_batches(batches: Any) -> Batches:  # noqa: ANN401 - a probability or a 
         UnsupportedTrainingError: its steps cannot be charged one by one.
         ValueError: the probability is not in (0, 1].
     """
-    if isinstance(batches, Real) and type(batches) is not bool:
+    if not isinstance(batches, bool) and isinstance(batches, Real):
         probability = float(batches)
         if not 0.0 < probability <= 1.0:
             raise ValueError(f"batches must be a probability in (0, 1], not {probability}.")
