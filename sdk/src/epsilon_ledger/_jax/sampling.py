@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from epsilon_ledger import Event, poisson_sampled, sampled_without_replacement
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._wire.coercion import whole
 
 Rng = np.random.Generator | int | None
 
@@ -57,7 +59,7 @@ class PoissonBatches(Batches):
 
     def draw(self, records: Any, rng: Rng) -> Iterator[NDArray[np.intp]]:  # noqa: ANN401 - as above
         """Draw samples for ever."""
-        generator = np.random.default_rng(rng)
+        records, generator = whole("num_examples", records), np.random.default_rng(rng)
         while True:
             size = generator.binomial(records, self.probability)
             yield generator.choice(records, size=size, replace=False, shuffle=False)
@@ -105,6 +107,8 @@ class SelectedBatches(Batches):
 
     def charge(self, mechanism: Event, records: Any) -> Event:  # noqa: ANN401 - as above
         """Return the event of a step: Poisson-sampled, or sampled without replacement."""
+        if not self._by_user:
+            whole("num_examples", records)
         if hasattr(self._base, "sampling_prob"):
             return poisson_sampled(float(self._base.sampling_prob), mechanism)
         units = len(np.unique(records)) if self._by_user else int(records)
@@ -125,10 +129,11 @@ def read_batches(batches: Any) -> Batches:  # noqa: ANN401 - a probability or a 
         UnsupportedTrainingError: its steps cannot be charged one by one.
         ValueError: the probability is not in (0, 1].
     """
-    if isinstance(batches, float | int):
-        if not 0.0 < batches <= 1.0:
-            raise ValueError(f"batches must be a probability in (0, 1], not {batches}.")
-        return PoissonBatches(float(batches))
+    if not isinstance(batches, bool) and isinstance(batches, Real):
+        probability = float(batches)
+        if not 0.0 < probability <= 1.0:
+            raise ValueError(f"batches must be a probability in (0, 1], not {probability}.")
+        return PoissonBatches(probability)
     if type(batches).__module__.partition(".")[0] == "jax_privacy":
         return SelectedBatches(batches)
     raise UnsupportedTrainingError(
