@@ -12,7 +12,7 @@ from jax_privacy.batch_selection import (
     UserSelectionStrategy,
 )
 
-from epsilon_ledger import gaussian, sampled_without_replacement
+from epsilon_ledger import gaussian, sampled_with_replacement, sampled_without_replacement, truncated_poisson_sampled
 from epsilon_ledger.jax import UnsupportedTrainingError
 from tests.sdk.ecosystems.conftest import CountingRun
 from tests.sdk.ecosystems.jax_trainings import NOISE, POISSON, PROBABILITY, STEP, N, Private
@@ -43,11 +43,17 @@ class TestBatches:
         assert len(next(step.batch_iterator(users))) == 4
         assert step.event == sampled_without_replacement(8, 4, gaussian(NOISE))
 
+    def test_cut_samples_and_repeated_draws(self, run: CountingRun) -> None:
+        step = Private().authorized(run, batches=CyclicPoissonSampling(0.5, 8, truncated_batch_size=16))
+        assert len(next(step.batch_iterator(N))) <= 16
+        assert step.event == truncated_poisson_sampled(N, 0.5, 16, gaussian(NOISE))
+        step = Private().authorized(run, batches=FixedBatchSampling(16, 8, replace=True))
+        assert len(next(step.batch_iterator(N))) == 16
+        assert step.event == sampled_with_replacement(N, 16, gaussian(NOISE))
+
     def test_that_cannot_be_charged_by_steps(self, run: CountingRun) -> None:
         turned_away: list[tuple[Any, str]] = [
             (CyclicPoissonSampling(0.5, 8, cycle_length=4), "cycle_length=4"),
-            (CyclicPoissonSampling(0.5, 8, truncated_batch_size=16), "cut to a size"),
-            (FixedBatchSampling(16, 8, replace=True), "twice"),
             (BallsInBinsSampling(8, 4), "every n-th batch"),
             (BMinSepSampling(0.5, 8, 2), "depends on those before"),
             (UserSelectionStrategy(BallsInBinsSampling(8, 4)), "every n-th batch"),

@@ -8,7 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilon_ledger import Event, poisson_sampled, sampled_without_replacement
+from epsilon_ledger import (
+    Event,
+    poisson_sampled,
+    sampled_with_replacement,
+    sampled_without_replacement,
+    truncated_poisson_sampled,
+)
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._wire.coercion import whole
 
@@ -90,29 +96,20 @@ class SelectedBatches(Batches):
                     f"{self._base.cycle_length}th batch, which pays off with correlated noise, for a training that is "
                     f"charged as a whole. Leave cycle_length at 1."
                 )
-            if self._base.truncated_batch_size is not None:
-                raise UnsupportedTrainingError(
-                    "Poisson samples that are cut to a size are no Poisson samples, and the ledger knows no bound for "
-                    "their steps. Leave truncated_batch_size out, and pad to a size that no sample exceeds."
-                )
-        elif type(self._base) is theirs.FixedBatchSampling:
-            if self._base.replace:
-                raise UnsupportedTrainingError(
-                    "In batches drawn with replacement a record can be twice, and the ledger knows no bound for their "
-                    "steps. Leave replace out."
-                )
-        else:
+        elif type(self._base) is not theirs.FixedBatchSampling:
             reason = _REFUSED.get(name, "what its selection does to a step's cost is not known here")
             raise UnsupportedTrainingError(f"{name}: {reason}. Use CyclicPoissonSampling, or give event=...")
 
     def charge(self, mechanism: Event, records: Any) -> Event:  # noqa: ANN401 - as above
-        """Return the event of a step: Poisson-sampled, or sampled without replacement."""
-        if not self._by_user:
-            whole("num_examples", records)
-        if hasattr(self._base, "sampling_prob"):
-            return poisson_sampled(float(self._base.sampling_prob), mechanism)
-        units = len(np.unique(records)) if self._by_user else int(records)
-        return sampled_without_replacement(units, int(self._base.batch_size), mechanism)
+        """Return the event of a step on a Poisson sample, cut or not, or on a batch of a fixed size."""
+        units = len(np.unique(records)) if self._by_user else whole("num_examples", records)
+        base = self._base
+        if not hasattr(base, "sampling_prob"):
+            sampled = sampled_with_replacement if base.replace else sampled_without_replacement
+            return sampled(units, int(base.batch_size), mechanism)
+        if base.truncated_batch_size is None:
+            return poisson_sampled(float(base.sampling_prob), mechanism)
+        return truncated_poisson_sampled(units, float(base.sampling_prob), int(base.truncated_batch_size), mechanism)
 
     def draw(self, records: Any, rng: Rng) -> Iterator[Any]:  # noqa: ANN401 - as above
         """Draw batches from the strategy."""
