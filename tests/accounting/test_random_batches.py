@@ -69,9 +69,9 @@ def test_more_records_are_cut_more_often_and_kept_more_seldom() -> None:
 
 
 def test_what_is_never_cut_is_a_poisson_sample() -> None:
-    for relation in (ADD, SPECIAL):
-        found = event_curve(TruncatedPoissonSampled(100, 0.1, 101, Gaussian(2.0)), relation)
-        expected = event_curve(PoissonSampled(0.1, Gaussian(2.0)), relation)
+    for relation, event in product((ADD, SPECIAL), (Gaussian(2.0), Gaussian(2.0, "microbatch"))):
+        found = event_curve(TruncatedPoissonSampled(100, 0.1, 101, event), relation)
+        expected = event_curve(PoissonSampled(0.1, event), relation)
         assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-12)
     found = event_curve(TruncatedPoissonSampled(100, 0.1, 100, Gaussian(2.0)), REPLACE)
     assert found.nats()[:-1] == pytest.approx(without_replacement_gaussian_rdp(0.1, 1.0, GRID), rel=1e-8)
