@@ -66,6 +66,8 @@ def test_more_records_are_cut_more_often_and_kept_more_seldom() -> None:
     shares = Shares.of(100, 0.1, 12)
     assert shares.plain + shares.either + shares.cut == pytest.approx(1, rel=1e-15)
     assert (shares.cut, shares.kept) == Truncation.of(99, 0.1, 12)
+    assert shares.plain == 1 - Truncation.of(100, 0.1, 12).cut
+    assert Shares.of(3, 0.5, 3) == (0.875, 0.125, 0.0, 0.0)  # only four records may be cut to three
 
 
 def test_what_is_never_cut_is_a_poisson_sample() -> None:
