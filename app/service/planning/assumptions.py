@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import inf
-from types import UnionType
 from typing import TypeVar
 
 from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
@@ -69,13 +68,13 @@ class PlanAssumptions:
                 f"delta {delta:.4g} is not below 1/{self.population_size} = {1 / self.population_size:.3g}: it would "
                 "allow one whole record of this population to be published."
             )
-        poisson = _samples_in(events, PoissonSampled | TruncatedPoissonSampled)
+        poisson = _samples_in(events, (PoissonSampled, TruncatedPoissonSampled))
         if self.batches is not Batches.POISSON and poisson:
             found.append(
                 f"The batches are {_DRAWN[self.batches]}, but {poisson} events are accounted as Poisson samples, "
                 "in which every record is taken independently: this epsilon does not hold for such batches."
             )
-        drawn = _samples_in(events, SampledWithoutReplacement | SampledWithReplacement)
+        drawn = _samples_in(events, (SampledWithoutReplacement, SampledWithReplacement))
         if self.batches is Batches.SHUFFLED and drawn:
             found.append(
                 f"The batches are taken in turn from shuffled data, but {drawn} events are "
@@ -164,7 +163,7 @@ def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
             yield from _with_parts(part)
 
 
-def _samples_in(events: Iterable[DpEvent], kinds: UnionType) -> str:
+def _samples_in(events: Iterable[DpEvent], kinds: tuple[type[DpEvent], ...]) -> str:
     """Name the kinds of samples that amplify a part of some events."""
     parts = (part for event in events for part in _with_parts(event) if isinstance(part, kinds))
     return " and ".join(sorted({type_name(part) for part in parts if not getattr(part, "takes_all", False)}))
