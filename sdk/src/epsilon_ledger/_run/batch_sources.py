@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from types import ModuleType
 from typing import Any, Final
 
-from epsilon_ledger._mindspore.pipelines import reason_against_pipeline
+from epsilon_ledger._run.mindspore_pipelines import reason_against_pipeline
 
 
 def reason_against(batches: object) -> str | None:
