@@ -77,3 +77,17 @@ def test_noise_without_end_is_named(engine: PrivacyEngine, fake_run: FakeRun) ->
         with pytest.raises(ValueError, match="noise_multiplier must be in"):
             first_step(training)
     assert fake_run.asked == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_record_on_an_accelerator_is_found(
+    engine: PrivacyEngine, fake_run: FakeRun, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    attach(engine, fake_run.as_run)
+    with pytest.raises(UnsupportedTrainingError, match="has a NaN or an infinity"):
+        first_step(make_private(engine, loader_with(value)))
+    assert fake_run.asked == []
+    engine.dataset = None
+    first_step(make_private(engine, loader_with(1.0)))
+    assert len(fake_run.asked) == 1

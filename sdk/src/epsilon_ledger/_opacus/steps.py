@@ -15,6 +15,7 @@ from opacus.optimizers import (
     FSDPOptimizerFastGradientClipping,
     SimpleDistributedPerLayerOptimizer,
 )
+from torch.nn.utils import get_total_norm
 from torch.utils.data import DataLoader
 
 from epsilon_ledger import Event, adaptive_clipping, gaussian
@@ -135,11 +136,14 @@ def require_finite(optimizer: DPOptimizer) -> None:
 
 def _is_finite(optimizer: DPOptimizer) -> bool:
     """Return whether all gradients are finite, with FSDP those of this rank's shards."""
-    gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in optimizer.params if each.grad is not None]
-    total = 0.0
-    for gradient in gradients:
-        total += gradient.sum().item()
-    # The sum of finite numbers may overflow, in half precision.
+    gradients = [gradient for each in optimizer.params if (gradient := each.grad) is not None]
+    if type(optimizer) is FSDPOptimizerFastGradientClipping:
+        gradients = [getattr(gradient, "_local_tensor", gradient) for gradient in gradients]
+    if all(gradient.is_cpu for gradient in gradients):
+        total = sum(gradient.sum().item() for gradient in gradients)
+    else:  # an accelerator is waited for once, not for each parameter
+        total = get_total_norm(gradients).item()
+    # The total of finite numbers may overflow, in half precision.
     return math.isfinite(total) or all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
