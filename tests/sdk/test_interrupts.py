@@ -17,10 +17,11 @@ import pytest
 from epsilon_ledger import Event, _net, _run
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.simulation import LOUD, Simulation
-from tests.sdk.test_grants import every_way, in_grants
+from tests.sdk.test_grants import AHEAD, every_way, in_grants
+from tests.soak import in_turns
 
 FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
-STRIDE = max(1, 150 // ROUNDS)
+STRIDE = max(1, 150 // ROUNDS) if ROUNDS > 1 else 400
 """Lines between two interrupts; long tests interrupt at every line."""
 
 
@@ -93,9 +94,9 @@ def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(
     assert simulation.sound()
 
 
-@every_way
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, ahead: dict[str, Any], when: str) -> None:
+@pytest.mark.parametrize(("way", "when"), in_turns(AHEAD, ["before", "after"]))
+def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, way: str, when: str) -> None:
+    ahead = AHEAD[way]
     main = threading.current_thread()
     for last in ("reservations", "steps", "commit", "complete"):
         run = simulation.run(**ahead)

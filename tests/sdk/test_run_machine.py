@@ -26,6 +26,7 @@ SCHEDULES: dict[str, Callable[[int], Event] | None] = {
     "in turns": lambda step: [LOUD, QUIET, LOUD, HUSHED][step % 4],
 }
 PHASES = (Phase.reuse, Phase.generate, *([Phase.shrink] if ROUNDS > 1 else []))
+EXAMPLES = 10 * ROUNDS if ROUNDS > 1 else 4
 EPSILON = 0.35
 """Enough for some twenty steps."""
 
@@ -210,7 +211,7 @@ def test_whatever_trainers_do() -> None:
     run_machine(
         Trainers,
         settings=settings(
-            max_examples=10 * ROUNDS,
+            max_examples=EXAMPLES,
             stateful_step_count=25,
             deadline=None,
             phases=PHASES,
