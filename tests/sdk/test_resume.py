@@ -27,12 +27,10 @@ def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simul
     assert (resumed.attempt, resumed.state_dict()["step"]) == (2, 7)
 
 
-@every_way
-@pytest.mark.parametrize("back", [0, 1, 6])
-def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(
-    simulation: Simulation, ahead: dict[str, Any], back: int
-) -> None:
+@pytest.mark.parametrize(("back", "way"), in_turns([0, 1, 6], AHEAD))
+def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulation, way: str, back: int) -> None:
     """Nobody says good-bye: the grant is charged in full, and what is repeated is charged again."""
+    ahead = AHEAD[way]
     run = simulation.run(**ahead, schedule=fading)
     take(simulation, run, 8 - back)
     kept = run.state_dict()
