@@ -17,8 +17,8 @@ IN_FLOWER = {"flower"}
 UNLOCKED = {"mindspore": "mindspore"}
 """Pages whose framework is not installed by `make test`, with its module."""
 
-SLOW = {"flower", "keras", "transformers"}
-"""Pages that simulate clients, or train what is larger: `make soak` runs them."""
+SLOW = {"flower", "jax-privacy", "keras", "transformers"}
+"""Pages that simulate clients, train what is larger, or wrap what another page trains: `make soak` runs them."""
 
 
 @pytest.mark.parametrize(
