@@ -1,6 +1,6 @@
 """Long searches: `make test` takes some of their cases, `make soak` all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import pytest
@@ -8,6 +8,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 def thinned(cases: Sequence[T], every: int) -> list[T | ParameterSet]:
@@ -21,6 +22,15 @@ def thinned(cases: Sequence[T], every: int) -> list[T | ParameterSet]:
         The cases, in their order.
     """
     return [case if place % every == 0 else _soaked(case) for place, case in enumerate(cases)]
+
+
+def in_turns(first: Iterable[T], second: Iterable[U]) -> list[tuple[T, U] | ParameterSet]:
+    """Pair all of two, of which `make test` takes each of the first once, with those of the second in turn."""
+    seconds = list(second)
+    pairs = [
+        (one, seconds[(place + turn) % len(seconds)]) for place, one in enumerate(first) for turn in range(len(seconds))
+    ]
+    return thinned(pairs, len(seconds))
 
 
 def few(examples: int) -> settings:

@@ -117,6 +117,9 @@ NOWHERE = {
 }
 """Ids that mean nothing, by the names of path parameters."""
 
+CHEAP = {"type": "gaussian", "noise_multiplier": 50.0}
+"""What a planning question is about: what such a question costs is no matter of who asks it, or how."""
+
 
 def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
     """A body that the operation takes; None if it needs none."""
@@ -147,11 +150,11 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "commitReservation": {"steps_executed": 0},
         "createReceiver": {"url": "https://alerts.example/privacy"},
         "replaceAlertSettings": {"thresholds": [0.5, 0.9], "forecast_days": 14},
-        "computeEpsilon": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "computeDelta": {"events": [{"event": SAMPLED}], "epsilon": 1.0},
-        "computeEpsilonTrajectory": {"events": [{"event": SAMPLED}], "delta": 1e-5},
-        "findNoiseMultiplier": {"event": SAMPLED, "count": 9} | limit,
-        "findMaxSteps": {"event": SAMPLED} | limit,
+        "computeEpsilon": {"events": [{"event": CHEAP}], "delta": 1e-5},
+        "computeDelta": {"events": [{"event": CHEAP}], "epsilon": 1.0},
+        "computeEpsilonTrajectory": {"events": [{"event": CHEAP}], "delta": 1e-5},
+        "findNoiseMultiplier": {"event": CHEAP, "count": 9} | limit,
+        "findMaxSteps": {"event": CHEAP} | limit,
         "findSamplingProbability": {"event": SAMPLED, "count": 9} | limit,
         "computeLaplaceCost": {"bound": 1e-5, "l1_sensitivity": 2},
     }

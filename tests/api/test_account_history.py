@@ -10,6 +10,9 @@ from app.api.routers import charts
 from app.service.queries import account_history
 from tests.conftest import SAMPLED, Ledger
 
+pytestmark = pytest.mark.sqlite
+"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
+
 NOISIER = SAMPLED | {"event": {"type": "gaussian", "noise_multiplier": 2.5}}
 
 
@@ -33,6 +36,7 @@ def history(ledger: Ledger, account: str, query: str = "") -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.every_case
 def test_each_point_is_what_the_account_showed_then(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     ledger.budget(limit={"epsilon": 6.0, "delta": 1e-5})
@@ -62,6 +66,7 @@ def test_a_refusal_and_a_reservation_move_nothing(ledger: Ledger) -> None:
     assert history(ledger, population)["points"] == before
 
 
+@pytest.mark.every_case
 def test_a_history_of_many_decisions_ends_with_what_is_spent_and_says_that_it_is_thinned_out(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +157,7 @@ def test_what_is_forfeited_is_charged_at_its_time(ledger: Ledger) -> None:
     assert answer["points"][-1]["epsilon"] == ledger.get(f"/v1/populations/{population}").json()["epsilon"]
 
 
+@pytest.mark.every_case
 def test_a_run_of_two_budgets_is_counted_once_for_their_population(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     for name in ("icu-team", "ward-team"):
@@ -175,7 +181,6 @@ def test_a_run_that_goes_on_in_another_attempt_has_spent_both(ledger: Ledger, mo
     assert history(ledger, population)["points"][-1] == exact["points"][-1]
 
 
-@pytest.mark.sqlite
 def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
     population = str(ledger.population(limit={"epsilon": 8.0, "delta": 1e-5})["id"])
     for number in range(10):
@@ -188,7 +193,6 @@ def test_many_children_are_told_apart_up_to_seven(ledger: Ledger) -> None:
     assert sum(child["shares"][-1] for child in answer) == pytest.approx(used, rel=1e-12)
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("what", ["/v1/accounts/{}/history?max_points={}", "/v1/accounts/{}/history.svg?width=3{}"])
 def test_who_waits_for_a_history_takes_no_thread_from_anybody_else(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str

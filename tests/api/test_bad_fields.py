@@ -3,6 +3,7 @@
 import pytest
 
 from tests.api.conftest import SeededLedger
+from tests.soak import in_turns
 
 # `@` stands for the value that is tried; {run} for a run's id.
 POPULATION = (
@@ -138,8 +139,7 @@ def test_a_field_that_is_not_what_it_should_be_is_an_invalid_request(
     assert shared.rows() == before
 
 
-@pytest.mark.parametrize("what", EVENT_TEMPLATES)
-@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize(("what", "path"), in_turns(EVENT_TEMPLATES, PLACES))
 def test_an_event_out_of_its_bounds_is_refused_wherever_it_stands(shared: SeededLedger, path: str, what: str) -> None:
     template, values = EVENT_TEMPLATES[what]
     before = shared.rows()
@@ -162,8 +162,7 @@ UNSUPPORTED = {
 }
 
 
-@pytest.mark.parametrize("what", UNSUPPORTED)
-@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize(("path", "what"), in_turns(PLACES, UNSUPPORTED))
 def test_an_event_without_a_sound_bound_is_unsupported_wherever_it_stands(
     shared: SeededLedger, path: str, what: str
 ) -> None:
@@ -176,8 +175,7 @@ DEPTHS = [16, 17, 200, *range(250, 280, 6), 2000]
 """Of wrappers: from 2000 on no parser reads them; from 250 to 280 the schema would have found them too deep."""
 
 
-@pytest.mark.parametrize("wrapper", ["poisson_sampled", "self_composed"])
-@pytest.mark.parametrize("path", PLACES)
+@pytest.mark.parametrize(("path", "wrapper"), in_turns(PLACES, ["poisson_sampled", "self_composed"]))
 def test_an_event_that_is_nested_too_deep_is_refused(shared: SeededLedger, path: str, wrapper: str) -> None:
     opening = {
         "poisson_sampled": '{"type": "poisson_sampled", "sampling_probability": 1, "event": ',

@@ -81,7 +81,6 @@ def test_an_item_is_the_decision_of_the_history_with_its_run_and_its_refusal(
     assert (admitted["refusal"], admitted["request_id"]) == (None, "turn")
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     "query",
     [

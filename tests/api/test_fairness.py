@@ -12,6 +12,9 @@ from app.accounting.formulas.sampled_gaussian import sampled_gaussian_rdp
 from tests.api.conftest import SeededLedger
 from tests.api.test_refusals import more_noise
 
+pytestmark = pytest.mark.sqlite
+"""Rules that no database knows of."""
+
 LIMIT = {"epsilon": 1.0, "delta": 1e-5}
 
 
@@ -109,7 +112,6 @@ def test_dear_curves_of_steps_are_computed_by_another_process(
     assert not computed_under_lock
 
 
-@pytest.mark.sqlite
 def test_a_step_that_is_too_much_work_is_refused(seeded: SeededLedger, computed_under_lock: list[bool]) -> None:
     parts = [_sampled(1 + index / 1000) for index in range(1000)]
     too_much = {"type": "composed", "events": [*parts[:999], {**_sampled(1.0), "sampling_probability": 0.5}]}

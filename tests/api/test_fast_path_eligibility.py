@@ -15,6 +15,7 @@ from app.service.charging import commit_queue
 from tests.api.step_routes import BOTH, JSON, NAMED, SHORT, USUAL, Client, Ports, request, serving_both, watched
 from tests.api.trainer import LOUD, QUIET, counted
 from tests.conftest import SAMPLED
+from tests.soak import in_turns
 
 KEY = (b"idempotency-key", b"a-key")
 VAST = b'{"count": 1000000000}'
@@ -121,8 +122,9 @@ SAME: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("key", [(), (KEY,)])
-@pytest.mark.parametrize("body", SAME, ids=json.dumps)
+@pytest.mark.parametrize(
+    ("body", "key"), in_turns(SAME, [(), (KEY,)]), ids=lambda value: json.dumps(value, default=str)
+)
 def test_both_ways_charge_the_same(ports: Ports, body: dict[str, Any], key: tuple[tuple[bytes, bytes], ...]) -> None:
     """Twins with populations of their own, once and again: nothing but the names differs."""
     answers = []

@@ -7,6 +7,7 @@ import pytest
 
 from tests.api.conftest import SeededLedger
 from tests.processor import within
+from tests.soak import in_turns
 
 CPU_SECONDS = 2.0
 """Each of these took 3 to 30 seconds where a tenth of a second is enough."""
@@ -48,8 +49,7 @@ def test_a_key_that_stands_twice_among_very_many(shared: SeededLedger, path: str
     assert (answer["code"], answer["detail"]) == ("invalid_request", "The key '9c3f' is given twice in one object.")
 
 
-@pytest.mark.parametrize("depth", [2, 15, 16, 17, 100, 200, 240, 254, 300])
-@pytest.mark.parametrize("path", [STEPS, EPSILON])
+@pytest.mark.parametrize(("depth", "path"), in_turns([2, 15, 16, 17, 100, 200, 240, 254, 300], [STEPS, EPSILON]))
 def test_a_long_list_deep_inside_of_an_event(shared: SeededLedger, path: str, depth: int) -> None:
     event = _wrapped(GAUSSIAN | {"x": NUMBERS}, depth)
     answer = _ask(shared, path, {"event": event} if path == STEPS else {"events": [{"event": event}], "delta": 1e-5})

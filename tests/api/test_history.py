@@ -11,6 +11,9 @@ import pytest
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
 
+pytestmark = pytest.mark.sqlite
+"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
+
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 300.0}
 
 
@@ -38,6 +41,7 @@ def _take(seeded: SeededLedger, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.every_case
 def test_a_history_holds_every_decision_as_it_was_given(seeded: SeededLedger) -> None:
     bodies: list[dict[str, Any]] = [
         {"count": 3},
@@ -119,6 +123,7 @@ def test_a_cursor_shows_only_what_came_later(long: SeededLedger, most: int) -> N
     assert (after["points"], after["next"], after["decisions"]) == ([], first["next"], 60)
 
 
+@pytest.mark.every_case
 def test_polling_shows_each_decision_once(seeded: SeededLedger) -> None:
     seen: list[int] = []
     cursor = ""
@@ -139,7 +144,6 @@ def test_every_later_page_keeps_its_ends_too(seeded: SeededLedger) -> None:
     assert [point["position"] for point in page["points"]] == [1, 5, 9]
 
 
-@pytest.mark.sqlite
 def test_a_history_is_of_five_hundred_unless_it_is_said(seeded: SeededLedger) -> None:
     cheap = {"event": {"type": "gaussian", "noise_multiplier": 9000.0}}
     for _ in range(500):
@@ -169,7 +173,6 @@ def crowded(shared: SeededLedger) -> Crowded:
     return Crowded(shared, run, bodies)
 
 
-@pytest.mark.sqlite
 def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowded) -> None:
     page = crowded.read()
     assert [point["decision"] for point in page["points"]] == ["admitted"] * 12 + ["refused"]
@@ -182,7 +185,6 @@ def test_a_point_shows_the_first_of_very_many_events_and_says_so(crowded: Crowde
         assert len(shown) > 500 or not point["events_truncated"]
 
 
-@pytest.mark.sqlite
 def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
     first, last = crowded.read("?max_points=2")["points"]
     for point, body in ((first, crowded.bodies[0]), (last, crowded.bodies[-1])):
@@ -190,7 +192,6 @@ def test_fewer_points_show_all_of_their_events(crowded: Crowded) -> None:
         assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
 
 
-@pytest.mark.sqlite
 def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
     for position, body in enumerate(crowded.bodies):
         cursor = base64.urlsafe_b64encode(str(position - 1).encode()).decode().rstrip("=") if position else ""
@@ -199,7 +200,6 @@ def test_any_one_point_can_be_read_whole(crowded: Crowded) -> None:
         assert _shown(point) == [item["event"]["noise_multiplier"] for item in body]
 
 
-@pytest.mark.sqlite
 @pytest.mark.parametrize("room", [0, 1, 13 * 400, 13 * 500, 13 * 2000, 1 << 20])
 def test_an_answer_holds_no_more_events_than_there_is_room_for(
     crowded: Crowded, monkeypatch: pytest.MonkeyPatch, room: int
@@ -214,7 +214,6 @@ def test_an_answer_holds_no_more_events_than_there_is_room_for(
         assert point["events_truncated"] == (len(point["events"]) < len(body))
 
 
-@pytest.mark.sqlite
 def test_a_large_event_is_left_out_of_many_points_and_shown_in_few(seeded: SeededLedger) -> None:
     large = {"type": "composed", "events": [_many(1, number)[0]["event"] for number in range(900)]}
     run = str(

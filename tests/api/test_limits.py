@@ -184,7 +184,8 @@ def test_below_what_is_spent_nothing_more_is_admitted_and_nothing_is_undone(seed
 def test_the_limit_of_an_account_that_nothing_was_charged_to_is_as_if_it_had_been_opened_with_it(
     seeded: SeededLedger,
 ) -> None:
-    planned = [{"event": SAMPLED, "count": 5000}]
+    noise = {"type": "gaussian", "noise_multiplier": 600.0}
+    planned = [{"event": noise, "count": 5000}]
     opened = seeded.ledger.budget("opened", planned=planned, limit={"epsilon": 0.5, "delta": DELTA})
     path = f"/v1/accounts/{opened['id']}/limit"
     body = {"limit": {"epsilon": 0.4, "delta": DELTA}, "reason": "Less will do."}
@@ -192,7 +193,7 @@ def test_the_limit_of_an_account_that_nothing_was_charged_to_is_as_if_it_had_bee
     seeded.ledger.budget("fresh", planned=planned, limit={"epsilon": 0.4, "delta": DELTA})
     counts = set()
     for budget in ("opened", "fresh"):
-        run = seeded.ledger.run(f"mimic/{budget}")
+        run = seeded.ledger.run(f"mimic/{budget}", event=noise)
         answer = seeded.ledger.post(f"/v1/runs/{run}/steps?dry_run=true", {"count": 10**6}, "trainer")
         counts.add(answer.json()["max_count_that_fits"])
     assert len(counts) == 1

@@ -96,7 +96,7 @@ def test_a_filter_shows_what_it_says(shared: SeededLedger, runs: list[Item], que
 @pytest.mark.parametrize("sort", ["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"])
 def test_an_order_holds_over_pages(shared: SeededLedger, runs: list[Item], sort: str) -> None:
     wanted = sorted(runs, key=KEYS[sort.removeprefix("-")], reverse=sort.startswith("-"))
-    for limit in (1, 2, 3, 5, 200):
+    for limit in (1, 5, 200):
         assert _walk(shared.ledger, f"/v1/runs?sort={sort}", limit) == wanted, limit
     filtered = [run for run in wanted if run["labels"].get("team") == "icu"]
     assert _walk(shared.ledger, f"/v1/runs?sort={sort}&label=team:icu", 2) == filtered

@@ -11,6 +11,7 @@ from app.accounting.events import NeighboringRelation, event_from_dict
 from app.accounting.rdp import event_curve
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED
+from tests.soak import in_turns
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 5.0}
 PLANS: dict[str, list[dict[str, Any]]] = {
@@ -28,8 +29,7 @@ def _plan(shared: SeededLedger, events: list[dict[str, Any]], delta: float = 1e-
     return cost
 
 
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.1])
-@pytest.mark.parametrize("what", PLANS)
+@pytest.mark.parametrize(("what", "delta"), in_turns(PLANS, [1e-9, 1e-5, 0.1]))
 def test_a_plan_costs_what_the_accountant_says(shared: SeededLedger, what: str, delta: float) -> None:
     before = shared.rows()
     cost = _plan(shared, PLANS[what], delta)

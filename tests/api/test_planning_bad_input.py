@@ -9,6 +9,7 @@ import pytest
 from tests.api.conftest import SeededLedger
 from tests.api.test_bad_fields import DELTAS, EPSILONS, NO_COUNTS, NO_EVENTS, NO_LISTS, NO_NUMBERS, NO_TEXTS
 from tests.conftest import SAMPLED
+from tests.soak import thinned
 
 GAUSSIAN = {"type": "gaussian", "noise_multiplier": 50.0}
 PLAN: dict[str, Any] = {"events": [{"event": SAMPLED, "count": 10}]}
@@ -136,7 +137,7 @@ def test_an_event_that_does_not_fit_besides_is_named(shared: SeededLedger) -> No
     assert "other_events.0.count" in refused(send(shared, "noise-multiplier", json.dumps(body)), 422, "invalid_request")
 
 
-@pytest.mark.parametrize("what", WITH_EVENTS)
+@pytest.mark.parametrize("what", thinned(WITH_EVENTS, 2))
 def test_a_thousand_events_are_answered_and_one_more_is_too_many(shared: SeededLedger, what: str) -> None:
     for events, status in ((1000, 200), (1001, 413)):
         some = [{"event": GAUSSIAN}] * events

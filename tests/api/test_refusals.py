@@ -1,6 +1,7 @@
 """Refusals: every number in them is one that the next request can rely on."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from app.api.schemas.refusals import REFUSED_EXAMPLE, refusal_text
 from tests.api.conftest import SeededLedger
 from tests.conftest import SAMPLED, Ledger
 from tests.persistence.dump import changed
-from tests.soak import thinned
+from tests.soak import in_turns, thinned
+
+pytestmark = pytest.mark.sqlite
+"""Rules that no database knows of; what is marked `every_case` tries the SQL beneath them."""
 
 LEVELS = ["run", "budget", "division", "population"]
-each_plan = pytest.mark.parametrize("planned", [[], [{"event": SAMPLED}]], ids=["run", "all"])
+PLANNED: dict[str, list[dict[str, Any]]] = {"run": [], "all": [{"event": SAMPLED}]}
 """A plan of the run alone, which its default event is, or of every account."""
 
 LARGE = {"epsilon": 8.0, "delta": 1e-5}
@@ -59,6 +63,7 @@ def _ask(ledger: Ledger, run: str, body: dict[str, Any], *, dry: bool = True) ->
     return answer
 
 
+@pytest.mark.every_case
 def test_a_refusal_has_every_number_and_they_fit_together(seeded: SeededLedger) -> None:
     before, read = seeded.rows(), seeded.ledger.get(f"/v1/runs/{seeded.run}").content
     reply = seeded.ledger.post(f"/v1/runs/{seeded.run}/steps", {"count": 10_000, "first_step": 1}, "trainer")
@@ -97,10 +102,9 @@ def test_an_infinite_request_is_told_as_infinite(seeded: SeededLedger) -> None:
     assert response["max_count_that_fits"] == 0
 
 
-@each_plan
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, planned: list[dict[str, Any]]) -> None:
-    ids = _tree(ledger, level, planned)
+@pytest.mark.parametrize(("level", "planned"), in_turns(LEVELS, PLANNED))
+def test_the_count_that_fits_is_exact_whoever_binds(ledger: Ledger, level: str, planned: str) -> None:
+    ids = _tree(ledger, level, PLANNED[planned])
     for charged in (0, 7):
         if charged:
             assert _ask(ledger, ids["run"], {"count": charged}, dry=False)["decision"] == "admitted"
@@ -137,11 +141,9 @@ def _first(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return taken
 
 
-@pytest.mark.sqlite
-@each_plan
-@pytest.mark.parametrize("mixture", MIXTURES)
-def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, planned: list[dict[str, Any]]) -> None:
-    ids = _tree(ledger, "division", planned)
+@pytest.mark.parametrize(("mixture", "planned"), thinned(list(product(MIXTURES, PLANNED)), 3))
+def test_the_count_that_fits_is_exact_for_a_list(ledger: Ledger, mixture: str, planned: str) -> None:
+    ids = _tree(ledger, "division", PLANNED[planned])
     events = MIXTURES[mixture]
     for _ in range(2):
         response = _ask(ledger, ids["run"], {"events": events})
@@ -182,19 +184,18 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def _asked() -> list[tuple[str, int, str]]:
     """Each request, of a run that was charged or not, where either account binds.
 
-    Of two that differ in that account alone `make test` takes the first: every request meets both.
+    Of each four `make test` takes the first: all requests, each in one of these ways.
     """
-    ends = ["run", "population"]
+    charges, ends = [0, 5], ["run", "population"]
     return [
         (name, charged, level)
         for number, name in enumerate(REQUESTS)
-        for place, charged in enumerate([0, 5])
-        for level in ends[:: 1 if (number + place) % 2 == 0 else -1]
+        for charged in charges[:: 1 if number % 2 == 0 else -1]
+        for level in ends[:: 1 if number % 4 < 2 else -1]
     ]
 
 
-@pytest.mark.sqlite
-@pytest.mark.parametrize(("request_name", "charged", "level"), thinned(_asked(), 2))
+@pytest.mark.parametrize(("request_name", "charged", "level"), thinned(_asked(), 4))
 def test_the_noise_that_fits_is_admitted_and_less_of_it_is_not(
     ledger: Ledger, request_name: str, charged: int, level: str
 ) -> None:

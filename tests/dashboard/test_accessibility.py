@@ -14,11 +14,14 @@ from playwright.sync_api import Browser, Page, expect
 from tests.conftest import LiveServer
 from tests.dashboard.page_actions import COLOURS, Colours, faults_of
 from tests.dashboard.sample_hospital import Hospital
-from tests.soak import thinned
+from tests.soak import in_turns, thinned
 
 OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 BY_BATCH = "sampling=batch&batch=64&size=6400"
-WIDTHS: Final = (400, 1280)
+
+Look = tuple[int, Colours]
+LOOKS: Final[list[Look]] = list(product((400, 1280), COLOURS))
+"""Widths and themes: pages have them in turn in `make test`, and all of them in `make soak`."""
 
 PAGES: Final = {
     "overview": "/",
@@ -109,29 +112,32 @@ def address(server: LiveServer, path: str, names: dict[str, str]) -> str:
     return server.url + re.sub(r"{([^}]+)}", lambda found: names[found[1]], path)
 
 
-# Of three checks one is made by `make test`, so that each page has another width or theme than the one before it.
-@pytest.mark.parametrize(("name", "width", "colours"), thinned(list(product(PAGES, WIDTHS, COLOURS)), 3))
+def _words(value: str | Look) -> str:
+    return value if isinstance(value, str) else "-".join(map(str, value))
+
+
+@pytest.mark.parametrize(("name", "look"), in_turns(PAGES, LOOKS), ids=_words)
 def test_everybody_can_use_every_page(
-    signed_in_page: Pages, server: LiveServer, names: dict[str, str], name: str, width: int, colours: Colours
+    signed_in_page: Pages, server: LiveServer, names: dict[str, str], name: str, look: Look
 ) -> None:
-    page = signed_in_page(width, colours)
+    page = signed_in_page(*look)
     page.goto(address(server, PAGES[name], names))
     if PAGES[name] == "/docs":
         expect(page.locator(".opblock").first).to_be_visible()
     assert hindrances(page) == []
 
 
-@pytest.mark.parametrize(("name", "width", "colours"), thinned(list(product(OPENED, WIDTHS, COLOURS)), 3))
+@pytest.mark.parametrize(("name", "look"), in_turns(OPENED, LOOKS), ids=_words)
 def test_everybody_can_use_what_opens(
-    signed_in_page: Pages, server: LiveServer, names: dict[str, str], name: str, width: int, colours: Colours
+    signed_in_page: Pages, server: LiveServer, names: dict[str, str], name: str, look: Look
 ) -> None:
-    page, (path, opener) = signed_in_page(width, colours), OPENED[name]
+    page, (path, opener) = signed_in_page(*look), OPENED[name]
     page.goto(address(server, path, names))
     page.locator(opener).first.click()
     assert hindrances(page) == []
 
 
-@pytest.mark.parametrize(("width", "colours"), thinned(list(product(WIDTHS, COLOURS)), 3))
+@pytest.mark.parametrize(("width", "colours"), thinned(LOOKS, 4))
 def test_everybody_can_sign_in(browser: Browser, server: LiveServer, colours: Colours, width: int) -> None:
     context = browser.new_context(color_scheme=colours, viewport={"width": width, "height": 800})
     page = context.new_page()

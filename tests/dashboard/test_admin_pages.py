@@ -12,6 +12,7 @@ from tests.conftest import LiveServer
 from tests.dashboard.conftest import SignIn, serving
 from tests.dashboard.page_actions import browser_client, scoped_client
 from tests.dashboard.sample_hospital import Hospital
+from tests.soak import thinned
 
 PAGES = (
     "/approvals?account=mimic/icu-team",
@@ -419,7 +420,7 @@ def test_another_organisation_sees_none_of_it(server: LiveServer, hospital: Hosp
                 assert "There is no population or budget" in reply.text
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", thinned(PAGES, 2))
 def test_it_is_read_without_script(browser: Browser, server: LiveServer, sign_in: SignIn, path: str) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()

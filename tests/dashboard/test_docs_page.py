@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import LiveServer
-from tests.dashboard.page_actions import COLOURS, Colours
+from tests.dashboard.page_actions import Colours
 
 BRIGHTNESS = """
 () => Math.max(...getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number))
@@ -25,7 +25,7 @@ def open_docs(page: Page, server: LiveServer) -> None:
     expect(page.locator(".opblock").first).to_be_visible()
 
 
-@pytest.mark.parametrize("colours", COLOURS)
+@pytest.mark.parametrize("colours", [pytest.param("light", marks=pytest.mark.soak), "dark"])
 def test_it_has_the_colours_of_the_browser_at_once(browser: Browser, server: LiveServer, colours: Colours) -> None:
     context = browser.new_context(color_scheme=colours)
     context.add_init_script(FIRST)

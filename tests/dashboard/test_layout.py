@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import LiveServer
 from tests.dashboard.sample_hospital import Hospital
+from tests.soak import thinned
 
 LONG_NAME = "Dr. Katharina von Habsburg-Lothringen, Office of Data Protection"
 LINE = 60
@@ -65,7 +66,7 @@ def test_every_page_is_reached_on_a_telephone(telephone: Page, changing: LiveSer
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/runs", "/decisions", "/audit", "/keys", "/approvals", "{refused}", "{imaging}"]
+    "path", thinned(["/", "/runs", "/decisions", "/audit", "/keys", "/approvals", "{refused}", "{imaging}"], 3)
 )
 def test_times_keep_their_zone_on_a_telephone(
     telephone: Page, changing: LiveServer, hospital: Hospital, path: str

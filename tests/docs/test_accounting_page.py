@@ -179,7 +179,11 @@ def test_the_table_of_tightness_has_the_scripts_plans() -> None:
     assert f"| {' | '.join(tightness.HEADER)} |" in PAGE
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=pytest.mark.soak if plan.name.startswith("decay") else ()) for plan in PLANS],
+    ids=lambda plan: plan.name,
+)
 def test_a_row_of_tightness_is_what_the_script_computes(plan: Plan) -> None:
     if plan.name in QUICK:
         assert tightness.read(plan).cells() == kept()[plan.name]

@@ -17,8 +17,15 @@ IN_FLOWER = {"flower"}
 UNLOCKED = {"mindspore": "mindspore"}
 """Pages whose framework is not installed by `make test`, with its module."""
 
+SLOW = {"flower", "jax-privacy", "keras", "transformers"}
+"""Pages that simulate clients, train what is larger, or wrap what another page trains: `make soak` runs them."""
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.soak if page.stem in SLOW else ()) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_the_snippets_of_a_page_run(page: Path, live_server: LiveServer, tmp_path: Path) -> None:
     if page.stem in UNLOCKED:
         pytest.importorskip(UNLOCKED[page.stem])

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.metadata import requires
 from importlib.resources import files
@@ -22,10 +23,12 @@ from packaging.utils import canonicalize_name
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
 from tests.examples.example_runner import EXAMPLES
+from tests.fork_server import ForkServer, run
 
 FOLDER = EXAMPLES / "federated"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 DOCKERFILE = re.sub(r"\\\n\s*", "", (FOLDER / "Dockerfile").read_text())
+PATH = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 PARTIES = {"party-a": "A", "party-b": "B", "party-c": "C"}
 
 
@@ -102,6 +105,14 @@ def test_the_roles_train_together_over_the_network(live_server: LiveServer, tmp_
     assert np.load(tmp_path / "results" / "model.npz")["weights"].shape == (31,)
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    """The process that has imported what the example does, which takes it seconds."""
+    server = ForkServer("matplotlib.pyplot", "sklearn.metrics", "federated_party", environment={"PYTHONPATH": PATH})
+    yield server
+    server.close()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -115,16 +126,13 @@ def test_the_roles_train_together_over_the_network(live_server: LiveServer, tmp_
         (["--config", "config.json"], "unknown keys: max_iters"),
     ],
 )
-def test_bad_options_end_with_one_line(options: list[str], said: str, tmp_path: Path) -> None:
+def test_bad_options_end_with_one_line(
+    forks: ForkServer, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text('{"max_iters": 5}')
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "federated_logistic_regression.py", *options],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "FEDERATION_KEY"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.chdir(tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "FEDERATION_KEY"}
+    done = run("federated_logistic_regression", *options, environment=environment, timeout=60, server=forks)
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -85,7 +85,8 @@ def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
             "unsupervised:\n  cluster_client_num: 200\n  eval_type: CALINSKI_HARABASZ_SCORE\n"
         )
         asked = ("--budget", "phones/scores", "--config", str(tmp_path / "document.yaml"), "--processes", "2")
-        said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, role="trainer")
+        few = ("--repeats", "2", "--rounds", "1")
+        said = example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, *few, role="trainer")
         assert "epsilon 230260 is not collected" in said
         assert "would even cost 460520" in said
         assert ledger.get_budget("phones/scores").epsilon == 0
@@ -97,8 +98,8 @@ def test_the_documents_configuration_charges_nothing_and_is_called_vacuous(
         ]
 
         # An epsilon that fits, by the command line, from the budget's limit.
-        few = ("--repeats", "2", "--rounds", "1", "--laplace-eval-eps", "2")
-        example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, *few, role="trainer")
+        fits = ("--laplace-eval-eps", "2")
+        example(live_server, "local_dp_clustering.py", tmp_path / "out", *asked, *few, *fits, role="trainer")
         assert ledger.get_budget("phones/scores").epsilon == pytest.approx(8.0, rel=0.05)
 
 

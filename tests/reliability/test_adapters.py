@@ -34,6 +34,7 @@ class Adapter:
         environment: of the trainer, and of these imports.
         relation: of the population.
         optional: module without which this trainer is skipped.
+        slow: whether `make soak` alone lets it ask for each step by itself and be left alone.
     """
 
     module: str
@@ -41,20 +42,21 @@ class Adapter:
     environment: dict[str, str] = field(default_factory=dict)
     relation: str = "add_or_remove_one"
     optional: str = ""
+    slow: bool = False
 
 
 ADAPTERS = [
     Adapter("numpy_optimizer", ("numpy", "epsilon_ledger.mechanisms")),
     Adapter("mindarmour_optimizer", ("numpy", "epsilon_ledger.mindarmour")),
     Adapter("mindspore_callback", ("numpy",), optional="mindspore"),
-    Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus")),
+    Adapter("opacus", ("torch", "opacus", "epsilon_ledger.opacus"), slow=True),
     Adapter("training_charge"),
     Adapter("fixed_batches", ("torch",), relation="replace_one"),
-    Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning")),
-    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers")),
+    Adapter("lightning", ("torch", "opacus", "lightning.pytorch", "epsilon_ledger.lightning"), slow=True),
+    Adapter("transformers_trainer", ("transformers", "peft", "epsilon_ledger.transformers"), slow=True),
     # JAX starts its threads when it is first used, not when it is imported.
-    Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}),
-    Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}),
+    Adapter("jax_optax", ("optax", "epsilon_ledger.jax"), {"JAX_PLATFORMS": "cpu"}, slow=True),
+    Adapter("keras_fit", ("jax_privacy.keras_api", "epsilon_ledger.keras"), {"JAX_PLATFORMS": "cpu"}, slow=True),
     Adapter("flower_server", ("epsilon_ledger.flower",), flower_environment()),
     Adapter("nvflare_filter", ("epsilon_ledger.nvflare",)),
 ]
@@ -104,7 +106,16 @@ def adapter(request: pytest.FixtureRequest) -> Adapter:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("adapter", "way"),
+    [
+        pytest.param(adapter, way, marks=pytest.mark.soak if adapter.slow and way == "alone" else ())
+        for adapter in ADAPTERS
+        for way in WAYS
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.module,
+    indirect=["adapter"],
+)
 def test_without_a_kill_exactly_what_was_released_is_charged(
     service: Service, tmp_path: Path, adapter: Adapter, way: str
 ) -> None:

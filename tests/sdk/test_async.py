@@ -17,7 +17,8 @@ from epsilon_ledger import (
     StepsAlreadyTakenError,
 )
 from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import every_way, fading, in_grants
+from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
+from tests.soak import thinned
 
 
 def with_run(simulation: Simulation, work: Callable[[AsyncRun], Awaitable[None]], **terms: Any) -> AsyncRun:  # noqa: ANN401 - passed on
@@ -116,7 +117,7 @@ async def insisting(ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
             return
 
 
-@every_way
+@pytest.mark.parametrize("ahead", thinned(list(AHEAD.values()), 2), ids=AHEAD)
 def test_a_call_that_is_cancelled_wherever_it_waits_is_settled_by_the_next_one(
     simulation: Simulation, ahead: dict[str, Any]
 ) -> None:

@@ -16,7 +16,8 @@ from epsilon_ledger import (
 )
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
-from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants
+from tests.sdk.test_grants import AHEAD, fading, in_grants
+from tests.soak import in_turns
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
@@ -46,9 +47,9 @@ def train(simulation: Simulation, run: Run, steps: int = 9) -> None:
     insisting(run.complete)
 
 
-@every_way
-@pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_fails_at_whichever_request(simulation: Simulation, ahead: dict[str, Any], fault: Fault) -> None:
+@pytest.mark.parametrize(("fault", "way"), in_turns(FAULTS, AHEAD))
+def test_whatever_fails_at_whichever_request(simulation: Simulation, way: str, fault: Fault) -> None:
+    ahead = AHEAD[way]
     for round_ in range(ROUNDS):
         run = simulation.run(**ahead, schedule=fading)
         for well in (0, 1, 2, 1 + round_ % 5):

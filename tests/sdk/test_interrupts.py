@@ -17,11 +17,12 @@ import pytest
 from epsilon_ledger import Event, _net, _run
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.simulation import LOUD, Simulation
-from tests.sdk.test_grants import every_way, in_grants
+from tests.sdk.test_grants import AHEAD, every_way, in_grants
+from tests.soak import in_turns, thinned
 
 FILES = {str(file) for room in (_net, _run) for file in Path(str(room.__file__)).parent.glob("*.py")}
-STRIDE = max(1, 150 // ROUNDS)
-"""Lines between two interrupts; long tests interrupt at every line."""
+STRIDES = thinned([400, 30], 2)
+"""Lines between two interrupts."""
 
 
 class Interruption:
@@ -84,18 +85,19 @@ def work(simulation: Simulation, ahead: dict[str, Any], at: int = 0) -> int:
 
 
 @every_way
+@pytest.mark.parametrize("stride", STRIDES)
 def test_ctrl_c_at_any_line_charges_one_step_too_many_at_the_most(
-    simulation: Simulation, ahead: dict[str, Any]
+    simulation: Simulation, ahead: dict[str, Any], stride: int
 ) -> None:
     lines = work(simulation, ahead)
-    for at in range(1, lines + 1, STRIDE):
+    for at in range(1, lines + 1, max(1, stride // ROUNDS)):
         work(simulation, ahead, at)
     assert simulation.sound()
 
 
-@every_way
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, ahead: dict[str, Any], when: str) -> None:
+@pytest.mark.parametrize(("way", "when"), in_turns(AHEAD, ["before", "after"]))
+def test_ctrl_c_while_a_request_is_on_its_way(simulation: Simulation, way: str, when: str) -> None:
+    ahead = AHEAD[way]
     main = threading.current_thread()
     for last in ("reservations", "steps", "commit", "complete"):
         run = simulation.run(**ahead)

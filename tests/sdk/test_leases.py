@@ -8,7 +8,8 @@ import pytest
 from app.accounting.events import canonical, event_from_dict
 from epsilon_ledger import BudgetExceededError, LedgerUnavailableError, ReservationClosedError
 from tests.sdk.simulation import LOUD, TRIES, Fault, Simulation
-from tests.sdk.test_grants import in_grants
+from tests.sdk.test_grants import AHEAD, in_grants
+from tests.soak import in_turns
 
 LONG = 700.0
 """More than a lease."""
@@ -63,11 +64,14 @@ def test_while_the_ledger_is_away_a_slow_trainer_goes_on_until_its_lease_runs_ou
     assert simulation.sound()
 
 
-@in_grants
-@pytest.mark.parametrize("then", ["authorize", "preview", "complete", "pause", "list"])
+@pytest.mark.parametrize(
+    ("then", "way"),
+    in_turns(["authorize", "preview", "complete", "pause", "list"], ["grants", "in the background"]),
+)
 def test_a_silent_trainer_is_charged_for_its_whole_grant_and_may_go_on(
-    simulation: Simulation, ahead: dict[str, Any], then: str
+    simulation: Simulation, way: str, then: str
 ) -> None:
+    ahead = AHEAD[way]
     run = simulation.run(**ahead)
     simulation.authorize(run, 2)
     simulation.clock.wait(LONG)

@@ -32,7 +32,7 @@ def test_a_trainer_rides_out_a_rate_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 RANKS = 8
-STEPS_OF_A_RANK = 6
+STEPS_OF_A_RANK = 3
 
 
 def test_ranks_that_share_a_key_are_slowed_down_and_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from epsilon_ledger import (
 )
 from tests.sdk.simulation import HUSHED, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import AHEAD, every_way, fading, in_grants, take
+from tests.soak import in_turns
 
 
 @every_way
@@ -26,12 +27,10 @@ def test_a_checkpoint_is_json_and_says_how_far_the_training_is(simulation: Simul
     assert (resumed.attempt, resumed.state_dict()["step"]) == (2, 7)
 
 
-@every_way
-@pytest.mark.parametrize("back", [0, 1, 6])
-def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(
-    simulation: Simulation, ahead: dict[str, Any], back: int
-) -> None:
+@pytest.mark.parametrize(("back", "way"), in_turns([0, 1, 6], AHEAD))
+def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(simulation: Simulation, way: str, back: int) -> None:
     """Nobody says good-bye: the grant is charged in full, and what is repeated is charged again."""
+    ahead = AHEAD[way]
     run = simulation.run(**ahead, schedule=fading)
     take(simulation, run, 8 - back)
     kept = run.state_dict()
@@ -133,14 +132,17 @@ def after_a_pause(simulation: Simulation, run: Run) -> None:
     take(simulation, run, FAR)
 
 
-@pytest.mark.parametrize("ahead", [AHEAD["one by one"], AHEAD["grants"]], ids=["one by one", "grants"])
 @pytest.mark.parametrize(
-    "doing",
-    [going_on, asking_for_another_kind, after_a_preview, after_a_fresh_look, after_a_pause, listed, reported],
+    ("doing", "way"),
+    in_turns(
+        [going_on, asking_for_another_kind, after_a_preview, after_a_fresh_look, after_a_pause, listed, reported],
+        ["one by one", "grants"],
+    ),
 )
 def test_a_process_that_was_given_up_is_fenced_off_and_what_it_released_is_charged(
-    simulation: Simulation, ahead: dict[str, Any], doing: Callable[[Simulation, Run], None]
+    simulation: Simulation, way: str, doing: Callable[[Simulation, Run], None]
 ) -> None:
+    ahead = AHEAD[way]
     zombie = simulation.run(**ahead)
     take(simulation, zombie, 3)
     resumed = simulation.client().resume_run(zombie.state_dict(), **ahead)

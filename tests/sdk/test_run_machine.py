@@ -19,6 +19,7 @@ from tests.conftest import Ledger
 from tests.reliability.conftest import ROUNDS
 from tests.sdk.charges import charged_and_held, has_lapsed_grant
 from tests.sdk.simulation import BUDGET, HUSHED, LOUD, QUIET, TRIES, Clock, Fault, Simulation, clock_of_all, new_world
+from tests.soak import thinned
 
 SCHEDULES: dict[str, Callable[[int], Event] | None] = {
     "none": None,
@@ -206,11 +207,12 @@ def clock(whole_ledger: Ledger) -> Any:  # noqa: ANN401 - a generator
 
 
 @pytest.mark.usefixtures("clock")
-def test_whatever_trainers_do() -> None:
+@pytest.mark.parametrize("examples", thinned([4, 100], 2))
+def test_whatever_trainers_do(examples: int) -> None:
     run_machine(
         Trainers,
         settings=settings(
-            max_examples=10 * ROUNDS,
+            max_examples=examples * ROUNDS,
             stateful_step_count=25,
             deadline=None,
             phases=PHASES,

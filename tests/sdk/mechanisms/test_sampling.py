@@ -93,7 +93,7 @@ def test_records_fall_into_micro_batches_one_by_one(seed: int | None) -> None:
     sampler = MicrobatchSampler(50, 0.5, 5, insecure_seed=seed)
     assert sampler.secure is (seed is None)
     assert (sampler.clipped, PoissonSampler(2, 0.5).clipped) == ("microbatch", "example")
-    samples = 4000
+    samples = 1500
     together, drawn, sizes = 0, 0, []
     for _ in range(samples):
         batches = sampler.sample()
