@@ -50,6 +50,8 @@ def _searched(choice: random.Random, relation: str, kind: str) -> Json:
     if kind == "steps" or choice.randrange(10) == 0:
         return _event(choice, relation)
     event = _decay(choice) if choice.randrange(5) in {0, 1} else _sampled(choice, relation)
+    while kind == "noise-multiplier" and "noise_multiplier" not in json.dumps(event):
+        event = _sampled(choice, relation)
     return _wrapped(choice, event)
 
 
@@ -106,6 +108,8 @@ def _sampled(choice: random.Random, relation: str) -> Json:
     noise = choice.choice([0.0511, 0.06, 0.2, 1.0, 5.0, 10.0, 1e3, 1e6]) * (1 - choice.random() / 1e3)
     if relation == REPLACE:
         gaussian = {"type": "gaussian", "noise_multiplier": noise}
+        if choice.randrange(2):
+            return _random_batch(choice, gaussian)
         size = choice.randint(1, 10**9 - 1)
         return {
             "type": "sampled_without_replacement",
@@ -113,10 +117,49 @@ def _sampled(choice: random.Random, relation: str) -> Json:
             "sample_size": size,
             "event": gaussian,
         }
-    inner = choice.choice(["gaussian", "laplace", "discrete_gaussian", "laplace"])
     q = choice.choice([1e-12, 1e-5, 0.01, 0.5, 0.999]) * (1 - choice.random() / 1e3)
-    event = {"type": inner, "noise_multiplier": noise}
-    return {"type": "poisson_sampled", "sampling_probability": q, "event": event}
+    inner: Json = choice.choice(
+        [
+            *({"type": kind, "noise_multiplier": noise} for kind in ("gaussian", "laplace", "discrete_gaussian")),
+            {"type": "discrete_laplace", "noise_parameter": 1 / noise, "sensitivity": choice.choice([1, 128, 10**6])},
+            {"type": "permute_and_flip", "epsilon": 1 / noise},
+            _mixture(choice, noise),
+        ]
+    )
+    if inner["type"] == "gaussian" and choice.randrange(4) == 0:
+        return _random_batch(choice, inner)
+    return {"type": "poisson_sampled", "sampling_probability": q, "event": inner}
+
+
+def _mixture(choice: random.Random, noise: float) -> Json:
+    sizes = [0.0, *sorted(choice.random() for _ in range(choice.choice([1, 3, 30, 62]))), 1.0]
+    others = (1 - 2.0**-10) / (len(sizes) - 1)
+    return {
+        "type": "mixture_of_gaussians",
+        "standard_deviation": noise,
+        "sensitivities": sizes,
+        "sampling_probs": [others] * (len(sizes) - 1) + [2.0**-10],
+    }
+
+
+def _random_batch(choice: random.Random, event: Json) -> Json:
+    size = choice.randint(1, 10**9)
+    if choice.randrange(2):
+        places = max(1, int(size * choice.choice([1e-6, 1e-2, 1.0, 5.0])))
+        return {
+            "type": "sampled_with_replacement",
+            "source_dataset_size": size,
+            "sample_size": min(places, 10**9),
+            "event": event,
+        }
+    q = choice.choice([1e-9, 1e-3, 0.5])
+    return {
+        "type": "truncated_poisson_sampled",
+        "source_dataset_size": size,
+        "sampling_probability": q,
+        "truncated_batch_size": max(1, int(size * q * choice.choice([0.5, 1.0, 1.1]))),
+        "event": event,
+    }
 
 
 def _leaf(choice: random.Random, relation: str) -> Json:

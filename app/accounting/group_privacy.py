@@ -4,7 +4,8 @@ from collections import defaultdict
 from dataclasses import astuple, replace
 from functools import singledispatch
 from itertools import product
-from math import exp, expm1, inf, log, log1p
+from math import exp, expm1, fsum, inf, log, log1p
+from typing import Final
 
 import scipy
 from numpy import euler_gamma
@@ -33,6 +34,8 @@ from app.accounting.events import (
     Zcdp,
     type_name,
 )
+
+_TOO_MANY_SUMS: Final = f"it has more than {MAX_SENSITIVITIES} sensitivities."
 
 
 def for_group(event: DpEvent, size: int) -> DpEvent:
@@ -94,17 +97,23 @@ def _(event: DiscreteLaplace, size: int) -> DpEvent:
 @_in_group.register
 def _(event: MixtureOfGaussians, size: int) -> DpEvent:
     # Each record draws its distance by its own coins, and contributions add up: distances are sums of `size` draws.
-    drawn = dict[float, float]()
+    total = fsum(event.sampling_probs)
+    drawn = defaultdict[float, float](float)
     for distance, share in zip(event.sensitivities, event.sampling_probs, strict=True):
-        drawn[distance] = drawn.get(distance, 0.0) + share
-    sums = {size * next(iter(drawn)): 1.0} if len(drawn) == 1 else drawn
-    for _ in range(size - 1 if len(drawn) > 1 else 0):
+        if share:
+            drawn[distance] += share / total
+    if len(drawn) == 1:
+        return MixtureOfGaussians(event.standard_deviation, (size * event.largest,), (1.0,))
+    if size >= MAX_SENSITIVITIES:  # two distances alone have size + 1 sums
+        raise InvalidEventError(_TOO_MANY_SUMS)
+    sums = {0.0: 1.0}
+    for _ in range(size):
         longer = defaultdict[float, float](float)
         for (one, share), (other, further) in product(sums.items(), drawn.items()):
             longer[one + other] += share * further
         sums = longer
         if len(sums) > MAX_SENSITIVITIES:
-            raise InvalidEventError(f"it has more than {MAX_SENSITIVITIES} sensitivities.")
+            raise InvalidEventError(_TOO_MANY_SUMS)
     return MixtureOfGaussians(event.standard_deviation, tuple(sums), tuple(sums.values()))
 
 

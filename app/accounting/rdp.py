@@ -190,7 +190,8 @@ def _(event: TruncatedPoissonSampled, orders: Floats, relation: NeighboringRelat
         shares = Shares.of(event.source_dataset_size, q, event.truncated_batch_size)
         return _rounded(lambda at: truncated_poisson_rdp(shares, q, noises, at), orders, inf)
     truncation = Truncation.of(event.source_dataset_size - 1, q, event.truncated_batch_size)
-    return _rounded(lambda at: truncated_poisson_replaced_rdp(truncation, q, noises, at), orders, inf)
+    special = relation is NeighboringRelation.REPLACE_SPECIAL
+    return _rounded(lambda at: truncated_poisson_replaced_rdp(truncation, q, noises, at, special=special), orders, inf)
 
 
 @curve_over.register

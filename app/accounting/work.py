@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from app.accounting.errors import PlanTooExpensiveError
+from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
 from app.accounting.events import (
     Batch,
     Composed,
@@ -38,6 +38,7 @@ from app.accounting.formulas.amplification import MIN_INTEGRATED_NOISE
 from app.accounting.formulas.gaussian_mixture import MAX_REPLACED, Mixture, is_summed, mixture_work
 from app.accounting.formulas.mechanisms import noise_of_pure_loss
 from app.accounting.formulas.random_batches import MAX_OCCURRENCES, most_occurrences
+from app.accounting.group_privacy import for_group
 
 MAX_WORK: Final = 800_000
 """Per request: 0.8 s. A schedule of 1,000 different noises on a sample takes all but 0.05 s of it."""
@@ -66,9 +67,9 @@ class Work(NamedTuple):
 PLAIN: Final = Work(20, 80)
 TREE: Final = Work(30, 60)  # and 1 for each step count
 MECHANISMS: Final = {
-    Laplace: Work(60, 350),
-    DiscreteLaplace: Work(200, 1500),
-    PermuteAndFlip: Work(60, 350),
+    Laplace: Work(120, 350),
+    DiscreteLaplace: Work(300, 1500),
+    PermuteAndFlip: Work(120, 350),
     EpsilonDelta: Work(60, 350),
     Exponential: Work(100, 900),
     RandomizedResponse: Work(100, 900),
@@ -78,14 +79,16 @@ MECHANISMS: Final = {
 FIXED_BATCH: Final = Work(2000, 9000)
 SAMPLED_GAUSSIAN: Final = Work(250, 730)
 SAMPLED: Final = {
-    Laplace: Work(600, 3000),
     DiscreteGaussian: Work(350, 1500),
     DiscreteLaplace: Work(1200, 25_000),
-    PermuteAndFlip: Work(600, 3000),
     Exponential: Work(150, 1500),
     EpsilonDelta: Work(150, 1500),
 }
-"""Mechanisms on a Poisson sample; all others are Gaussian or have no bound."""
+"""Mechanisms on a Poisson sample, besides those below; all others are Gaussian or have no bound."""
+
+SAMPLED_LAPLACE: Final = Work(600, 3000)
+SAMPLED_LAPLACE_NODES: Final = Work(50, 800)
+"""Besides, over the noise multiplier: the integral needs about 1 / z nodes, down to MIN_INTEGRATED_NOISE."""
 
 RARE: Final = 1e-3
 """A sampling probability for which the sum of a mixture is estimated; the work hardly depends on it."""
@@ -174,7 +177,9 @@ def curve_work(event: DpEvent, *, few: bool) -> int:
             work = OVERHEAD + _batches(event) * FIXED_BATCH.over(few=few)
         case MixtureOfGaussians():
             work = OVERHEAD + _mixture_work(event, 1.0, few=few)
-        case PoissonSampled() | SampledWithoutReplacement() | SelfComposed() | GroupPrivacy():
+        case GroupPrivacy():
+            work = OVERHEAD + curve_work(_of_group(event), few=few)
+        case PoissonSampled() | SampledWithoutReplacement() | SelfComposed():
             work = OVERHEAD + curve_work(event.event, few=few)
         case TreeAggregation():
             work = OVERHEAD + TREE.over(few=few) + len(event.step_counts)
@@ -192,6 +197,14 @@ def _batches(event: Batch) -> int:
             return 1 if event.source_dataset_size == 1 else _occurrences(event)
         case TruncatedPoissonSampled():
             return 3  # two, and three sampled Gaussians
+
+
+def _of_group(event: GroupPrivacy) -> DpEvent:
+    """Get the event that protects the group; the one inside if there is none, and a price is refused."""
+    try:
+        return for_group(event.event, event.group_size)
+    except UnsupportedEventError:
+        return event.event
 
 
 def _occurrences(event: SampledWithReplacement) -> int:
@@ -217,14 +230,11 @@ def _sampled_work(event: DpEvent, *, few: bool) -> int:
 
 def _amplified_work(event: DpEvent, *, few: bool) -> int:
     if isinstance(event, GroupPrivacy):
-        # The group's noise multiplier is not computed here: the slowest case is counted.
-        of_laplace = isinstance(event.event, Laplace | PermuteAndFlip)
-        quieter = Laplace(MIN_INTEGRATED_NOISE) if of_laplace else event.event
-        return OVERHEAD + _amplified_work(quieter, few=few)
-    if isinstance(event, Laplace | PermuteAndFlip) and not few:
-        # The integral needs about 1 / z nodes, down to the noise below which a bound replaces it.
+        return OVERHEAD + _amplified_work(_of_group(event), few=few)
+    if isinstance(event, Laplace | PermuteAndFlip):
         z = event.noise_multiplier if isinstance(event, Laplace) else noise_of_pure_loss(event.epsilon)
-        return int(SAMPLED[Laplace].grid + 800 / max(z, MIN_INTEGRATED_NOISE))
+        nodes = SAMPLED_LAPLACE_NODES.over(few=few) / max(z, MIN_INTEGRATED_NOISE)
+        return int(SAMPLED_LAPLACE.over(few=few) + nodes)
     if isinstance(event, MixtureOfGaussians):
         return _mixture_work(event, RARE, few=few)
     if type(event) in SAMPLED:

@@ -8,6 +8,8 @@ from app.accounting.events import (
     DpEvent,
     PoissonSampled,
     SampledWithoutReplacement,
+    SampledWithReplacement,
+    TruncatedPoissonSampled,
     child_events,
     mechanisms_in,
     smallest_noise,
@@ -67,10 +69,10 @@ def _traits(event: DpEvent) -> dict[DeviationKind, float | str | None]:
 
 
 def _sampling(event: DpEvent) -> tuple[str, float]:
-    """Get the sampler in an event with the largest rate, and its rate."""
-    if isinstance(event, PoissonSampled):
+    """Get the sampler in an event with the largest rate, and its rate: how often it takes a record on average."""
+    if isinstance(event, PoissonSampled | TruncatedPoissonSampled):
         return type_name(event), event.sampling_probability
-    if isinstance(event, SampledWithoutReplacement):
+    if isinstance(event, SampledWithoutReplacement | SampledWithReplacement):
         return type_name(event), event.sample_size / event.source_dataset_size
     sampled = [_sampling(each) for each in child_events(event)]
     return max(sampled, key=lambda found: found[1]) if sampled else ("none", 1.0)

@@ -62,7 +62,7 @@ def integers(centre: float, scale: float) -> NDArray[np.float64]:
 
 def geometric_integers(centre: int, parameter: float) -> NDArray[np.float64]:
     """Get the discrete Laplace distribution around an integer, outputs far out put together."""
-    x = np.arange(-8, 9)
+    x = np.arange(-14, 15)
     outward: NDArray[np.float64] = np.exp(-parameter * np.abs(x - centre)) * np.tanh(parameter / 2)
     outward[[0, -1]] = np.exp(-parameter * np.abs(x[[0, -1]] - centre)) / (1 + np.exp(-parameter))
     return outward

@@ -21,14 +21,18 @@ from app.accounting.curves import GRID_VERSION, RdpCurve, orders
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import (
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     SelfComposed,
+    TruncatedPoissonSampled,
     noise_multiplier,
     with_noise_multiplier,
     with_sampling_probability,
@@ -114,8 +118,18 @@ NOISY: st.SearchStrategy[DpEvent] = st.one_of(
     st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES)),
     st.builds(SelfComposed, st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES)), COUNTS),
     st.builds(GroupPrivacy, st.integers(1, 3), st.builds(Gaussian, NOISES)),
+    st.builds(TruncatedPoissonSampled, st.just(1000), PROBABILITIES, st.integers(1, 1001), st.builds(Gaussian, NOISES)),
 )
-SAMPLED: st.SearchStrategy[DpEvent] = st.builds(PoissonSampled, PROBABILITIES, st.builds(Gaussian, NOISES))
+SAMPLED: st.SearchStrategy[DpEvent] = st.builds(
+    PoissonSampled,
+    PROBABILITIES,
+    st.one_of(
+        st.builds(Gaussian, NOISES),
+        st.builds(DiscreteLaplace, NOISES.map(lambda noise: 1 / noise), st.integers(1, 3)),
+        st.builds(PermuteAndFlip, NOISES.map(lambda noise: 1 / noise)),
+        st.builds(MixtureOfGaussians, NOISES, st.just((0.0, 0.5, 1.0)), st.just((0.9, 0.09, 0.01))),
+    ),
+)
 OTHER_COSTS = st.sampled_from(
     [
         NOTHING,

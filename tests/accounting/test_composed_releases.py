@@ -12,11 +12,17 @@ from app.accounting.composed_releases import compose_releases
 from app.accounting.events import (
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
+    DpEvent,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     SampledWithoutReplacement,
+    SampledWithReplacement,
+    TruncatedPoissonSampled,
 )
 from app.accounting.formulas.analytic_gaussian import gaussian_delta, gaussian_epsilon
 from app.accounting.formulas.composition import advanced_epsilons, optimal_epsilons, textbook_gaussian_epsilon
@@ -95,9 +101,23 @@ def test_a_replaced_record_counts_twice_and_batches_have_a_fixed_size() -> None:
     assert compose_releases(PoissonSampled(0.1, Gaussian(5.0)), 100, 1e-5, REPLACE) is None
 
 
-@pytest.mark.parametrize("event", [Laplace(2.0), DiscreteGaussian(5.0), Composed((Gaussian(5.0), Laplace(2.0)))])
-def test_other_steps_have_none(event: Laplace | DiscreteGaussian | Composed) -> None:
-    assert compose_releases(event, 10, 1e-5, ADD) is None
+@pytest.mark.parametrize(
+    "event",
+    [
+        Laplace(2.0),
+        DiscreteGaussian(5.0),
+        DiscreteLaplace(0.5, 2),
+        PermuteAndFlip(0.5),
+        MixtureOfGaussians(5.0, (1.0,), (1.0,)),
+        TruncatedPoissonSampled(1000, 0.1, 120, Gaussian(5.0)),
+        SampledWithReplacement(1000, 100, Gaussian(20.0)),
+        Composed((Gaussian(5.0), Laplace(2.0))),
+    ],
+    ids=str,
+)
+def test_other_steps_have_none(event: DpEvent) -> None:
+    for relation in NeighboringRelation:
+        assert compose_releases(event, 10, 1e-5, relation) is None
 
 
 @pytest.mark.parametrize(("event", "count"), [(Gaussian(1e-3), 10**9), (PoissonSampled(1e-9, Gaussian(1e6)), 10**9)])

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from math import exp, log, log1p
+from functools import cache, partial
+from math import comb, exp, log, log1p
 
 import pytest
 from dp_accounting import NeighboringRelation as Theirs
@@ -21,13 +21,17 @@ from app.accounting.events import (
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
     PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
 )
+from app.accounting.formulas.random_batches import Truncation
 from app.accounting.rdp import event_curve
 from tests.soak import thinned
 
@@ -37,6 +41,8 @@ REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 GRID = orders(GRID_VERSION)
 MNIST = 256 / 60000
+COARSE = 2e-3
+"""The interval of mixtures: dp_accounting searches for each of its places."""
 
 
 def two_points(epsilon: float, q: float) -> pld.PrivacyLossDistribution:
@@ -71,6 +77,30 @@ def whole_loss(c: float, distance: int, q: float = 1.0) -> pld.PrivacyLossDistri
     return pld.from_discrete_laplace_mechanism(
         c, distance, pessimistic_estimate=False, value_discretization_interval=1e-4, sampling_prob=q
     )
+
+
+@cache
+def mixture_loss(deviation: float, sizes: tuple[float, ...], shares: tuple[float, ...]) -> pld.PrivacyLossDistribution:
+    return pld.from_mixture_gaussian_mechanism(
+        deviation,
+        sizes,
+        shares,
+        pessimistic_estimate=False,
+        value_discretization_interval=COARSE,
+        use_connect_dots=False,
+    )
+
+
+def cut_loss(size: int, q: float, most: int, z: float) -> pld.PrivacyLossDistribution:
+    """One neighbour of a cut sample with all other records opposite to the one added, where the output shows a cut."""
+    cases = Truncation.of(size - 1, q, most)
+    return gaussian_loss(z / 2, cases.kept).compute_mixture(gaussian_loss(z, q), cases.cut)
+
+
+def occurrences_loss(size: int, places: int, z: float) -> pld.PrivacyLossDistribution:
+    """A record of a batch with replacement that is replaced by one that contributes nothing, as all others do."""
+    shares = [comb(places, k) * (1 / size) ** k * (1 - 1 / size) ** (places - k) for k in range(places + 1)]
+    return mixture_loss(z, tuple(map(float, range(places + 1))), tuple(shares))
 
 
 def answers_loss(p: float, k: int, relation: NeighboringRelation) -> pld.PrivacyLossDistribution:
@@ -124,6 +154,13 @@ SAMPLED_GAUSSIANS = ((MNIST, 1.1, 468), (MNIST, 0.7, 100), (0.01, 4, 1000), (0.0
 SAMPLED_LAPLACES = ((0.01, 0.5, 100), (0.01, 1, 300), (0.05, 0.3, 3), (0.1, 2, 50), (0.5, 5, 20), (0.9, 1, 2))
 SAMPLED_DISCRETE = ((0.01, 1, 100), (0.05, 2, 50), (0.3, 4, 10), (0.8, 1, 2))
 WHOLE = ((0.5, 2, 5, 1.0), (0.1, 1, 100, 1.0), (0.01, 100, 10, 1.0), (0.5, 3, 100, 0.02), (0.1, 10, 20, 0.3))
+MIXTURES = (
+    ((2.0, (0, 1, 2), (0.9, 0.09, 0.01)), 50, ADD_OR_REMOVE),
+    ((2.0, (0, 1, 2), (0.9, 0.09, 0.01)), 20, REPLACE_SPECIAL),
+    ((20.0, (1, 2), (0.7, 0.3)), 30, ADD_OR_REMOVE),
+    ((1.5, (0, 0.5, 1), (0.9, 0.05, 0.05)), 30, REPLACE_SPECIAL),
+)
+CUT = (((1000, 0.05, 60), 4.0, 50), ((100, 0.3, 30), 8.0, 10), ((60, 0.3, 20), 5.0, 20))
 SAMPLED_PURE = ((0.1, 0.5, 50), (0.01, 2, 100), (0.001, 8, 200), (0.7, 1, 10))
 ANSWERS = ((0.5, 2, 5), (0.2, 10, 1), (0.9, 100, 10), (0.6, 5, 30))
 
@@ -145,6 +182,30 @@ FLOORS = [
     Floor(DiscreteLaplace(0.1, 2), 20, partial(whole_loss, 0.1, 4), relation=REPLACE_ONE),
     Floor(PermuteAndFlip(0.5), 5, partial(laplace_loss, 2)),  # two candidates, whose scores move apart and back
     Floor(PoissonSampled(0.1, PermuteAndFlip(1.0)), 30, partial(laplace_loss, 1, 0.1)),
+    *(
+        Floor(MixtureOfGaussians(*mixed), n, partial(mixture_loss, *mixed), relation=each)
+        for mixed, n, each in MIXTURES
+    ),
+    Floor(
+        PoissonSampled(0.3, MixtureOfGaussians(2, (0, 1, 2), (0.9, 0.09, 0.01))),
+        50,
+        partial(mixture_loss, 2, (0, 1, 2), (0.97, 0.027, 0.003)),
+    ),
+    Floor(
+        GroupPrivacy(2, MixtureOfGaussians(4, (0, 1), (0.9, 0.1))),
+        50,
+        partial(mixture_loss, 4, (0, 1, 2), (0.81, 0.18, 0.01)),
+    ),
+    *(Floor(TruncatedPoissonSampled(*cut, Gaussian(z)), n, partial(cut_loss, *cut, z)) for cut, z, n in CUT),
+    *(
+        Floor(
+            SampledWithReplacement(size, places, Gaussian(z)),
+            n,
+            partial(occurrences_loss, size, places, z),
+            relation=REPLACE_ONE,
+        )
+        for size, places, z, n in ((3, 2, 20, 10), (2, 3, 30, 20))
+    ),
     *(Floor(PoissonSampled(q, EpsilonDelta(e)), n, partial(two_points, e, q)) for q, e, n in SAMPLED_PURE),
     *(Floor(EpsilonDelta(e), n, partial(two_points, e, 1)) for e, n in ((0.1, 100), (1, 5), (4, 2))),
     *(

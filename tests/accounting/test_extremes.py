@@ -3,7 +3,7 @@
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, PURE, orders
@@ -92,6 +92,9 @@ def test_a_sample_at_the_bounds_never_costs_more_than_everybody(case: tuple[DpEv
 
 
 @settings(deadline=None, max_examples=300)
+@example(
+    event=MixtureOfGaussians(1.0, (0.0, 1e-290, 10.0), (0.9, 0.09, 0.01)), relation=NeighboringRelation.REPLACE_ONE
+)
 @given(event=EVENTS, relation=st.sampled_from(list(NeighboringRelation)))
 def test_any_event_has_a_price_or_is_refused(event: DpEvent, relation: NeighboringRelation) -> None:
     _check(event, relation)

@@ -11,18 +11,25 @@ from app.accounting.events import (
     AdaptiveClipping,
     Composed,
     DiscreteGaussian,
+    DiscreteLaplace,
     DpEvent,
     EpsilonDelta,
     Exponential,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     RandomizedResponse,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
 )
+from app.accounting.formulas.discrete_laplace import discrete_laplace_rdp
+from app.accounting.formulas.gaussian_mixture import Mixture, gaussian_mixture_rdp, replaced_mixture_rdp
 from app.accounting.formulas.mechanisms import bounded_range_rdp, gaussian_rdp, laplace_rdp, randomized_response_rdp
 
 ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -30,6 +37,7 @@ REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 REPLACE_SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 
 ORDERS = np.array([1.0625, 1.5, 2.0, 7.25, 64.0])
+MIXTURE = (1.7, (0.0, 1.0, 2.0), (0.9, 0.09, 0.01))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,18 @@ def test_a_single_noise_multiplier_is_not_rounded(z: float) -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [Laplace(1), DiscreteGaussian(1), Zcdp(1), EpsilonDelta(1), Composed((Gaussian(1), Laplace(1)))],
+    [
+        Laplace(1),
+        DiscreteGaussian(1),
+        DiscreteLaplace(1, 1),
+        PermuteAndFlip(1),
+        MixtureOfGaussians(1, (0, 1), (0.5, 0.5)),
+        TruncatedPoissonSampled(10, 0.3, 2, Gaussian(1)),
+        SampledWithReplacement(10, 2, Gaussian(1)),
+        Zcdp(1),
+        EpsilonDelta(1),
+        Composed((Gaussian(1), Laplace(1))),
+    ],
     ids=str,
 )
 def test_what_is_no_gaussian_release_is_refused(event: DpEvent) -> None:
@@ -79,12 +98,20 @@ def test_a_missing_record_moves_a_sum_by_one_norm(relation: NeighboringRelation)
     assert np.array_equal(rdp(Gaussian(1.7), ORDERS, relation), gaussian_rdp(1.7, ORDERS))
     assert np.array_equal(rdp(DiscreteGaussian(1.7), ORDERS, relation), gaussian_rdp(1.7, ORDERS))
     assert np.array_equal(rdp(Laplace(1.7), ORDERS, relation), laplace_rdp(1.7, ORDERS))
+    assert np.array_equal(rdp(DiscreteLaplace(0.3, 4), ORDERS, relation), discrete_laplace_rdp(0.3, 4, ORDERS))
+    drawn = gaussian_mixture_rdp(Mixture.of(*MIXTURE), ORDERS)
+    assert np.array_equal(rdp(MixtureOfGaussians(*MIXTURE), ORDERS, relation), drawn)
 
 
 def test_another_record_moves_a_sum_by_two_norms() -> None:
     assert rdp(Gaussian(1.7), ORDERS, REPLACE_ONE) == pytest.approx(4 * gaussian_rdp(1.7, ORDERS), rel=1e-15)
     assert rdp(DiscreteGaussian(1.7), ORDERS, REPLACE_ONE) == pytest.approx(4 * gaussian_rdp(1.7, ORDERS), rel=1e-15)
     assert np.array_equal(rdp(Laplace(1.7), ORDERS, REPLACE_ONE), laplace_rdp(0.85, ORDERS))
+    assert np.array_equal(rdp(DiscreteLaplace(0.3, 4), ORDERS, REPLACE_ONE), discrete_laplace_rdp(0.3, 8, ORDERS))
+    certain = MixtureOfGaussians(3.4, (2.0,), (1.0,))
+    assert rdp(certain, ORDERS, REPLACE_ONE) == pytest.approx(4 * gaussian_rdp(1.7, ORDERS), rel=1e-12)
+    drawn = replaced_mixture_rdp(Mixture.of(*MIXTURE), ORDERS)
+    assert np.array_equal(rdp(MixtureOfGaussians(*MIXTURE), ORDERS, REPLACE_ONE), drawn)
     tree = TreeAggregation(1.7, (100,))
     assert rdp(tree, ORDERS, REPLACE_ONE) == pytest.approx(4 * rdp(tree, ORDERS, REPLACE_SPECIAL), rel=1e-15)
 
@@ -92,6 +119,7 @@ def test_another_record_moves_a_sum_by_two_norms() -> None:
 @pytest.mark.parametrize("relation", list(NeighboringRelation))
 def test_a_stated_guarantee_is_the_relations_own(relation: NeighboringRelation) -> None:
     assert np.array_equal(rdp(Exponential(0.7), ORDERS, relation), bounded_range_rdp(0.7, ORDERS))
+    assert np.array_equal(rdp(PermuteAndFlip(0.7), ORDERS, relation), laplace_rdp(1 / 0.7, ORDERS))
     assert rdp(Zcdp(0.5, 0.25), ORDERS, relation) == pytest.approx(0.25 + 0.5 * ORDERS, rel=1e-15)
 
 
@@ -109,6 +137,8 @@ def test_an_answer_is_compared_with_another_one_or_with_an_even_one() -> None:
         (RandomizedResponse(0.5, 2), "replace_one, or replace_special where a missing record answers evenly"),
         (TreeAggregation(1, (8,)), "Declare replace_special, where a missing record contributes zero"),
         (SelfComposed(Gaussian(1), 2), "no single formula for self_composed"),
+        (TruncatedPoissonSampled(10, 0.3, 2, Gaussian(1)), "no single formula for truncated_poisson_sampled"),
+        (SampledWithReplacement(10, 2, Gaussian(1)), "no single formula for sampled_with_replacement"),
     ],
     ids=str,
 )

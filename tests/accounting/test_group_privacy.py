@@ -60,6 +60,10 @@ GRID = orders(GRID_VERSION)
         (RandomizedResponse(0.5, 4), SelfComposed(RandomizedResponse(0.5, 4), 3)),
         (MixtureOfGaussians(2, (1,), (1,)), MixtureOfGaussians(2, (3,), (1,))),
         (MixtureOfGaussians(2, (0, 1), (0.5, 0.5)), MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8))),
+        (
+            MixtureOfGaussians(2, (0, 1, 5), (0.5, 0.5, 0)),
+            MixtureOfGaussians(2, (0, 1, 2, 3), (1 / 8, 3 / 8, 3 / 8, 1 / 8)),
+        ),
         (Exponential(0.5), Exponential(1.5)),
         (PermuteAndFlip(0.5), PermuteAndFlip(1.5)),
         (EpsilonDelta(0.5), EpsilonDelta(1.5)),
@@ -137,6 +141,13 @@ def test_a_sampled_group_costs_at_least_the_mixture_over_how_many_are_taken(q: f
             assert np.log(np.trapezoid(density, x)) / (order - 1) <= bound
 
 
+def test_probabilities_that_were_rounded_are_divided_by_their_sum_before_they_are_multiplied() -> None:
+    found = for_group(MixtureOfGaussians(2, (0, 1), (0.5, 0.5 + 9e-10)), 3)
+    assert isinstance(found, MixtureOfGaussians)
+    assert found.sampling_probs == pytest.approx((1 / 8, 3 / 8, 3 / 8, 1 / 8), rel=1e-8)
+    assert sum(found.sampling_probs) == pytest.approx(1, rel=1e-15)
+
+
 @pytest.mark.parametrize(
     ("event", "size", "words"),
     [
@@ -146,6 +157,9 @@ def test_a_sampled_group_costs_at_least_the_mixture_over_how_many_are_taken(q: f
         (Laplace(1), 10**6, "a whole group|protects the whole group"),
         (Exponential(5), 2001, "epsilon is 10005"),
         (MixtureOfGaussians(2, (0, 1), (0.5, 0.5)), 64, "more than 64 sensitivities"),
+        # The sums of a million draws are so near each other that floats are too few to tell them apart.
+        (MixtureOfGaussians(1e6, (1, 1 + 2**-52), (0.5, 0.5)), 10**6, "more than 64 sensitivities"),
+        (MixtureOfGaussians(2, (0, 0.1, 1), (0.5, 0.3, 0.2)), 20, "more than 64 sensitivities"),
         (TruncatedPoissonSampled(100, 0.1, 20, Gaussian(1)), 2, "truncated_poisson_sampled"),
         (SampledWithReplacement(100, 10, Gaussian(1)), 2, "sampled_with_replacement"),
         (DiscreteLaplace(0.5, 2), 10**6, "sensitivity is 2000000"),

@@ -19,13 +19,17 @@ from app.accounting.events import (
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
+    PermuteAndFlip,
     PoissonSampled,
     RandomizedResponse,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
     Zcdp,
 )
 from app.accounting.formulas.noise_schedules import DecayMode
@@ -39,6 +43,8 @@ ORDERS = np.array([1.0625, 1.5, 2, 2.75, 3, 4, 5.5, 8, 12, 17, 24.25, 32, 48, 64
 WHOLE = np.floor(ORDERS) == ORDERS
 GRID = orders(GRID_VERSION)
 MNIST = 256 / 60000
+MOVED = ((ADD_OR_REMOVE, 1), (REPLACE_SPECIAL, 1), (REPLACE_ONE, 2))
+"""By how many clipping norms a record moves a sum."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,52 @@ def unsampled_rows() -> list[Row]:
             "all",
         )
         for z, steps in product((1.0, 4.0, 50.0), ((1,), (7,), (8,), (100, 50), (1023,), (1024, 3)))
+    ]
+    return rows
+
+
+def limit_rows() -> list[Row]:
+    """Events that dp_accounting prices by loss distributions only, where they are events with a divergence there."""
+    rows = [
+        Row(MixtureOfGaussians(2 * z, (0, 2), (1 - q, q)), sampled(q, gaussian(z)), relation, "whole")
+        for (q, z), relation in product(((1e-3, 0.7), (MNIST, 1.1), (0.2, 4)), (ADD_OR_REMOVE, REPLACE_SPECIAL))
+    ]
+    rows += [
+        Row(
+            PoissonSampled(0.1, MixtureOfGaussians(2.2, (0, 2), (0.9, 0.1))),
+            sampled(0.01, gaussian(1.1)),
+            each,
+            "whole",
+        )
+        for each in (ADD_OR_REMOVE, REPLACE_SPECIAL)
+    ]
+    rows += [
+        Row(MixtureOfGaussians(3, (2,), (1,)), gaussian(1.5 / moved), relation, "all") for relation, moved in MOVED
+    ]
+    rows += [
+        Row(PermuteAndFlip(1 / z), dp_event.LaplaceDpEvent(z), relation, "all")
+        for z, (relation, _) in product((0.1, 1.0, 20.0), MOVED)
+    ]
+    rows += [
+        Row(TruncatedPoissonSampled(1000, q, 1001, Gaussian(z)), sampled(q, gaussian(z)), relation, "whole")
+        for (q, z), relation in product(((1e-3, 0.7), (0.02, 1.1), (0.2, 4)), (ADD_OR_REMOVE, REPLACE_SPECIAL))
+    ]
+    rows += [
+        Row(TruncatedPoissonSampled(1000, 1, 1001, Gaussian(2)), gaussian(2 / moved), relation, "all")
+        for relation, moved in MOVED
+    ]
+    rows += [  # all places hold the only record
+        Row(SampledWithReplacement(1, places, Gaussian(20)), gaussian(10 / places), REPLACE_ONE, "all")
+        for places in (1, 3)
+    ]
+    rows += [
+        Row(
+            SampledWithReplacement(size, 1, Gaussian(2 * z)),
+            dp_event.SampledWithoutReplacementDpEvent(size, 1, gaussian(z)),
+            REPLACE_ONE,
+            "none",
+        )
+        for size, z in ((100, 1), (1000, 8))
     ]
     return rows
 
@@ -207,7 +259,7 @@ def composed_rows() -> list[Row]:
     ]
 
 
-ROWS = [*unsampled_rows(), *sampled_rows(), *selection_rows(), *composed_rows()]
+ROWS = [*unsampled_rows(), *limit_rows(), *sampled_rows(), *selection_rows(), *composed_rows()]
 
 
 def test_there_are_at_least_200_different_rows() -> None:

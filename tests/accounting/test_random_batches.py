@@ -66,12 +66,14 @@ def test_more_records_are_cut_more_often_and_kept_more_seldom() -> None:
     shares = Shares.of(100, 0.1, 12)
     assert shares.plain + shares.either + shares.cut == pytest.approx(1, rel=1e-15)
     assert (shares.cut, shares.kept) == Truncation.of(99, 0.1, 12)
+    assert shares.plain == 1 - Truncation.of(100, 0.1, 12).cut
+    assert Shares.of(3, 0.5, 3) == (0.875, 0.125, 0.0, 0.0)  # only four records may be cut to three
 
 
 def test_what_is_never_cut_is_a_poisson_sample() -> None:
-    for relation in (ADD, SPECIAL):
-        found = event_curve(TruncatedPoissonSampled(100, 0.1, 101, Gaussian(2.0)), relation)
-        expected = event_curve(PoissonSampled(0.1, Gaussian(2.0)), relation)
+    for relation, event in product((ADD, SPECIAL), (Gaussian(2.0), Gaussian(2.0, "microbatch"))):
+        found = event_curve(TruncatedPoissonSampled(100, 0.1, 101, event), relation)
+        expected = event_curve(PoissonSampled(0.1, event), relation)
         assert found.nats()[:-1] == pytest.approx(expected.nats()[:-1], rel=1e-12)
     found = event_curve(TruncatedPoissonSampled(100, 0.1, 100, Gaussian(2.0)), REPLACE)
     assert found.nats()[:-1] == pytest.approx(without_replacement_gaussian_rdp(0.1, 1.0, GRID), rel=1e-8)

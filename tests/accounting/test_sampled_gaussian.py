@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from app.accounting.curves import UNIT, finite_orders
 from app.accounting.events import Gaussian, NeighboringRelation, PoissonSampled
-from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, LEAST, sampled_gaussian_rdp
+from app.accounting.formulas.quadrature_sums import LEAST
+from app.accounting.formulas.sampled_gaussian import FLAT_NOISE, sampled_gaussian_rdp
 from app.accounting.rdp import event_curve
 from tests.soak import thinned
 

@@ -12,18 +12,23 @@ from app.accounting.errors import PlanTooExpensiveError
 from app.accounting.events import (
     Composed,
     Decay,
+    DiscreteLaplace,
     DpEvent,
     Gaussian,
     GroupPrivacy,
     Laplace,
+    MixtureOfGaussians,
     NeighboringRelation,
     PermuteAndFlip,
     PoissonSampled,
     RepeatAndSelect,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
     TreeAggregation,
+    TruncatedPoissonSampled,
 )
+from app.accounting.group_privacy import for_group
 from app.accounting.pld.pairs import GaussianPair, SampledPair
 from app.accounting.pld.plans import plan_epsilon
 from app.accounting.rdp import event_curve
@@ -141,6 +146,35 @@ def test_a_wrapper_is_more_work_than_what_it_holds_and_few_orders_are_less(event
 )
 def test_what_takes_longer_counts_more(cheap: DpEvent, dear: DpEvent) -> None:
     assert curve_work(cheap, few=False) < curve_work(dear, few=False)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_group_counts_as_the_event_that_protects_it(few: bool) -> None:  # noqa: FBT001 - as the function's
+    drawn = MixtureOfGaussians(20.0, (0.0, 0.4, 1.0), (0.8, 0.1, 0.1))
+    for event in (drawn, PoissonSampled(0.1, drawn), SelfComposed(drawn, 3), Composed((drawn, Gaussian(9.0)))):
+        work = curve_work(GroupPrivacy(4, event), few=few)
+        assert work > curve_work(for_group(event, 4), few=few) > 1.5 * curve_work(event, few=few)
+    assert curve_work(PoissonSampled(0.1, GroupPrivacy(4, drawn)), few=few) > 1.5 * curve_work(drawn, few=few)
+
+
+@pytest.mark.parametrize(
+    ("cheap", "dear"),
+    [
+        (
+            MixtureOfGaussians(3.0, (0, 1, 2), (0.8, 0.1, 0.1)),
+            MixtureOfGaussians(3.0, tuple(map(float, range(9))), (0.2, *[0.1] * 8)),
+        ),
+        (PoissonSampled(0.1, Laplace(1.0)), PoissonSampled(0.1, Laplace(0.1))),
+        (PoissonSampled(0.1, PermuteAndFlip(1.0)), PoissonSampled(0.1, PermuteAndFlip(10.0))),
+        (DiscreteLaplace(0.1, 3), PoissonSampled(0.1, DiscreteLaplace(0.1, 3))),
+        (SampledWithReplacement(1000, 1, Gaussian(9.0)), SampledWithReplacement(1000, 500, Gaussian(9.0))),
+        (PoissonSampled(0.1, Gaussian(1.0)), TruncatedPoissonSampled(1000, 0.1, 120, Gaussian(1.0))),
+    ],
+    ids=str,
+)
+def test_what_takes_longer_over_few_orders_counts_more_there(cheap: DpEvent, dear: DpEvent) -> None:
+    for few in (False, True):
+        assert curve_work(cheap, few=few) < curve_work(dear, few=few)
 
 
 def test_a_bound_does_not_change_what_is_found() -> None:

@@ -164,18 +164,46 @@ def test_a_run_with_a_limit_has_its_default_event_as_its_plan(ledger: Ledger) ->
 
 
 INTEGERS = {"type": "discrete_gaussian", "noise_multiplier": 20.0, "sensitivity": 3}
+LESS_OF_INTEGERS = INTEGERS | {"noise_multiplier": 60.0, "sensitivity": 1}  # with the same sigma
+GEOMETRIC = {"type": "discrete_laplace", "noise_parameter": 0.02, "sensitivity": 3}
+CHOICE = {"type": "permute_and_flip", "epsilon": 0.05}
+DRAWN = {
+    "type": "mixture_of_gaussians",
+    "standard_deviation": 30.0,
+    "sensitivities": [0.0, 1.0, 2.0],
+    "sampling_probs": [0.5, 0.3, 0.2],
+}
+CUT = {
+    "type": "truncated_poisson_sampled",
+    "source_dataset_size": 1000,
+    "sampling_probability": 0.05,
+    "truncated_batch_size": 70,
+    "event": gaussian(2.0),
+}
+PLANNED: list[tuple[dict[str, Any], dict[str, Any], NeighboringRelation]] = [
+    *((INTEGERS, LESS_OF_INTEGERS, relation) for relation in NeighboringRelation),
+    *((GEOMETRIC, GEOMETRIC | {"sensitivity": 1}, relation) for relation in NeighboringRelation),
+    *((CHOICE, CHOICE | {"epsilon": 0.01}, relation) for relation in NeighboringRelation),
+    (DRAWN, DRAWN | {"standard_deviation": 40.0}, NeighboringRelation.ADD_OR_REMOVE_ONE),
+    (DRAWN, DRAWN | {"standard_deviation": 40.0}, NeighboringRelation.REPLACE_SPECIAL),
+    (CUT, CUT, NeighboringRelation.ADD_OR_REMOVE_ONE),
+]
+"""An event that a plan may hold, one that it covers, and the relation."""
 
 
-@pytest.mark.parametrize("relation", NeighboringRelation)
-def test_noise_on_integers_is_planned_with_its_sensitivity(ledger: Ledger, relation: NeighboringRelation) -> None:
+@pytest.mark.parametrize(
+    ("event", "smaller", "relation"), PLANNED, ids=[f"{event['type']}, {relation}" for event, _, relation in PLANNED]
+)
+def test_an_event_with_a_proven_pair_is_planned_and_covers_smaller_ones(
+    ledger: Ledger, event: dict[str, Any], smaller: dict[str, Any], relation: NeighboringRelation
+) -> None:
     ledger.population(limit=WIDE, neighboring_relation=relation)
-    step = StepEvent(event_from_dict(INTEGERS), MAX_COUNT)
+    step = StepEvent(event_from_dict(event), MAX_COUNT)
     most = workload_of((step,), relation).longest(LIMIT["epsilon"], DECLARED_SHARE * LIMIT["delta"])
     assert most > 0
-    ledger.budget(planned=[{"event": INTEGERS}], limit=LIMIT)
+    ledger.budget(planned=[{"event": event}], limit=LIMIT)
     assert plan_of(ledger)["steps"] == most
-    trainer = Trainer(ledger, ledger.run(event=INTEGERS))
-    smaller = INTEGERS | {"noise_multiplier": 60.0, "sensitivity": 1}
+    trainer = Trainer(ledger, ledger.run(event=event))
     assert trainer.steps(event=smaller).json()["ended_plans"] == []
     assert plan_of(ledger)["steps_left"] == most - 1
     last = trainer.steps(count=most - 1).json()
@@ -196,6 +224,14 @@ FIXED = {"type": "sampled_without_replacement", "source_dataset_size": 1000, "sa
             {"type": "discrete_gaussian", "noise_multiplier": 5.0},
             "add_or_remove_one",
             "add_or_remove_one without `sensi",
+        ),
+        (DRAWN, "replace_one", "mixture_of_gaussians under replace_one"),
+        (CUT, "replace_one", "truncated_poisson_sampled of gaussian under replace_one"),
+        (CUT, "replace_special", "truncated_poisson_sampled of gaussian under replace_special"),
+        (
+            FIXED | {"type": "sampled_with_replacement"},
+            "replace_one",
+            "sampled_with_replacement of gaussian under repl",
         ),
     ],
 )

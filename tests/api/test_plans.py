@@ -18,6 +18,12 @@ UNPLANNABLE: dict[str, dict[str, Any]] = {
         "sample_size": 10,
         "event": GAUSSIAN,
     },
+    "sampled_with_replacement": {
+        "type": "sampled_with_replacement",
+        "source_dataset_size": 1000,
+        "sample_size": 10,
+        "event": GAUSSIAN,
+    },
 }
 
 

@@ -187,7 +187,15 @@ def event(choice: random.Random, depth: int = 0) -> Json:
         (
             {"type": "laplace", "noise_multiplier": noise},
             {"type": "discrete_gaussian", "noise_multiplier": noise, "sensitivity": choice.choice((None, 1, 20))},
+            {"type": "discrete_laplace", "noise_parameter": 1 / noise, "sensitivity": choice.choice((1, 20))},
             {"type": "exponential", "epsilon": choice.choice((0.01, 1.0))},
+            {"type": "permute_and_flip", "epsilon": choice.choice((0.01, 1.0))},
+            {
+                "type": "mixture_of_gaussians",
+                "standard_deviation": 2 * noise,
+                "sensitivities": [0.0, 1.0, 2.0],
+                "sampling_probs": choice.choice(([0.9, 0.09, 0.01], [0.0, 0.5, 0.5])),
+            },
             {"type": "epsilon_delta", "epsilon": 0.1, "delta": choice.choice((0.0, 1e-9))},
             {"type": "zcdp", "rho": 0.001},
             {"type": "randomized_response", "noise_parameter": 0.5, "num_buckets": 4},
@@ -202,6 +210,19 @@ def event(choice: random.Random, depth: int = 0) -> Json:
                 "type": "sampled_without_replacement",
                 "source_dataset_size": 1000,
                 "sample_size": choice.choice((10, 1000)),
+                "event": plain,
+            },
+            {
+                "type": "sampled_with_replacement",
+                "source_dataset_size": 1000,
+                "sample_size": choice.choice((10, 1000)),
+                "event": plain,
+            },
+            {
+                "type": "truncated_poisson_sampled",
+                "source_dataset_size": 1000,
+                "sampling_probability": choice.choice(RATES),
+                "truncated_batch_size": choice.choice((20, 1001)),
                 "event": plain,
             },
         )

@@ -9,7 +9,17 @@ from math import ceil
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, RdpCurve
-from app.accounting.events import Composed, DiscreteGaussian, DpEvent, EpsilonDelta, Gaussian, Laplace, PoissonSampled
+from app.accounting.events import (
+    Composed,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DpEvent,
+    EpsilonDelta,
+    Gaussian,
+    Laplace,
+    PermuteAndFlip,
+    PoissonSampled,
+)
 from app.ledger.accounts import Account, with_usage
 from app.ledger.filters import Limit
 from app.ledger.limit_changes import with_limit
@@ -28,6 +38,7 @@ PLANS: list[Plan] = [
     (StepEvent(EpsilonDelta(0.1, 1e-9), MAX_COUNT),),
     (StepEvent(Composed((Laplace(10.0), Gaussian(20.0))), MAX_COUNT),),
     (StepEvent(DiscreteGaussian(20.0, 3), 4), StepEvent(DiscreteGaussian(60.0, 1), MAX_COUNT)),
+    (StepEvent(DiscreteLaplace(0.04, 3), 4), StepEvent(PermuteAndFlip(0.1), MAX_COUNT)),
     (StepEvent(Laplace(0.5), 3),),  # the smaller limit allows none of it
 ]
 LIMITS = [(1.0, 1e-5), (3.0, 1e-6)]
@@ -45,8 +56,18 @@ COVERED_SOMEWHERE: list[DpEvent] = [
     Composed((Laplace(12.0), Gaussian(60.0), Gaussian(25.0))),
     DiscreteGaussian(20.0, 3),
     DiscreteGaussian(30.0, 2),
+    DiscreteLaplace(0.04, 3),
+    DiscreteLaplace(0.04, 1),
+    PermuteAndFlip(0.1),
+    PermuteAndFlip(0.04),
 ]
-EVENTS = [*COVERED_SOMEWHERE, PoissonSampled(0.01, Gaussian(2.0)), DiscreteGaussian(50.0, 1), DiscreteGaussian(60.0)]
+EVENTS = [
+    *COVERED_SOMEWHERE,
+    PoissonSampled(0.01, Gaussian(2.0)),
+    DiscreteGaussian(50.0, 1),
+    DiscreteGaussian(60.0),
+    DiscreteLaplace(0.03, 3),
+]
 plans = st.sampled_from(PLANS)
 limits = st.sampled_from(LIMITS)
 shares = st.sampled_from([DECLARED_SHARE, DEFAULT_SHARE])
@@ -90,6 +111,10 @@ def _strength(event: DpEvent) -> tuple[str, float] | None:
     if isinstance(event, DiscreteGaussian):
         moves = event.sensitivity or 0
         return (f"discrete noise of {event.noise_multiplier * moves}", float(moves)) if moves else None
+    if isinstance(event, DiscreteLaplace):
+        return f"discrete Laplace noise of {event.noise_parameter}", float(event.sensitivity)
+    if isinstance(event, PermuteAndFlip):
+        return "Laplace", -1 / event.epsilon
     return ("Laplace", -event.noise_multiplier) if isinstance(event, Laplace) else None
 
 

@@ -4,12 +4,17 @@ import pytest
 
 from app.accounting.events import (
     Composed,
+    DiscreteLaplace,
     DpEvent,
     Gaussian,
     Laplace,
+    MixtureOfGaussians,
+    PermuteAndFlip,
     PoissonSampled,
     SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
+    TruncatedPoissonSampled,
 )
 from app.ledger.deviations import Deviation, DeviationKind, merge_deviations
 from app.ledger.runs import Run, RunStatus, find_deviations
@@ -30,6 +35,29 @@ RUN = Run("run_1", RunStatus.ACTIVE, DECLARED, attempt=1, next_step=0, decisions
         (
             SampledWithoutReplacement(100, 1, Gaussian(1.1)),
             {K.SAMPLER: ("poisson_sampled", "sampled_without_replacement")},
+        ),
+        (
+            SampledWithReplacement(100, 2, Gaussian(1.1)),
+            {
+                K.SAMPLER: ("poisson_sampled", "sampled_with_replacement"),
+                K.SAMPLING_PROBABILITY: (0.01, 0.02),
+            },
+        ),
+        (
+            TruncatedPoissonSampled(100, 0.01, 5, Gaussian(1.1)),
+            {K.SAMPLER: ("poisson_sampled", "truncated_poisson_sampled")},
+        ),
+        (
+            PoissonSampled(0.01, MixtureOfGaussians(2.2, (1.0, 2.0), (0.5, 0.5))),
+            {K.MECHANISM: ("gaussian", "mixture_of_gaussians")},
+        ),
+        (
+            PoissonSampled(0.01, DiscreteLaplace(0.5, 1)),
+            {K.MECHANISM: ("gaussian", "discrete_laplace"), K.NOISE_MULTIPLIER: (1.1, 2.0)},
+        ),
+        (
+            PoissonSampled(0.01, PermuteAndFlip(0.5)),
+            {K.MECHANISM: ("gaussian", "permute_and_flip"), K.NOISE_MULTIPLIER: (1.1, None)},
         ),
         (Gaussian(1.1), {K.SAMPLER: ("poisson_sampled", "none"), K.SAMPLING_PROBABILITY: (0.01, 1.0)}),
         (SelfComposed(DECLARED, 2), {K.EVENT: ("poisson_sampled", "self_composed")}),

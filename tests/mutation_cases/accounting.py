@@ -94,20 +94,6 @@ CASES = (
         (DISCRETE,),
     ),
     Mutation(
-        "a mixture's removal stands for its addition",
-        "app/accounting/pld/events.py",
-        "{GaussianMixturePair(mixture, removes=False): 1}",
-        "{GaussianMixturePair(mixture, removes=True): 1}",
-        (EVENTS,),
-    ),
-    Mutation(
-        "a cut sample is charged as one that is not",
-        "app/accounting/pld/events.py",
-        "(shares.cut, shares.kept, replaced))",
-        "(shares.cut, shares.kept, added))",
-        (EVENTS, "tests/accounting/test_random_batches.py"),
-    ),
-    Mutation(
         "a group moves a sum of integers as far as a record",
         "app/accounting/group_privacy.py",
         "else event.sensitivity * size",

@@ -22,7 +22,9 @@ from epsilon_ledger import (
     gaussian,
     laplace,
     poisson_sampled,
+    sampled_with_replacement,
     sampled_without_replacement,
+    truncated_poisson_sampled,
 )
 from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way
@@ -127,6 +129,8 @@ def test_under_add_or_remove_one_it_is_refused_with_the_way_out(simulation: Simu
     [
         (poisson_sampled(0.1, NOISY), "authorize each step"),
         (sampled_without_replacement(10, 2, NOISY), "authorize each step"),
+        (sampled_with_replacement(10, 2, NOISY), "authorize each step"),
+        (truncated_poisson_sampled(10, 0.1, 2, NOISY), "authorize each step"),
         (composed([NOISY, poisson_sampled(0.1, NOISY)]), "authorize each step"),
         (decay("exp", 0.1, NOISY, steps=3), "give `events`"),
     ],

@@ -26,7 +26,10 @@ from epsilon_ledger import (
     TrainingStateDict,
     gaussian,
     poisson_sampled,
+    sampled_with_replacement,
+    sampled_without_replacement,
     self_composed,
+    truncated_poisson_sampled,
 )
 from tests.sdk.simulation import LOUD, QUIET, TRIES, Fault, Simulation
 from tests.sdk.test_grants import every_way
@@ -107,8 +110,14 @@ def test_a_charge_without_an_answer_is_charged_once_when_it_is_repeated(simulati
 def test_the_event_of_a_step_is_not_taken_for_that_of_the_training(simulation: Simulation) -> None:
     run = simulation.run()
     step = poisson_sampled(0.01, gaussian(2.0))
-    with pytest.raises(ValueError, match="event of one step"):
-        run.charge_training(step, steps=2)
+    others = (
+        sampled_without_replacement(100, 1, gaussian(2.0)),
+        sampled_with_replacement(100, 1, gaussian(2.0)),
+        truncated_poisson_sampled(100, 0.01, 5, gaussian(2.0)),
+    )
+    for each in (step, *others):
+        with pytest.raises(ValueError, match="event of one step"):
+            run.charge_training(each, steps=2)
     run.charge_training(self_composed(step, 2), steps=2)
     run.charge_training(step, steps=1)
     assert charged(simulation, run) == 2

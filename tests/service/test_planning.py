@@ -22,7 +22,11 @@ from app.accounting.events import (
     Laplace,
     NeighboringRelation,
     PoissonSampled,
+    SampledWithoutReplacement,
+    SampledWithReplacement,
     SelfComposed,
+    TruncatedPoissonSampled,
+    type_name,
     with_noise_multiplier,
     with_sampling_probability,
 )
@@ -466,7 +470,8 @@ def test_other_batches_than_poisson_samples_are_warned_of(batches: Batches) -> N
     setting = PlanAssumptions(batches=batches)
     nested = Composed((Gaussian(9.0), SelfComposed(STEP, 3)))
     decaying = Decay(mode="time", decay_rate=6e-4, steps=10, event=STEP)
-    sampled: tuple[DpEvent, ...] = (STEP, nested, decaying)
+    cut = TruncatedPoissonSampled(1000, 0.01, 30, Gaussian(9.0))
+    sampled: tuple[DpEvent, ...] = (STEP, nested, decaying, cut)
     unsampled: tuple[DpEvent, ...] = (Gaussian(9.0), PoissonSampled(1.0, Gaussian(9.0)))
     for event in sampled:
         assert "Poisson samples" in warnings_of((StepEvent(event, 2),), setting=setting)
@@ -475,6 +480,17 @@ def test_other_batches_than_poisson_samples_are_warned_of(batches: Batches) -> N
     sampled_too = CalibrationGoal(2.0, 1e-5, TRAINING, setting)
     for found in (smallest_noise(Gaussian(9.0), 1, sampled_too), most_steps(Gaussian(9.0), sampled_too)):
         assert any("Poisson samples" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    "event", [SampledWithoutReplacement(100, 10, Gaussian(9.0)), SampledWithReplacement(100, 10, Gaussian(20.0))]
+)
+def test_batches_in_turn_are_no_batches_that_are_drawn_anew(event: DpEvent) -> None:
+    replaced = NeighboringRelation.REPLACE_ONE
+    for batches, warned in ((Batches.POISSON, False), (Batches.FIXED, False), (Batches.SHUFFLED, True)):
+        found = warnings_of((StepEvent(event, 2),), setting=PlanAssumptions(replaced, batches=batches))
+        assert ("batches drawn anew" in found) is warned
+        assert (f"but {type_name(event)} events" in found) is warned
 
 
 def test_an_epsilon_that_protects_nobody_is_warned_of() -> None:

@@ -29,15 +29,8 @@ import numpy as np
 from app.accounting.curves import HIGHEST, Floats
 from app.accounting.formulas.mechanisms import gaussian_rdp
 from app.accounting.formulas.numerics import TINY, log_one_minus_exp, rdp_of_excess
-from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, excess, order_plan
-from app.accounting.formulas.sampled_gaussian import (
-    LEAST,
-    LOG_NEGLIGIBLE,
-    TAIL,
-    log1p_scaled,
-    sampled_gaussian_rdp,
-    trapezoid_step,
-)
+from app.accounting.formulas.quadrature_sums import Bend, Nodes, divergences, order_plan
+from app.accounting.formulas.sampled_gaussian import TAIL, sampled_gaussian_rdp, trapezoid_step
 from app.accounting.formulas.without_replacement import mixed_batches_rdp
 
 MIN_SUMMED_NOISE: Final = 0.02
@@ -171,26 +164,12 @@ def _summed(mixture: Mixture, orders: Floats) -> Floats:
     """Sum the moments over nodes, and from the bend on take the largest part's."""
     s = mixture.noise_multiplier
     plan = order_plan(np.asarray(orders, dtype=np.float64).tobytes())
-    bend = _bend(mixture)
-    near = int(np.searchsorted(plan.a, bend + TAIL * s))
+    place, spread = _bend(mixture), TAIL * s
+    near = int(np.searchsorted(plan.a, place + spread))
     a, b = plan.a[near:], plan.b[near:]
     log_right = a * (log(mixture.shares[-1]) + log1p(BEND_SHARE) + b / (2 * s * s))
-    # As for the sampled Gaussian: E[L^a; x < bend] <= L(bend)^b matters at the lowest orders only.
-    log_at_bend = float(mixture.log_ratio(np.array([bend]))[0])
-    mixed = near + int(np.count_nonzero(log_right <= b * log_at_bend + LOG_NEGLIGIBLE))
-    log_a = np.empty_like(plan.a)
-    log_a[mixed:] = log_right[mixed - near :]
-    if mixed:
-        highest = max((block.highest for block in plan.blocks if block.start < near), default=0.0)
-        nodes = _nodes(mixture, max(highest + TAIL * s, bend if mixed > near else 0.0))
-        sums, log_scales = excess(nodes, plan, near, mixed, bend, TAIL * s)
-        log_right = log_right[: mixed - near]
-        common = np.maximum(log_scales[near:], log_right - EXP_RANGE)
-        sums[near:] = sums[near:] * np.exp(log_scales[near:] - common) + np.exp(log_right - common)
-        log_scales[near:] = common
-        log_a[:mixed] = log1p_scaled(sums, log_scales)
-    divergence: Floats = np.maximum(log_a / plan.b, LEAST)[plan.places]
-    return divergence
+    bend = Bend(place, float(mixture.log_ratio(np.array([place]))[0]))
+    return divergences(plan, bend, spread, log_right, lambda end: _nodes(mixture, end))
 
 
 def _bend(mixture: Mixture) -> float:

@@ -10,9 +10,10 @@ An order's result does not depend on the other orders, to the last bit: blocks h
 nodes has the same terms in the same sequence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,24 @@ EXP_RANGE: Final = 600.0
 
 EXP_FLOOR: Final = -700.0
 """Smaller exponents are replaced by this (1e-304): the processor takes ten times as long if exp underflows."""
+
+LOG_NEGLIGIBLE: Final = 45.0
+"""Difference of logarithms beyond which the smaller term is ignored: exp(-45) is 3e-20."""
+
+LEAST: Final = 1e-290
+"""Nats; smaller divergences (q near 1e-145 and less) are rounded up to this, since intermediate floats underflow."""
+
+
+class Bend(NamedTuple):
+    """Where the sum over nodes ends, since from there on a moment is known in closed form.
+
+    Args:
+        place: x of the bend.
+        log_ratio: ln(1 + u) there.
+    """
+
+    place: float
+    log_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,52 @@ def order_plan(orders: bytes) -> OrderPlan:
         design=np.stack([np.ones_like(b), b, b, np.ones_like(b)], axis=1),
         powers=b[:, np.newaxis] ** np.arange(len(POWERS) + 1.0),
     )
+
+
+def divergences(
+    plan: OrderPlan, bend: Bend, spread: float, log_right: Floats, nodes_until: Callable[[float], Nodes]
+) -> Floats:
+    """Compute ln E[(1 + u)^a] / (a - 1) for every order, at least LEAST, from both sides of the bend.
+
+    The lowest orders, whose peaks end before the bend, are summed over all nodes. `log_right` is
+    ln E[(1 + u)^a - 1 - a u; x > bend] at the other ones, to which the sum up to the bend is added. That sum is at most
+    E[(1 + u)^a; x < bend] <= (1 + u(bend))^(a - 1) E[1 + u], which is log-linear in the order; E[(1 + u)^a; x > bend]
+    is log-convex and at most 1 at a = 1. So the orders at which the sum matters come first.
+
+    Args:
+        plan: of the orders.
+        bend: where the sum ends.
+        spread: distance from the highest peak of an order beyond which nodes are ignored.
+        log_right: (n_right,), of the last n_right sorted orders, those at least `spread` above the bend.
+        nodes_until: builds the nodes up to an x.
+
+    Returns:
+        (n_orders,) nats, in the given sequence of the orders.
+    """
+    near = plan.a.size - log_right.size
+    mixed = near + int(np.count_nonzero(log_right <= plan.b[near:] * bend.log_ratio + LOG_NEGLIGIBLE))
+    log_moments = np.empty_like(plan.a)
+    log_moments[mixed:] = log_right[mixed - near :]
+    if mixed:
+        highest = max((block.highest for block in plan.blocks if block.start < near), default=0.0)
+        nodes = nodes_until(max(highest + spread, bend.place if mixed > near else 0.0))
+        sums, log_scales = excess(nodes, plan, near, mixed, bend.place, spread)
+        log_right = log_right[: mixed - near]
+        common = np.maximum(log_scales[near:], log_right - EXP_RANGE)
+        sums[near:] = sums[near:] * np.exp(log_scales[near:] - common) + np.exp(log_right - common)
+        log_scales[near:] = common
+        log_moments[:mixed] = _log1p_scaled(sums, log_scales)
+    found: Floats = np.maximum(log_moments / plan.b, LEAST)[plan.places]
+    return found
+
+
+def _log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
+    """Compute ln(1 + sum exp(log scale)) without overflow."""
+    result: Floats = np.log1p(sums)
+    large = log_scales > 0
+    if large.any():
+        result[large] = log_scales[large] + np.log(sums[large] + np.exp(-log_scales[large]))
+    return result
 
 
 def excess(nodes: Nodes, plan: OrderPlan, near: int, stop: int, bend: float, spread: float) -> tuple[Floats, Floats]:

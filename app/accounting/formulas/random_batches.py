@@ -103,15 +103,15 @@ def truncated_poisson_rdp(shares: Shares, q: float, noises: tuple[float, float],
 
 
 def truncated_poisson_replaced_rdp(
-    truncation: Truncation, q: float, noises: tuple[float, float], orders: Floats
+    truncation: Truncation, q: float, noises: tuple[float, float], orders: Floats, *, special: bool
 ) -> Floats:
     """Bound the same if a record is replaced.
 
-    `noises` are over the sensitivity for which a Poisson sample is charged, and if one record is replaced. Under
-    replace_special the former is that of adding a record: they differ.
+    `noises` are over the sensitivity under the relation, and if one record is replaced by another. `special` is whether
+    the relation is replace_special: to a sample that is not cut, a special record is one that was not taken.
     """
-    poisson, replaced = noises
-    plain = (_sampled if poisson > replaced else without_replacement_gaussian_rdp)(q, poisson, orders)
+    own, replaced = noises
+    plain = (_sampled if special else without_replacement_gaussian_rdp)(q, own, orders)
     parts = [(1 - truncation.cut, plain)]
     if truncation.cut:
         parts.append((truncation.cut, without_replacement_gaussian_rdp(truncation.kept, replaced, orders)))

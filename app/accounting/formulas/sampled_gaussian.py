@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from app.accounting.curves import Floats
-from app.accounting.formulas.quadrature_sums import EXP_RANGE, Nodes, OrderPlan, excess, order_plan
+from app.accounting.formulas.quadrature_sums import LOG_NEGLIGIBLE, Bend, Nodes, OrderPlan, divergences, order_plan
 
 TAIL: Final = 9.5
 """Standard deviations beyond which a Gaussian peak is ignored: exp(-9.5^2 / 2) is 3e-20."""
@@ -33,12 +33,6 @@ FLAT_NOISE: Final = 0.05
 
 NEGLIGIBLE: Final = 1e-18
 """Share of a sum below which a term is ignored."""
-
-LOG_NEGLIGIBLE: Final = 45.0
-"""Difference of logarithms beyond which the smaller term is ignored: exp(-45) is 3e-20."""
-
-LEAST: Final = 1e-290
-"""Nats; smaller divergences (q near 1e-145 and less) are rounded up to this, since intermediate floats underflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +50,8 @@ class _Mechanism:
     log_q: np.longdouble
     log_odds: float
     """ln((1 - q) / q)."""
-    bend: float
+    bend: Bend
     """The x from which (1 - q) / (q exp(y)) is at most BEND_SHARE, and 1 + u at least 5e3."""
-    log_at_bend: float
-    """ln(1 + u) at the bend."""
 
 
 def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
@@ -71,25 +63,10 @@ def sampled_gaussian_rdp(q: float, s: float, orders: Floats) -> Floats:
     """
     plan = order_plan(np.asarray(orders, dtype=np.float64).tobytes())
     mechanism = _mechanism(q, s)
-    count = plan.a.size
-    near = int(np.searchsorted(plan.a, mechanism.bend + TAIL * s))
-    log_a = np.empty(count)
+    spread = TAIL * s
+    near = int(np.searchsorted(plan.a, mechanism.bend.place + spread))
     log_right = _log_right(mechanism, plan, near)
-    # E[(1 + u)^a; x < bend] <= (1 + u(bend))^(a - 1) E[1 + u] is log-linear in the order; E[(1 + u)^a; x > bend] is
-    # log-convex and at most 1 at a = 1. So the orders at which the left part matters come first.
-    mixed = near + int(np.count_nonzero(log_right <= plan.b[near:] * mechanism.log_at_bend + LOG_NEGLIGIBLE))
-    log_a[mixed:] = log_right[mixed - near :]
-    if mixed:
-        highest = max((block.highest for block in plan.blocks if block.start < near), default=0.0)
-        nodes = _nodes(mechanism, max(highest + TAIL * s, mechanism.bend if mixed > near else 0.0))
-        sums, log_scales = excess(nodes, plan, near, mixed, mechanism.bend, TAIL * s)
-        log_right = log_right[: mixed - near]
-        common = np.maximum(log_scales[near:], log_right - EXP_RANGE)
-        sums[near:] = sums[near:] * np.exp(log_scales[near:] - common) + np.exp(log_right - common)
-        log_scales[near:] = common
-        log_a[:mixed] = log1p_scaled(sums, log_scales)
-    divergence: Floats = np.maximum(log_a / plan.b, LEAST)[plan.places]
-    return divergence
+    return divergences(plan, mechanism.bend, spread, log_right, lambda end: _nodes(mechanism, end))
 
 
 def _mechanism(q: float, s: float) -> _Mechanism:
@@ -103,18 +80,8 @@ def _mechanism(q: float, s: float) -> _Mechanism:
         curvature=1 / (2 * np.longdouble(s) * np.longdouble(s)),
         log_q=log_q,
         log_odds=log_odds,
-        bend=0.5 + s * s * y,
-        log_at_bend=float(log_rest) + log1p(exp(y - log_odds)),
+        bend=Bend(0.5 + s * s * y, float(log_rest) + log1p(exp(y - log_odds))),
     )
-
-
-def log1p_scaled(sums: Floats, log_scales: Floats) -> Floats:
-    """Compute ln(1 + sum exp(log scale)) without overflow."""
-    result: Floats = np.log1p(sums)
-    large = log_scales > 0
-    if large.any():
-        result[large] = log_scales[large] + np.log(sums[large] + np.exp(-log_scales[large]))
-    return result
 
 
 def trapezoid_step(s: float) -> float:
@@ -180,12 +147,12 @@ def _log_right(mechanism: _Mechanism, plan: OrderPlan, near: int) -> Floats:
     log_q = float(mechanism.log_q)
     log_right: Floats = b * slope + log_q + log_series
     # The subtrahend E[1 + a u; x > bend] <= a E[1 + u; x > bend] is at most a / (1 + u(bend))^b of the rest.
-    few = int(np.searchsorted(b, LOG_NEGLIGIBLE / mechanism.log_at_bend + 1))
+    few = int(np.searchsorted(b, LOG_NEGLIGIBLE / mechanism.bend.log_ratio + 1))
     if few:
         a, b = a[:few], b[:few]
         # It equals a q P(x > bend - 1) + (1 - a q) P(x > bend).
-        log_shifted = float(scipy.special.log_ndtr((1 - mechanism.bend) / mechanism.s))
-        ratio = float(scipy.special.log_ndtr(-mechanism.bend / mechanism.s)) - log_shifted
+        log_shifted = float(scipy.special.log_ndtr((1 - mechanism.bend.place) / mechanism.s))
+        ratio = float(scipy.special.log_ndtr(-mechanism.bend.place / mechanism.s)) - log_shifted
         log_other = np.log1p(np.exp(ratio - log_q - np.log(a)) - exp(ratio))
         log_subtracted = log_q + np.log1p(b) + log_shifted + log_other
         difference = b * slope[:few] + log_series[:few] - np.log1p(b) - log_shifted - log_other
@@ -199,14 +166,14 @@ def _series(mechanism: _Mechanism, a: Floats, b: Floats) -> Floats:
     if not a.size:
         return result
     variance = mechanism.s * mechanism.s
-    start = int(a.searchsorted(mechanism.bend + 1))
+    start = int(a.searchsorted(mechanism.bend.place + 1))
     stop = int(b.searchsorted(variance * (mechanism.log_odds + log(a[-1] / NEGLIGIBLE))))
     ratio = np.exp(mechanism.log_odds - b[start:stop] / variance)
     term = ratio * a[start:stop]
     k = 1
     while term.size and term[0] > NEGLIGIBLE:  # the terms fall with the order: a - k > bend > 9.2 s^2
         result[start:stop] += np.where(term > NEGLIGIBLE, term, 0.0)
-        left_out = int(a[start:stop].searchsorted(mechanism.bend + k + 1))
+        left_out = int(a[start:stop].searchsorted(mechanism.bend.place + k + 1))
         start += left_out
         ratio = ratio[left_out:]
         term = term[left_out:] * ratio * (a[start:stop] - k) * (exp(k / variance) / (k + 1))

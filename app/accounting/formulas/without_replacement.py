@@ -61,6 +61,9 @@ ROUNDING: Final = 1e-12
 SECOND: Final = 2.0
 """The smallest order at which the cut of step 4 holds."""
 
+QUIETEST: Final = 1e100
+"""Noise multiplier whose square is in range; of more noise the bound is smaller."""
+
 
 def without_replacement_gaussian_rdp(q: float, noise_multiplier: float, orders: Floats) -> Floats:
     """Bound the Rényi divergence of a Gaussian sum over a batch of fixed size.
@@ -104,7 +107,7 @@ def mixed_batches_rdp(q: float, noises: Sequence[float], shares: Sequence[float]
     `noises` are noise multipliers over the replace-one sensitivity of each distance, `shares` the probabilities of the
     distances, given that the record is taken.
     """
-    parts = (without_replacement_gaussian_rdp(q, z, orders) for z in noises)
+    parts = (without_replacement_gaussian_rdp(q, min(z, QUIETEST), orders) for z in noises)
     return mean_of_moments(zip(shares, parts, strict=True), orders)
 
 

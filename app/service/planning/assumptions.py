@@ -9,7 +9,15 @@ from typing import TypeVar
 from app.accounting.conversion import EpsilonAtOrder, epsilon_of_curve
 from app.accounting.curves import GRID_VERSION, HIGHEST, RdpCurve, finite_orders, orders
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
-from app.accounting.events import DpEvent, NeighboringRelation, PoissonSampled, SampledWithoutReplacement
+from app.accounting.events import (
+    DpEvent,
+    NeighboringRelation,
+    PoissonSampled,
+    SampledWithoutReplacement,
+    SampledWithReplacement,
+    TruncatedPoissonSampled,
+    type_name,
+)
 from app.accounting.rdp import event_curve
 from app.accounting.work import bounded_apart
 from app.ledger.accounts import zero_curve
@@ -60,14 +68,16 @@ class PlanAssumptions:
                 f"delta {delta:.4g} is not below 1/{self.population_size} = {1 / self.population_size:.3g}: it would "
                 "allow one whole record of this population to be published."
             )
-        if self.batches is not Batches.POISSON and any(_is_poisson_sampled(event) for event in events):
+        poisson = _samples_in(events, (PoissonSampled, TruncatedPoissonSampled))
+        if self.batches is not Batches.POISSON and poisson:
             found.append(
-                f"The batches are {_DRAWN[self.batches]}, but poisson_sampled events are accounted as Poisson samples, "
+                f"The batches are {_DRAWN[self.batches]}, but {poisson} events are accounted as Poisson samples, "
                 "in which every record is taken independently: this epsilon does not hold for such batches."
             )
-        if self.batches is Batches.SHUFFLED and any(_is_sampled_without_replacement(event) for event in events):
+        drawn = _samples_in(events, (SampledWithoutReplacement, SampledWithReplacement))
+        if self.batches is Batches.SHUFFLED and drawn:
             found.append(
-                "The batches are taken in turn from shuffled data, but sampled_without_replacement events are "
+                f"The batches are taken in turn from shuffled data, but {drawn} events are "
                 "accounted as batches drawn anew at every step: this epsilon does not hold for such batches."
             )
         return found
@@ -153,14 +163,7 @@ def _with_parts(event: DpEvent) -> Iterator[DpEvent]:
             yield from _with_parts(part)
 
 
-def _is_poisson_sampled(event: DpEvent) -> bool:
-    """Return whether Poisson sampling amplifies a part of an event."""
-    return any(isinstance(part, PoissonSampled) and part.sampling_probability < 1 for part in _with_parts(event))
-
-
-def _is_sampled_without_replacement(event: DpEvent) -> bool:
-    """Return whether sampling without replacement amplifies a part of an event."""
-    return any(
-        isinstance(part, SampledWithoutReplacement) and part.sample_size < part.source_dataset_size
-        for part in _with_parts(event)
-    )
+def _samples_in(events: Iterable[DpEvent], kinds: tuple[type[DpEvent], ...]) -> str:
+    """Name the kinds of samples that amplify a part of some events."""
+    parts = (part for event in events for part in _with_parts(event) if isinstance(part, kinds))
+    return " and ".join(sorted({type_name(part) for part in parts if not getattr(part, "takes_all", False)}))

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Final, Self
 
 from epsilon_ledger._client import LedgerClient
 from epsilon_ledger._net.config import validate_url
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.provenance import MAX_LINKS
 from epsilon_ledger._run.run import Run
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import EventCount
 from epsilon_ledger._wire.metadata import Link
@@ -39,6 +41,7 @@ class RunLogger(ABC):
 
     Raises:
         ValueError: `every` is below 1.
+        TypeError: the run is an AsyncRun or no run, or `every` is no whole number.
         ConfigurationError: the address is invalid or has credentials.
     """
 
@@ -48,10 +51,9 @@ class RunLogger(ABC):
     """Errors of the tracker."""
 
     def __init__(self, run: Run, *, client: LedgerClient | None = None, every: int = 1, url: str | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, not {every}.")
+        whole("every", every)
         address = url or os.environ.get("EPSILON_LEDGER_URL")
-        self._run = run
+        self._run = require_blocking_run(run)
         self._client = client
         self._every = every
         self._url = f"{validate_url(address).rstrip('/')}/runs/{run.id}" if address else None
@@ -111,8 +113,7 @@ class RunLogger(ABC):
 
         Returns:
             A JSON object. An infinite epsilon is null; `decisions` and `warnings` are null without a client or with too
-                many
-            decisions.
+            many decisions.
 
         Raises:
             LedgerError: no response arrived.
@@ -185,7 +186,7 @@ class RunLogger(ABC):
     def _conclude(self, error: BaseException | None) -> None:
         if self._run.next_step != self._logged:
             self._log(self._run.next_step)
-        refusal = error if isinstance(error, BudgetExceededError) else None
+        refusal = error if isinstance(error, BudgetExceededError) else self._run.refusal
         statement = self.statement(refusal)
         self._keep(statement)
         self._describe({"status": statement["status"], "refused": str(refusal is not None).lower()})

@@ -89,7 +89,8 @@ def to_dp_accounting(event: Event) -> theirs.DpEvent:
     Raises:
         UntranslatableEventError: it, or a part of it, has no counterpart or is not an event.
     """
-    name = str(event.get("type"))
+    given: object = event
+    name = str(given.get("type")) if isinstance(given, Mapping) else type(given).__name__
     if name not in _TO:
         raise UntranslatableEventError(name, _ONLY_OURS.get(name, "it is no event of the ledger."))
     expected, write = _TO[name]

@@ -11,7 +11,6 @@ One draw covers one release: step each batch once.
 """
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from threading import Lock
@@ -20,11 +19,13 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from epsilon_ledger import Event, Run, Trial, gaussian
+from epsilon_ledger import Event, Run, TrainingCharge, Trial, gaussian
 from epsilon_ledger._jax.arguments import KeyWatch, ShapeWatch, require_one_process
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._jax.noise import Noise, read_noise, read_plan
 from epsilon_ledger._jax.sampling import Batches, Rng, read_batches, replays
+from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._wire.coercion import whole
 
 try:
     from jax.extend.core import get_opaque_trace_state
@@ -53,7 +54,7 @@ def secret_key() -> Any:  # noqa: ANN401 - a key of JAX
 
 def authorized(
     step: Callable[P, T],
-    run: Run | Trial,
+    run: Run | Trial | TrainingCharge,
     *,
     noise: Any = None,  # noqa: ANN401 - mypy reads neither Optax nor jax-privacy
     clipped_grad: Any = None,  # noqa: ANN401 - as above
@@ -64,11 +65,12 @@ def authorized(
     """Authorize each call of a training step.
 
     Wrap the function that adds the noise, outside of all transformations: `authorized(jax.jit(step), run, ...)`. The
-    event is read from what the step uses, or given; without both, the run's schedule or event is charged.
+    event is read from what the step uses, or given; without both, the run's schedule or event is charged. The charge of
+    a whole training, for correlated noise, counts each call as `steps_per_call` of its steps, and charges nothing more.
 
     Args:
         step: function of one release, jitted or compiled; it may donate its arguments.
-        run: to charge.
+        run: to charge; or a charge from `run.charge_training`, which covers noise and batches: give it alone.
         noise: transformation that adds the noise: Optax's `dpsgd` or `differentially_private_aggregate`, jax-privacy's
             `gaussian_privatizer`, or a chain that begins with one of them; or jax-privacy's execution plan, which has
             all else.
@@ -83,13 +85,20 @@ def authorized(
     Raises:
         UnsupportedTrainingError: the cost of a step is not known.
         ValueError: the arguments do not fit together.
-        TypeError: the run is an AsyncRun.
+        TypeError: the run is an AsyncRun or no run, or the step is no function.
     """
-    if steps_per_call < 1:
-        raise ValueError(f"steps_per_call must be at least 1, not {steps_per_call}.")
+    whole("steps_per_call", steps_per_call)
+    if not callable(step):
+        raise TypeError(f"step is {step!r}, but it must be a function: authorized(jax.jit(step), run, ...).")
     require_one_process()
-    if inspect.iscoroutinefunction(run.authorize):
-        raise TypeError("A step cannot wait for an AsyncRun: create the run with LedgerClient.")
+    if isinstance(run, TrainingCharge):
+        if any(given is not None for given in (noise, clipped_grad, batches, event)):
+            raise ValueError(
+                "A charge covers the noise and the batches of its whole training: leave noise, clipped_grad, batches "
+                "and event out."
+            )
+        return AuthorizedStep(step, run, None, None, None, steps_per_call)
+    require_blocking_run(run)
     if noise is None:
         if clipped_grad is not None or batches is not None:
             raise ValueError("clipped_grad and batches go with noise=..., from which the event is read.")
@@ -116,7 +125,7 @@ class AuthorizedStep(Generic[P, T]):
 
     Args:
         step: function of `steps_per_call` releases.
-        run: to charge.
+        run: to charge, or the charge of a whole training.
         event: of each step; None: from the noise and the batches, or the run's own.
         noise: of a step, or None.
         batches: from which each step takes one, or None.
@@ -126,7 +135,7 @@ class AuthorizedStep(Generic[P, T]):
     def __init__(
         self,
         step: Callable[P, T],
-        run: Run | Trial,
+        run: Run | Trial | TrainingCharge,
         event: Event | None,
         noise: Noise | None,
         batches: Batches | None,
@@ -140,13 +149,18 @@ class AuthorizedStep(Generic[P, T]):
         self._batches = batches
         self._steps = steps_per_call
         self._mechanism = None if noise is None else gaussian(noise.multiplier)
-        self._keys = None if noise is None or noise.key is None else KeyWatch(noise.key, resumed=run.next_step > 0)
+        self._keys = None if noise is None or noise.key is None else KeyWatch(noise.key, resumed=_taken(run) > 0)
         self._shapes = ShapeWatch() if noise is not None and noise.divides_by_batch else None
         self._drawn = 0
         self._lock = Lock()
 
     def batch_iterator(self, num_examples: Any, rng: Rng = None) -> Iterator[Any]:  # noqa: ANN401 - jax-privacy's
         """Draw the batches of the steps.
+
+        Nothing that is released depends on the number of records here: a Poisson sample has no fixed size, and samples
+        without replacement, whose event has that number, are charged under `replace_one`, where it is public. What the
+        caller derives from it is released: under `add_or_remove_one` take the sampling probability, the number of
+        iterations, `normalize_by` and the padded size from a public size.
 
         Args:
             num_examples: number of records; with a UserSelectionStrategy, the user of each record.
@@ -162,7 +176,7 @@ class AuthorizedStep(Generic[P, T]):
         batches, mechanism = self._batches, self._mechanism
         if batches is None or mechanism is None:
             raise ValueError("This step was made without batches=...: it does not know how to draw them.")
-        if self.run.next_step and replays(rng):
+        if _taken(self.run) and replays(rng):
             raise UnsupportedTrainingError(
                 "The run has steps from before, and this seed would draw their batches again, which are then no "
                 "independent samples. Leave rng out."
@@ -195,7 +209,7 @@ class AuthorizedStep(Generic[P, T]):
             if self._shapes is not None:
                 self._shapes.check((args, kwargs))
             keys = None if self._keys is None else self._keys.check((args, kwargs))
-            if self.event is None:
+            if self.event is None or isinstance(self.run, TrainingCharge):
                 self.run.authorize(self._steps)
             else:
                 self.run.authorize(self._steps, event=self.event)
@@ -216,3 +230,7 @@ class AuthorizedStep(Generic[P, T]):
                     f"this step's batch_iterator once. A batch that is stepped twice costs more than two samples."
                 )
             self._drawn -= count
+
+
+def _taken(run: Run | Trial | TrainingCharge) -> int:
+    return run.step if isinstance(run, TrainingCharge) else run.next_step

@@ -20,6 +20,8 @@ import keras
 from epsilon_ledger import BudgetExceededError, Event, Run, Trial
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
 from epsilon_ledger._keras.private import event_reader, renew_seeds, weight
+from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._wire.coercion import one_of
 
 __all__ = ["LedgerCallback", "UnsupportedTrainingError", "attach"]
 
@@ -55,7 +57,7 @@ def attach(
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
         ValueError: the arguments do not fit together, or the model is charged to another run.
-        TypeError: the run is an AsyncRun.
+        TypeError: the run is an AsyncRun, or no run.
     """
     if keras.backend.backend() not in _BACKENDS:
         raise UnsupportedTrainingError(
@@ -66,13 +68,13 @@ def attach(
         from epsilon_ledger._jax.arguments import require_one_process  # noqa: PLC0415
 
         require_one_process()
-    if inspect.iscoroutinefunction(run.authorize):
-        raise TypeError("fit cannot wait for an AsyncRun: create the run with LedgerClient.")
+    require_blocking_run(run)
     if sampling_probability not in (None, 1.0):
         raise ValueError(
             f"sampling_probability can only be 1.0, for no sampling, not {sampling_probability}: batches that fit "
             f"takes from elsewhere have a fixed size, so that they are no Poisson samples."
         )
+    one_of("earlier_steps", earlier_steps, ("refuse", "charged"))
     if event is not None and sampling_probability is not None:
         raise ValueError("Give event or sampling_probability: an event has its sampling.")
     present = getattr(model, "_ledger_callback", None)

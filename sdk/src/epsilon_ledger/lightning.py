@@ -21,6 +21,8 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import BudgetExceededError, Run
 from epsilon_ledger._opacus.loaders import UnsizedSplitting, observe
 from epsilon_ledger._opacus.samples import SampleSource
+from epsilon_ledger._run.blocking_run import require_blocking_run
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger.opacus import UnsupportedTrainingError, attach
 
 try:
@@ -44,7 +46,17 @@ def split_batches(data_loader: DataLoader, max_batch_size: int, optimizer: DPOpt
 
     Returns:
         A loader of the physical batches; with `Trainer(limit_train_batches=...)` an epoch may still end within a batch.
+
+    Raises:
+        TypeError: an argument has another type.
+        ValueError: `max_batch_size` is below 1.
     """
+    if not isinstance(data_loader, DataLoader) or not isinstance(optimizer, DPOptimizer):
+        raise TypeError(
+            "split_batches takes the DataLoader and the optimizer that make_private returned, not "
+            f"{type(data_loader).__name__} and {type(optimizer).__name__}."
+        )
+    whole("max_batch_size", max_batch_size)
     observe(data_loader)
     split = wrap_data_loader(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
     split.batch_sampler.__class__ = UnsizedSplitting
@@ -59,10 +71,13 @@ class LedgerCallback(Callback):
     Args:
         run: to charge; None on ranks other than rank 0.
         **how: as for `epsilon_ledger.opacus.attach`, if the loader does not determine the sampling.
+
+    Raises:
+        TypeError: the run is an AsyncRun, or no run.
     """
 
     def __init__(self, run: Run | None, **how: Any) -> None:  # noqa: ANN401 - passed on
-        self.run = run
+        self.run = None if run is None else require_blocking_run(run)
         self.refusal: BudgetExceededError | None = None
         """The refusal that ended the fit, or None."""
         self._how = how

@@ -16,6 +16,7 @@ from epsilon_ledger import BudgetExceededError, Event, Run
 from epsilon_ledger import mindarmour as _mindarmour
 from epsilon_ledger._mindspore.pipelines import UnsupportedTrainingError
 from epsilon_ledger._mindspore.trainings import DpTraining
+from epsilon_ledger._run.blocking_run import require_blocking_run
 
 __all__ = ["LedgerCallback", "PrivacyMonitorFactory", "RDPMonitor", "UnsupportedTrainingError", "ZCDPMonitor"]
 
@@ -32,11 +33,14 @@ class LedgerCallback(Callback):  # type: ignore[misc] # MindSpore is not locked
     Args:
         run: to charge.
         event: of a step, which is then charged as it is: for other trainings, and under the caller's responsibility.
+
+    Raises:
+        TypeError: the run is an AsyncRun, or no run.
     """
 
     def __init__(self, run: Run, *, event: Event | None = None) -> None:
         super().__init__()
-        self.run = run
+        self.run = require_blocking_run(run)
         self.refusal: BudgetExceededError | None = None
         """The refusal that ended the training, or None."""
         self._event = event

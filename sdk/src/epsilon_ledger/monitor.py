@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.item_iterator import Executor
 from epsilon_ledger._run.method_binding import client_method
 from epsilon_ledger._run.run import Run
@@ -111,6 +112,7 @@ class PrivacyMonitor:
     Raises:
         ValueError: an argument is out of its range, zCDP is combined with samples, or the noise decays and the run's
             training step is unknown.
+        TypeError: the run is an AsyncRun, or no run.
     """
 
     def __init__(  # noqa: PLR0913 - theirs has as many
@@ -156,7 +158,7 @@ class PrivacyMonitor:
         if noise_decay_mode is not None and noise_decay_mode not in get_args(DecayMode):
             raise ValueError(f"noise_decay_mode must be 'time', 'step', 'exp' or None, not {noise_decay_mode!r}.")
         self.steps_per_epoch = records // batch_size
-        self.run = run
+        self.run = None if run is None else require_blocking_run(run)
         self._ledger = ledger
         self._probability = batch_size / records
         self._noise = noise(initial_noise_multiplier, "initial_noise_multiplier")

@@ -34,10 +34,11 @@ from epsilon_ledger._opacus.attachment import (
 from epsilon_ledger._opacus.calibration import PlannedTraining, calibrated, expect_steps, plan_training
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import clipping_of, discard_batch, guard_of
-from epsilon_ledger._opacus.hook import LedgerHook, require_run
+from epsilon_ledger._opacus.hook import LedgerHook
 from epsilon_ledger._opacus.public_size import use_public_size
 from epsilon_ledger._opacus.ranks import workers
 from epsilon_ledger._opacus.steps import StepReader
+from epsilon_ledger._run.blocking_run import require_blocking_run
 
 __all__ = [
     "LedgerAccountant",
@@ -98,16 +99,8 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
     Raises:
         UnsupportedTrainingError: the cost of the steps is unknown, for instance without Poisson samples.
         ValueError: it is attached to another run, or too late, or the sampling is unknown.
-        TypeError: `target` has another type, or the run is an AsyncRun.
+        TypeError: an argument has another type, or the run is an AsyncRun or no run.
     """
-    if sampling_probability is not None and not 0.0 < sampling_probability <= 1.0:
-        raise ValueError(f"sampling_probability must be in (0, 1], not {sampling_probability}.")
-    if releases_per_sample < 1:
-        raise ValueError(f"releases_per_sample must be at least 1, not {releases_per_sample}.")
-    if epochs is not None and epochs < 1:
-        raise ValueError(f"epochs must be at least 1, not {epochs}.")
-    if public_size is not None and public_size < 1:
-        raise ValueError(f"public_size must be at least 1, not {public_size}.")
     options = AttachOptions(
         data_loader,
         sampling_probability,
@@ -119,6 +112,7 @@ def attach(  # noqa: PLR0913 - all that only the trainer knows, by name
         public_size,
         client,
     )
+    options.check()
     if isinstance(target, PrivacyEngine):
         if data_loader is not None:
             raise ValueError("A privacy engine gets its loader in make_private: attach it without data_loader.")
@@ -150,7 +144,7 @@ def _is_attached(optimizer: DPOptimizer, run: Run | Trial | None) -> bool:
 
 def _attach_optimizers(optimizers: tuple[DPOptimizer, ...], run: Run | Trial | None, options: AttachOptions) -> None:
     """Attach optimizers after checking all of them, so that a failure changes nothing."""
-    checked = None if run is None else require_run(run)
+    checked = None if run is None else require_blocking_run(run)
     readers = [options.event or StepReader(optimizer) for optimizer in optimizers]
     sources = [None if options.event else find_source(optimizer, checked, options) for optimizer in optimizers]
     clippings = [None if options.event else find_clipping(optimizer, options) for optimizer in optimizers]

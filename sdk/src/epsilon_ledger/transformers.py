@@ -11,6 +11,7 @@ A checkpoint has the state of the run: `client.resume_run(run_state(checkpoint))
 
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,14 +21,15 @@ from transformers import Trainer
 from epsilon_ledger import Run
 from epsilon_ledger._opacus.public_size import public_size_of
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._transformers.checks import check_trainer
 from epsilon_ledger._transformers.losses import RecordLosses, record_losses_of
 from epsilon_ledger._transformers.training import RUN_FILE, LedgerCallback, Privacy, PrivateTraining, run_state
+from epsilon_ledger._wire.coercion import noise, real, whole
 from epsilon_ledger.opacus import UnsupportedTrainingError
 
 __all__ = ["RUN_FILE", "UnsupportedTrainingError", "last_checkpoint", "make_private", "run_state"]
 
-LEAST_NOISE: Final = 1e-3
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 
 
@@ -63,22 +65,28 @@ def make_private(
     Raises:
         UnsupportedTrainingError: the cost of its steps would be unknown, for instance with a loss of the whole batch.
         ValueError: a number is outside of its range.
-        TypeError: it is no Trainer, or a private one.
+        TypeError: it is no Trainer, or a private one; or another argument has another type.
     """
     if not isinstance(trainer, Trainer) or isinstance(trainer, PrivateTraining):
         raise TypeError(f"make_private takes a transformers.Trainer that is not private yet, not {trainer}.")
+    if run is not None:
+        require_blocking_run(run)
+    if record_losses is not None and not callable(record_losses):
+        raise TypeError(f"record_losses must be a function of the model's outputs and inputs, not {record_losses!r}.")
+    noise(noise_multiplier)
+    real("max_grad_norm", max_grad_norm, 0.0, math.inf, above=True)
+    if sampling_probability is not None:
+        real("sampling_probability", sampling_probability, 0.0, 1.0, above=True)
+    if public_size is not None:
+        whole("public_size", public_size)
     check_trainer(trainer, own_losses=record_losses is not None)
     args = trainer.args
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    if public_size is None and sampling_probability is not None and sampling_probability > 0.0:
+    if public_size is None and sampling_probability is not None:
         public_size = max(1, round(batch / sampling_probability))
     size = public_size or _size_of_population(trainer, run)
     records = size or len(trainer.train_dataset)
     probability = batch / records if sampling_probability is None else sampling_probability
-    if not noise_multiplier >= LEAST_NOISE:
-        raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}.")
-    if not max_grad_norm > 0.0:
-        raise ValueError(f"max_grad_norm must be above 0, not {max_grad_norm}.")
     if not 0.0 < probability <= 1.0:
         raise ValueError(
             f"The sampling probability must be in (0, 1], not {probability:g}. There are {records} records, and a "

@@ -89,11 +89,13 @@ def test_each_rule_holds_one_way_only(make: Callable[[float], Pair], is_noise: b
     assert not dominates(on_sample(0.2, less), on_sample(0.1, more))
 
 
-def test_discrete_noise_of_another_sigma_is_not_compared() -> None:
+def test_discrete_noise_of_another_parameter_is_not_compared() -> None:
     loud, quiet = (Mechanism(pair, pair) for pair in (DiscreteGaussianPair(3.0, 5), DiscreteGaussianPair(9.0, 1)))
     assert not dominates(loud, quiet)
     loud, quiet = (Mechanism(pair, pair) for pair in (DiscreteLaplacePair(1.0, 5), DiscreteLaplacePair(0.3, 1)))
     assert not dominates(loud, quiet)
+    far, near = (Mechanism(pair, pair) for pair in (DiscreteLaplacePair(0.3, 2), DiscreteLaplacePair(1.0, 1)))
+    assert not dominates(far, near)  # it loses at most 0.6, the other one 1
     assert not dominates(loud, Mechanism(GaussianPair(9.0), GaussianPair(9.0)))
 
 

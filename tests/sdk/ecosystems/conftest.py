@@ -64,6 +64,7 @@ class FakeRun:
     asked: list[Event] = field(default_factory=list)
     state: FakeState = field(default_factory=FakeState)
     expected_steps: int | None = None
+    refusal: BudgetExceededError | None = None
 
     @property
     def next_step(self) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.optimizers import DistributedDPOptimizer
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -47,6 +47,7 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
             optimizer.step()
         except LedgerError as error:
             answer["stopped"] = type(error).__name__
+    answer["not finite"] = steps_with_a_nan(model, optimizer, loader, x if rank == 1 else None)
     answer["after"] = [p.tolist() for p in model.parameters()]
     answer["asked"] = run.asked if run else None
     # On the other rank, a run of its own is one too many.
@@ -57,6 +58,23 @@ def main(rank: int, store: str, capacity: int) -> dict[str, Any]:
             answer["second"] = str(error)
     dist.destroy_process_group()
     return answer
+
+
+def steps_with_a_nan(
+    model: nn.Module, optimizer: DPOptimizer, loader: DataLoader[Any], x: torch.Tensor | None
+) -> list[str]:
+    """What stops each step of an epoch, where every record of rank 1 has a NaN."""
+    if x is not None:
+        x[:] = torch.nan
+    stopped = []
+    for batch, _ in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), torch.zeros(len(batch), dtype=torch.long)).backward()
+        try:
+            optimizer.step()
+        except LedgerError as error:
+            stopped.append(type(error).__name__)
+    return stopped
 
 
 def calibrated_noise(run: FakeRun | None) -> float:

@@ -132,10 +132,12 @@ def test_a_lightning_fit_expects_its_steps(
 def test_a_refusal_of_a_lightning_fit_answers_for_its_epochs(
     engine: PrivacyEngine, admin: LedgerClient, trainer: LedgerClient
 ) -> None:
-    run = new_run(admin, trainer)
-    callback = LedgerCallback(run)
-    fit(lightning, make_private(engine), callback, max_epochs=EPOCHS)
+    callback = LedgerCallback(new_run(admin, trainer))
+    assert callback.run is not None
+    with callback.run as run:
+        fit(lightning, make_private(engine), callback, max_epochs=EPOCHS)
     assert callback.refusal is not None
+    assert (run.refusal, run.state.end_reason) == (callback.refusal, "budget_exhausted")
     assert callback.refusal.steps_needed == STEPS - run.next_step > 1
 
 

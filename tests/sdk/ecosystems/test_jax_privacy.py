@@ -1,5 +1,6 @@
 """DP-FTRL with jax-privacy's banded matrix factorisation: one charge, and repeated steps repeat their noise."""
 
+import inspect
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -126,6 +127,25 @@ def test_the_ledger_and_dp_accounting_agree_on_the_whole_training(
             "event": {"type": "gaussian", "noise_multiplier": NOISE},
         },
     }
+
+
+@pytest.mark.parametrize("norm", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_normalized_columns_have_less_noise_than_the_event_says_below_norm_1(norm: float, *, normalized: bool) -> None:
+    """The trap of the documentation, which no event shows; should jax-privacy mend it, drop the warning."""
+    bands = np.array([1.0, 0.5])
+    transform = BandMFExecutionPlanConfig(
+        strategy=norm * bands / np.linalg.norm(bands),
+        iterations=ITERATIONS,
+        epsilon=None,
+        delta=None,
+        noise_multiplier=NOISE,
+        column_normalize=normalized,
+    ).plan.noise_addition_transform
+    parts: Any = inspect.getclosurevars(transform.update).nonlocals
+    mixed = np.linalg.inv(np.asarray(parts["noising_matrix"].materialize(ITERATIONS)))
+    multiplier = parts["stddev"] / np.linalg.norm(mixed, axis=0).max()
+    assert multiplier == pytest.approx(NOISE * norm if normalized else NOISE, rel=1e-5)
 
 
 def test_a_training_is_charged_once_and_takes_no_further_step(admin: LedgerClient) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import pytest
 
-from epsilon_ledger import Event, LedgerClient, Limit, gaussian, poisson_sampled
+from epsilon_ledger import AsyncRun, Event, LedgerClient, Limit, gaussian, poisson_sampled
 from epsilon_ledger import mindarmour as ours
 from epsilon_ledger._wire.events import GaussianEvent
 from tests.sdk.ecosystems.conftest import FakeRun
@@ -122,6 +122,12 @@ def test_a_refused_step_does_not_happen_and_the_training_ends_without_an_excepti
     assert ledger.refusal is not None
     assert len(counting.after) == 1 + 2 * STEPS
     assert np.array_equal(network.weight.asnumpy(), counting.after[-1])
+
+
+def test_a_run_that_must_be_awaited_is_turned_away() -> None:
+    # Its authorize would return at once, and nothing would be charged.
+    with pytest.raises(TypeError, match="cannot wait for an AsyncRun"):
+        adapter.LedgerCallback(cast("Any", AsyncRun.__new__(AsyncRun)), event=gaussian(2.0))
 
 
 def test_a_sink_is_charged_before_it(replacing: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -105,6 +106,16 @@ def test_a_refusal_is_part_of_the_statement(store: Path, tracked: MlflowRun, run
     assert said["refusal"]["epsilon_requested"] > 2.0
     assert tags(tracked)["epsilon_ledger.refused"] == "true"
     assert history(tracked, "epsilon") == [(2, said["epsilon"])]
+
+
+def test_a_refusal_that_an_adapter_caught_is_part_of_the_statement(
+    store: Path, tracked: MlflowRun, run: Run, trainer: LedgerClient
+) -> None:
+    with EpsilonLogger(run, client=trainer), run, suppress(BudgetExceededError):
+        run.authorize(event=gaussian(0.1))
+    said = statement(store, tracked)
+    assert said["refusal"]["said"].startswith(f"step 0 of {run.id} refused")
+    assert tags(tracked)["epsilon_ledger.refused"] == "true"
 
 
 def test_the_ledgers_warnings_are_kept(

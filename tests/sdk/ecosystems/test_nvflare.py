@@ -197,6 +197,18 @@ def test_a_refused_result_stays(open_budget: OpenBudget, make_filter: MakeFilter
         make_filter(open_budget(epsilon=0.1), 1.0, 1.0).process(result({"w": np.ones(2)}), site_context())
 
 
+def test_a_job_that_ends_after_a_refusal_has_exhausted_its_budget(
+    client: LedgerClient, open_budget: OpenBudget, make_filter: MakeFilter
+) -> None:
+    budget = open_budget(epsilon=1.0)
+    filter_ = make_filter(budget, 0.1, 1.0)
+    with pytest.raises(ContentBlockedException, match="refused"):
+        filter_.process(result({"w": np.ones(2)}), site_context())
+    filter_.handle_event(EventType.END_RUN, site_context())
+    (run,) = client.list_runs(budget=budget)
+    assert (run.status, run.end_reason) == ("completed", "budget_exhausted")
+
+
 def test_without_an_answer_a_result_stays(
     open_budget: OpenBudget, make_filter: MakeFilter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

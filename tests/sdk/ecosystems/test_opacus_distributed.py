@@ -27,6 +27,13 @@ def test_a_refusal_stops_both_before_the_update(ranks: list[dict[str, Any]]) -> 
     assert ranks[0]["after"] == ranks[1]["after"]
 
 
+def test_a_nan_on_one_rank_stops_both(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["not finite"] == ranks[1]["not finite"]
+    # A part without records has no NaN: then the ledger refuses.
+    assert set(ranks[0]["not finite"]) <= {"UnsupportedTrainingError", "BudgetExceededError"}
+    assert ranks[0]["not finite"].count("UnsupportedTrainingError") > 2
+
+
 def test_both_get_the_noise_that_rank_0_finds(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["calibrated"] == ranks[1]["calibrated"] == pytest.approx(LEAST_NOISE, rel=1e-3)
 

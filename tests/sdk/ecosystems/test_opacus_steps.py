@@ -14,15 +14,17 @@ from epsilon_ledger import (
     AsyncRun,
     BudgetExceededError,
     Event,
+    LedgerClient,
     LedgerUnavailableError,
     Run,
+    RunStateConflictError,
     Trial,
     TrialExceededError,
     gaussian,
     poisson_sampled,
 )
 from epsilon_ledger.opacus import LedgerAccountant, UnsupportedTrainingError, attach
-from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private, small_loader
+from tests.sdk.ecosystems.conftest import BATCH, HOOKS_WARN, FakeRun, N, make_private, open_budget, small_loader
 from tests.sdk.fake_ledger import TRIES, FakeLedger, Fault
 
 Q = BATCH / N  # a power of 2, which random floats meet exactly
@@ -227,3 +229,17 @@ def test_an_empty_batch_is_a_step(engine: PrivacyEngine, fake_run: FakeRun) -> N
     assert len(x) == len(y) == 0
     training.step(batch)
     assert fake_run.asked == [poisson_sampled(2**-24, gaussian(1.0))]
+
+
+@pytest.mark.parametrize("end", ["complete", "abort", "pause"])
+def test_a_run_that_takes_no_steps_is_told_at_the_first_one(
+    engine: PrivacyEngine, admin: LedgerClient, end: str
+) -> None:
+    run = admin.create_run("ended", budget=open_budget(admin, 2.0))
+    getattr(run, end)()
+    training = make_private(engine)
+    attach(training.optimizer, run, data_loader=training.loader)
+    with pytest.raises(RunStateConflictError, match=run.status):
+        training.epoch()
+    assert training.is_unchanged()
+    assert run.refresh().next_step == 0

@@ -186,6 +186,17 @@ def test_only_whole_checkpoints_of_charged_trainings_are_resumed(tmp_path: Path)
         run_state(str(tmp_path / "checkpoint-2"))
 
 
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path) -> None:
+    private(tmp_path, CheckpointedRun(), max_steps=1, save_strategy="steps", save_steps=1).train()
+    other = CheckpointedRun(id="run_2")
+    again = private(tmp_path, other, max_steps=2)
+    before = weights(again.model)
+    with pytest.raises(ValueError, match=r"charged to run_1, but this training to run_2.*client\.resume_run"):
+        again.train(resume_from_checkpoint=True)
+    assert other.asked == []
+    assert all(map(torch.equal, before, weights(again.model)))
+
+
 def test_the_best_model_is_loaded_and_evaluations_are_not_charged(tmp_path: Path) -> None:
     run = CheckpointedRun()
     trainer = trainer_of(

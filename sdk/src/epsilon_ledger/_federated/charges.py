@@ -1,14 +1,17 @@
 """Events of federated rounds: one client's clipped update is what a neighbour changes."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from epsilon_ledger import Event, Run, Trial, adaptive_clipping, gaussian, poisson_sampled, sampled_without_replacement
 from epsilon_ledger._federated.errors import UnsupportedRoundError
+from epsilon_ledger._wire.coercion import one_of
 
 Unit = Literal["client", "record"]
 Sampling = Literal["none", "others", "poisson", "fixed"]
 """How clients are drawn: all of them; some, in an unknown way; each by its own coin; so many of all."""
+
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 
 CLIENTS: Final = frozenset({"client", "client device", "device"})
 """Privacy units that are clients by their name."""
@@ -19,9 +22,10 @@ def unit_of(run: Run | Trial, unit: Unit | None) -> Unit:
 
     Raises:
         UnsupportedRoundError: the unit's name does not say it.
+        ValueError: there is no such unit.
     """
     if unit is not None:
-        return unit
+        return one_of("unit", unit, UNITS)
     name = run.state.privacy_unit
     if name.lower() in CLIENTS:
         return "client"

@@ -21,7 +21,7 @@ from epsilon_ledger import BudgetExceededError, Run, Trial
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import ClientCounts, NoisyMean
 from epsilon_ledger._flower.settings import RoundOptions, Settings
-from epsilon_ledger.mechanisms.releases import require_run
+from epsilon_ledger._run.blocking_run import require_blocking_run
 
 WRAPPERS: Final = (
     DifferentialPrivacyServerSideFixedClipping,
@@ -61,7 +61,7 @@ class LedgerStrategy(Strategy):
 
     def __init__(self, strategy: Strategy, run: Run | Trial, options: RoundOptions) -> None:
         super().__init__()
-        require_run(run)
+        require_blocking_run(run)
         self.strategy = strategy
         self.run = run
         self.result = LedgerResult()

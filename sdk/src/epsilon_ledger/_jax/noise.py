@@ -5,6 +5,7 @@ there is refused.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._wire.coercion import real
 
 _CHAIN: Final = ("optax", "chain.<locals>.update_fn")
 _EXTRA: Final = ("optax", "with_extra_args_support.<locals>.update")
@@ -46,7 +48,11 @@ def read_noise(transformation: Any, clipped_grad: Any) -> Noise:  # noqa: ANN401
 
     Raises:
         UnsupportedTrainingError: the noise is not known.
+        TypeError: it is no transformation.
+        ValueError: the clipping norm is out of its bounds.
     """
+    if not callable(getattr(transformation, "update", None)):
+        raise TypeError(f"noise must be a transformation of Optax or jax-privacy, or a plan, not {transformation!r}.")
     found = _first(transformation)
     origin, variables = _origin(found.update), _variables(found.update)
     if origin == _OPTAX:
@@ -55,7 +61,7 @@ def read_noise(transformation: Any, clipped_grad: Any) -> Noise:  # noqa: ANN401
                 "Optax's transformation clips by itself, to its own norm: leave clipped_grad out, and let it have the "
                 "gradient of each example."
             )
-        multiplier = _number(variables["noise_std"]) / _number(variables["l2_norm_clip"])
+        multiplier = _number(variables["noise_std"]) / _norm(variables["l2_norm_clip"])
         return Noise(multiplier, _variables(found.init).get("key"), divides_by_batch=True)
     if origin == _JAX_PRIVACY:
         if _origin(variables["noising_matrix"].multiply_next) != _IDENTITY:
@@ -86,7 +92,8 @@ def read_plan(plan: Any) -> Noise:  # noqa: ANN401 - as above
         raise UnsupportedTrainingError(
             "The noise of this plan is correlated from step to step, or its batches are not Poisson samples of all "
             "records, so that its steps cannot be charged one by one. Charge the whole training at once, with "
-            "plan.dp_event."
+            "plan.dp_event and run.charge_training; but not with column_normalize=True, unless the strategy has a norm "
+            "of 1 or more: the noise would be less than the event says."
         )
     found = _first(plan.noise_addition_transform)
     variables = _variables(found.update)
@@ -125,7 +132,7 @@ def norm_bound(clipped_grad: Any) -> float:  # noqa: ANN401 - as above
             "With nan_safe=False one record with an infinite gradient makes the whole sum NaN, which tells that the "
             "record is there. Leave nan_safe out."
         )
-    return _number(bound)
+    return _norm(bound)
 
 
 @dataclass(frozen=True)
@@ -174,6 +181,11 @@ def _origin(function: Any) -> tuple[str, str]:  # noqa: ANN401 - a function, or 
 
 def _variables(function: Callable[..., Any]) -> Mapping[str, Any]:
     return inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+
+
+def _norm(value: Any) -> float:  # noqa: ANN401 - as below
+    """Return a clipping norm, which neither library checks."""
+    return real("The clipping norm", _number(value), 0.0, math.inf, above=True)
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - a number or an array of one

@@ -2,13 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epsilon_ledger import Event, poisson_sampled, sampled_without_replacement
+from epsilon_ledger import (
+    Event,
+    poisson_sampled,
+    sampled_with_replacement,
+    sampled_without_replacement,
+    truncated_poisson_sampled,
+)
 from epsilon_ledger._jax.errors import UnsupportedTrainingError
+from epsilon_ledger._wire.coercion import whole
 
 Rng = np.random.Generator | int | None
 
@@ -57,7 +65,7 @@ class PoissonBatches(Batches):
 
     def draw(self, records: Any, rng: Rng) -> Iterator[NDArray[np.intp]]:  # noqa: ANN401 - as above
         """Draw samples for ever."""
-        generator = np.random.default_rng(rng)
+        records, generator = whole("num_examples", records), np.random.default_rng(rng)
         while True:
             size = generator.binomial(records, self.probability)
             yield generator.choice(records, size=size, replace=False, shuffle=False)
@@ -88,27 +96,20 @@ class SelectedBatches(Batches):
                     f"{self._base.cycle_length}th batch, which pays off with correlated noise, for a training that is "
                     f"charged as a whole. Leave cycle_length at 1."
                 )
-            if self._base.truncated_batch_size is not None:
-                raise UnsupportedTrainingError(
-                    "Poisson samples that are cut to a size are no Poisson samples, and the ledger knows no bound for "
-                    "their steps. Leave truncated_batch_size out, and pad to a size that no sample exceeds."
-                )
-        elif type(self._base) is theirs.FixedBatchSampling:
-            if self._base.replace:
-                raise UnsupportedTrainingError(
-                    "In batches drawn with replacement a record can be twice, and the ledger knows no bound for their "
-                    "steps. Leave replace out."
-                )
-        else:
+        elif type(self._base) is not theirs.FixedBatchSampling:
             reason = _REFUSED.get(name, "what its selection does to a step's cost is not known here")
             raise UnsupportedTrainingError(f"{name}: {reason}. Use CyclicPoissonSampling, or give event=...")
 
     def charge(self, mechanism: Event, records: Any) -> Event:  # noqa: ANN401 - as above
-        """Return the event of a step: Poisson-sampled, or sampled without replacement."""
-        if hasattr(self._base, "sampling_prob"):
-            return poisson_sampled(float(self._base.sampling_prob), mechanism)
-        units = len(np.unique(records)) if self._by_user else int(records)
-        return sampled_without_replacement(units, int(self._base.batch_size), mechanism)
+        """Return the event of a step on a Poisson sample, cut or not, or on a batch of a fixed size."""
+        units = len(np.unique(records)) if self._by_user else whole("num_examples", records)
+        base = self._base
+        if not hasattr(base, "sampling_prob"):
+            sampled = sampled_with_replacement if base.replace else sampled_without_replacement
+            return sampled(units, int(base.batch_size), mechanism)
+        if base.truncated_batch_size is None:
+            return poisson_sampled(float(base.sampling_prob), mechanism)
+        return truncated_poisson_sampled(units, float(base.sampling_prob), int(base.truncated_batch_size), mechanism)
 
     def draw(self, records: Any, rng: Rng) -> Iterator[Any]:  # noqa: ANN401 - as above
         """Draw batches from the strategy."""
@@ -125,10 +126,11 @@ def read_batches(batches: Any) -> Batches:  # noqa: ANN401 - a probability or a 
         UnsupportedTrainingError: its steps cannot be charged one by one.
         ValueError: the probability is not in (0, 1].
     """
-    if isinstance(batches, float | int):
-        if not 0.0 < batches <= 1.0:
-            raise ValueError(f"batches must be a probability in (0, 1], not {batches}.")
-        return PoissonBatches(float(batches))
+    if not isinstance(batches, bool) and isinstance(batches, Real):
+        probability = float(batches)
+        if not 0.0 < probability <= 1.0:
+            raise ValueError(f"batches must be a probability in (0, 1], not {probability}.")
+        return PoissonBatches(probability)
     if type(batches).__module__.partition(".")[0] == "jax_privacy":
         return SelectedBatches(batches)
     raise UnsupportedTrainingError(

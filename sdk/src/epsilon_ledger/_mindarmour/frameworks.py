@@ -112,6 +112,7 @@ def records_of(dataset: Any, batch_size: int | None) -> Records:  # noqa: ANN401
         batch_size: records in a batch; None: of the data set.
 
     Raises:
+        TypeError: it is neither.
         ValueError: there is no batch size, or the columns differ in their number of records.
     """
     if is_of_mindspore(dataset):
@@ -120,6 +121,10 @@ def records_of(dataset: Any, batch_size: int | None) -> Records:  # noqa: ANN401
         data, label = (np.stack(column) for column in zip(*rows, strict=True))
         batch_size = dataset.get_batch_size() if batch_size is None else batch_size
     else:
+        if not isinstance(dataset, tuple | list) or len(dataset) != 2:  # noqa: PLR2004 - records and labels
+            raise TypeError(
+                f"train_dataset must be arrays (data, label), or a data set of MindSpore, not {type(dataset).__name__}."
+            )
         data, label = (np.asarray(column) for column in dataset)
     if batch_size is None:
         raise ValueError("How many records has a batch? Give batch_size to the DPModel.")

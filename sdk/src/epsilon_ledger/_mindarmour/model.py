@@ -14,10 +14,10 @@ from epsilon_ledger._mindarmour.dangers import warn, warn_of_count_noise, warn_o
 from epsilon_ledger._mindarmour.monitors import RDPMonitor, ZCDPMonitor
 from epsilon_ledger._mindarmour.noise import MAX_NORM, MIN_NORM, NoiseAdaGaussianRandom, NoiseGaussianRandom
 from epsilon_ledger._mindarmour.optimizers import DPOptimizer, Momentum
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._wire.coercion import real, whole
 from epsilon_ledger.mechanisms import AdaptiveClipping, GaussianNoise, MicrobatchSampler, PoissonSampler
 from epsilon_ledger.mechanisms.arrays import split
-from epsilon_ledger.mechanisms.releases import require_run
 
 Array = NDArray[Any]
 Members = Array | Sequence[Array]
@@ -69,7 +69,7 @@ class DPModel:
         batch_size: expected number of records in a batch, if the data set has none.
 
     Raises:
-        TypeError: a number is not a number.
+        TypeError: a number is not a number, or the run is an AsyncRun or no run.
         ValueError: an argument is out of its bounds, or the arguments do not fit together.
     """
 
@@ -102,6 +102,10 @@ class DPModel:
                 f"The optimizer is made for {optimizer.micro_batches} micro_batches, but the model for "
                 f"{micro_batches}: give both the same."
             )
+        if noise_mech is not None and not isinstance(noise_mech, NoiseGaussianRandom):
+            raise TypeError(f"noise_mech must come from NoiseMechanismsFactory, not {noise_mech!r}.")
+        if clip_mech is not None and not isinstance(clip_mech, AdaClippingWithGaussianRandom):
+            raise TypeError(f"clip_mech must come from ClipMechanismsFactory, not {clip_mech!r}.")
         self._noise_mech: NoiseGaussianRandom = noise_mech or optimizer.mechanism
         if clip_mech is not None and isinstance(self._noise_mech, NoiseAdaGaussianRandom):
             raise ValueError("clip_mech must be None when the noise is adaptive, 'AdaGaussian'.")
@@ -110,7 +114,7 @@ class DPModel:
         self._network = network
         self._gradients = frameworks.gradients_of(network, loss_fn, self._optimizer)
         self._batch_size = batch_size
-        require_run(run)
+        require_blocking_run(run)
         self._run = run
         self._noise: GaussianNoise | AdaptiveClipping | None = None
         self._made_for: tuple[str, float] | None = None
@@ -142,9 +146,10 @@ class DPModel:
         """
         listeners = callbacks if isinstance(callbacks, list | tuple) else [] if callbacks is None else [callbacks]
         self._compare(listeners)
+        ends = [_step_end(listener) for listener in listeners]
         for context in self.steps(epoch, train_dataset):
-            for listener in listeners:
-                _step_end(listener)(context)
+            for end in ends:
+                end(context)
             if context.get_stop_requested():
                 return
 
@@ -277,5 +282,9 @@ def _rows(
 
 
 def _step_end(listener: Any) -> Callable[[RunContext], object]:  # noqa: ANN401 - a callback
-    found: Callable[[RunContext], object] = getattr(listener, "on_train_step_end", None) or listener.step_end
+    found: Callable[[RunContext], object] | None = getattr(listener, "on_train_step_end", None) or getattr(
+        listener, "step_end", None
+    )
+    if found is None:
+        raise TypeError(f"A callback must have step_end(run_context), but {listener!r} has none.")
     return found

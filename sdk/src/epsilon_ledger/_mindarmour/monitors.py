@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from epsilon_ledger._mindarmour.dangers import warn
 from epsilon_ledger._mindarmour.noise import DECAY_MODES
+from epsilon_ledger._run.blocking_run import require_blocking_run
 from epsilon_ledger._run.item_iterator import Executor
 from epsilon_ledger._run.run import Run
 from epsilon_ledger._wire.coercion import noise, real, whole
@@ -41,6 +42,8 @@ class _Monitor:
             raise ValueError(f"noise_decay_mode must be 'Time', 'Step', 'Exp' or None, not {mode!r}.")
         if not isinstance(printing[1], bool):
             raise TypeError(f"dataset_sink_mode must be True or False, not {printing[1]!r}.")
+        if run is not None:
+            require_blocking_run(run)
         asked = run if ledger is None else ledger
         if asked is None:
             raise ValueError("Who computes? Give run=, the run of this training, or ledger=, a client for planning.")
@@ -147,7 +150,7 @@ class RDPMonitor(_Monitor):
         write: prints a line.
 
     Raises:
-        TypeError: a number is not a number.
+        TypeError: a number is not a number, or the run is an AsyncRun.
         ValueError: an argument is out of its bounds, not exactly one of target_delta and target_eps is given, or
             neither a run nor a client.
     """
@@ -189,21 +192,10 @@ class ZCDPMonitor(_Monitor):
     """Monitor of a training whose steps count as if each saw all records, because zCDP does not shrink with sampling.
 
     Args:
-        num_samples: as for `RDPMonitor`, like the other arguments.
-        batch_size: records in a batch.
-        initial_noise_multiplier: of step 0.
-        max_eps: maximum epsilon.
-        target_delta: delta at which it is computed.
-        noise_decay_mode: of the mechanism.
-        noise_decay_rate: of the mechanism.
-        per_print_times: steps from one line to the next.
-        dataset_sink_mode: True prints once an epoch.
-        run: of the training.
-        ledger: a client for planning, if there is no run.
-        write: prints a line.
+        num_samples: as for `RDPMonitor`, like all other arguments: `target_delta` with `max_eps` is the only target.
 
     Raises:
-        TypeError: a number is not a number.
+        TypeError: as `RDPMonitor`.
         ValueError: as `RDPMonitor`.
     """
 
@@ -253,12 +245,9 @@ class PrivacyMonitorFactory:
             *args: as for the monitor.
             **kwargs: as for the monitor.
 
-        Returns:
-            The monitor.
-
         Raises:
-            TypeError: a number is not a number.
-            ValueError: there is no such policy, or an argument is out of its bounds.
+            TypeError: as the monitor.
+            ValueError: there is no such policy; or as the monitor.
         """
         if policy not in cls._monitors:
             raise ValueError(f"policy must be 'rdp' or 'zcdp', not {policy!r}.")

@@ -1,13 +1,9 @@
 """Checks of MindSpore's data sets and networks, by the names of their classes: nothing here imports MindSpore."""
 
-from typing import Any, Final
+from typing import Any
 
+from epsilon_ledger._run.mindspore_pipelines import reason_against_pipeline
 from epsilon_ledger._wire.errors import LedgerError
-
-_ONE_TO_ONE: Final = frozenset({"MapDataset", "ProjectDataset", "RenameDataset", "ShuffleDataset"})
-"""Operations that hand on each record once, and no part of another one."""
-
-_ONCE: Final = frozenset({"SequentialSampler", "RandomSampler"})
 
 
 class UnsupportedTrainingError(LedgerError, ValueError):
@@ -26,37 +22,11 @@ def require_records_once(dataset: Any) -> Any:  # noqa: ANN401 - a data set of M
     Raises:
         UnsupportedTrainingError: an operation might hand on a record twice, or mix records.
     """
-    batches = type(dataset).__name__
-    if batches != "BatchDataset" or getattr(dataset, "per_batch_map", None) is not None:
-        raise UnsupportedTrainingError(
-            f"The last operation of the data set is {batches}, but it must be batch() without per_batch_map: an "
-            "operation on batches can mix records. Map records before they are batched."
-        )
+    reason = reason_against_pipeline(dataset)
+    if reason is not None:
+        raise UnsupportedTrainingError(f"This data set cannot be accounted for: {reason}.")
     (records,) = dataset.children
-    at = records
-    while at.children:
-        name = type(at).__name__
-        if name not in _ONE_TO_ONE or len(at.children) != 1:
-            raise UnsupportedTrainingError(
-                f"{name} may hand on a record twice, or let one record decide about others. Before its batches, a "
-                f"data set may have {', '.join(sorted(_ONE_TO_ONE))}."
-            )
-        (at,) = at.children
-    _require_once(getattr(at, "sampler", None))
-    if (getattr(at, "num_shards", None) or 1) != 1:
-        raise UnsupportedTrainingError("The data set is one shard of several: train on one device, with all records.")
     return records
-
-
-def _require_once(sampler: Any) -> None:  # noqa: ANN401 - a sampler of MindSpore
-    if sampler is None:
-        return
-    name = type(sampler).__name__
-    if name not in _ONCE or getattr(sampler, "replacement", False) or getattr(sampler, "child_sampler", None):
-        raise UnsupportedTrainingError(
-            f"{name} may draw a record several times in a pass, or leave some out: shuffle without replacement, as "
-            "shuffle=True does."
-        )
 
 
 def require_no_batch_statistics(network: Any) -> None:  # noqa: ANN401 - a cell of MindSpore

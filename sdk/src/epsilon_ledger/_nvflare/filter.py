@@ -1,6 +1,7 @@
 """The filter of a site, whose results have noise of their own."""
 
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,9 +16,10 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
 from epsilon_ledger import Event, LedgerClient, LedgerError, Run
-from epsilon_ledger._federated.charges import RoundCost, Unit, unit_of
+from epsilon_ledger._federated.charges import UNITS, RoundCost, Unit, unit_of
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean
+from epsilon_ledger._wire.coercion import one_of
 from epsilon_ledger.mechanisms import GaussianNoise
 
 HEADERS: Final = (
@@ -56,7 +58,8 @@ class LedgerFilter(Filter):
         run_name: name of the runs.
 
     Raises:
-        ValueError: a number is out of its bounds, or there are both, noise and event, or neither.
+        ValueError: an argument is out of its bounds, or there are both, noise and event, or neither.
+        TypeError: an argument has another type.
     """
 
     def __init__(
@@ -69,12 +72,15 @@ class LedgerFilter(Filter):
         run_name: str = "nvflare-site",
     ) -> None:
         super().__init__()
+        check_account(budget, unit)
         noisy = noise_multiplier is not None and clipping_norm is not None
         bare = noise_multiplier is None and clipping_norm is None
         if not (bare if event is not None else noisy):
             raise ValueError("Give noise_multiplier and clipping_norm, or the event of noise that was added before.")
         self.budget, self.unit, self.run_name = budget, unit, run_name
         self.noise_multiplier, self.clipping_norm, self.event = noise_multiplier, clipping_norm, event
+        if event is not None and not isinstance(event, Mapping):
+            raise TypeError(f"event must be an event such as gaussian(4.0), not {event!r}.")
         self._client: LedgerClient | None = None
         self._run: Run | None = None
         if event is None:
@@ -178,6 +184,22 @@ class LedgerFilter(Filter):
                 self.run_name, budget=self.budget.format(site=site), labels={"nvflare-job": job[:60]}
             )
         return self._run
+
+
+def check_account(budget: object, unit: Unit | None) -> None:
+    """Check the budget's path and the unit before a job starts.
+
+    Raises:
+        ValueError: the path is empty or has an unknown part, or there is no such unit.
+    """
+    try:
+        path = budget.format(site="site-1") if isinstance(budget, str) else ""
+    except (LookupError, ValueError):
+        path = ""
+    if not path:
+        raise ValueError(f"budget must be a path such as 'hospitals/{{site}}', not {budget!r}.")
+    if unit is not None:
+        one_of("unit", unit, UNITS)
 
 
 def numpy_arrays(data: object) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,8 @@ from epsilon_ledger import BudgetExceededError, LedgerClient, Run
 from epsilon_ledger._federated.charges import RoundCost, Unit, unit_of
 from epsilon_ledger._federated.errors import UnsupportedRoundError
 from epsilon_ledger._federated.updates import NoisyMean
-from epsilon_ledger._nvflare.filter import numpy_arrays
+from epsilon_ledger._nvflare.filter import check_account, numpy_arrays
+from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger.mechanisms import GaussianNoise
 
 
@@ -87,7 +88,8 @@ class LedgerFedAvg(FedAvg):
         fedprox_mu: of FedProx, sent to the clients.
 
     Raises:
-        ValueError: a number is out of its bounds.
+        ValueError: an argument is out of its bounds.
+        TypeError: a number is no whole one.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - FLARE writes arguments by name into a job's configuration, and so no **options
@@ -106,8 +108,9 @@ class LedgerFedAvg(FedAvg):
         fedprox_mu: float | None = None,
     ) -> None:
         noise = GaussianNoise(noise_multiplier, clipping_norm=clipping_norm)
-        if num_clients < 1:
-            raise ValueError(f"num_clients is {num_clients}, but it must be at least 1: it divides the sum.")
+        check_account(budget, unit)
+        whole("num_clients", num_clients)  # it divides the sum
+        whole("num_rounds", num_rounds)
         super().__init__(
             num_clients=num_clients,
             num_rounds=num_rounds,

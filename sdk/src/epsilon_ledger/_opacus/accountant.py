@@ -20,7 +20,8 @@ from epsilon_ledger import (
     poisson_sampled,
 )
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
-from epsilon_ledger._opacus.hook import LedgerHook, require_run
+from epsilon_ledger._opacus.hook import LedgerHook
+from epsilon_ledger._run.blocking_run import require_blocking_run
 
 MECHANISM: Final = "ledger"
 
@@ -37,12 +38,12 @@ class LedgerAccountant(IAccountant):
         instead_of: name of the accountant that it replaces. "prv" and "gdp" stand for tight figures: see `get_epsilon`.
 
     Raises:
-        TypeError: the run is an AsyncRun.
+        TypeError: the run is an AsyncRun, or no run.
     """
 
     def __init__(self, run: Run | Trial, *, client: LedgerClient | None = None, instead_of: str = "rdp") -> None:
         super().__init__()
-        self.run = require_run(run)
+        self.run = require_blocking_run(run)
         self._client = client
         self._tight = instead_of in {"prv", "gdp"}
         self._warned = False

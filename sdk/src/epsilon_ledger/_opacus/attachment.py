@@ -26,6 +26,7 @@ from epsilon_ledger._opacus.public_size import public_size_of
 from epsilon_ledger._opacus.ranks import computed_by_rank_0, workers
 from epsilon_ledger._opacus.samples import SampleSource, drawn_probability
 from epsilon_ledger._opacus.steps import GHOST, check_unsampled
+from epsilon_ledger._wire.coercion import one_of, real, whole
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,28 @@ class AttachOptions:
     client: LedgerClient | None = None
     original: DataLoader | None = None
     """What `make_private` was given, if the engine is attached."""
+
+    def check(self) -> None:
+        """Check the types and bounds of what the user gave.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: an argument is out of its bounds.
+        """
+        loader = self.data_loader
+        if self.event is None and loader is not None and not isinstance(loader, DataLoader):
+            raise TypeError(f"data_loader must be the DataLoader that make_private returned, not {loader!r}.")
+        if self.event is not None and not callable(self.event):
+            raise TypeError(
+                f"event must be a function from the optimizer to the event of its step, not {self.event!r}."
+            )
+        if self.sampling_probability is not None:
+            real("sampling_probability", self.sampling_probability, 0.0, 1.0, above=True)
+        for name in ("releases_per_sample", "epochs", "public_size"):
+            number = getattr(self, name)
+            if number is not None:
+                whole(name, number)
+        one_of("earlier_steps", self.earlier_steps, ("refuse", "report", "charged"))
 
 
 def find_public_size(optimizer: DPOptimizer, run: Run | Trial | None, options: AttachOptions) -> int | None:

@@ -26,6 +26,7 @@ from epsilon_ledger._opacus.hook import together
 from epsilon_ledger._opacus.public_size import public_size_of, steps_per_epoch
 from epsilon_ledger._opacus.ranks import computed_by_rank_0
 from epsilon_ledger._opacus.samples import drawable_probability
+from epsilon_ledger._wire.coercion import whole
 
 MIN_NOISE: Final = 1e-2
 MAX_NOISE: Final = 1e4
@@ -85,10 +86,14 @@ def plan_training(  # noqa: PLR0913 - what it plans, by name
 
     Raises:
         UnsupportedTrainingError: no noise suffices.
+        TypeError: an argument has another type.
+        ValueError: a number is below 1.
         LedgerError: no response arrived.
     """
-    batches = steps_per_epoch(data_loader, public_size)
-    steps = epochs * batches
+    if not isinstance(data_loader, DataLoader):
+        raise TypeError(f"data_loader must be the DataLoader that make_private is given, not {data_loader!r}.")
+    batches = steps_per_epoch(data_loader, None if public_size is None else whole("public_size", public_size))
+    steps = whole("epochs", epochs) * batches
     found = client.find_noise_multiplier(
         poisson_sampled(drawable_probability(1 / batches), gaussian(1.0)),
         count=steps,

@@ -289,7 +289,12 @@ def discard_batch(optimizer: DPOptimizer) -> None:
 
     Args:
         optimizer: an attached optimizer.
+
+    Raises:
+        TypeError: it is none of Opacus.
     """
+    if not isinstance(optimizer, DPOptimizer):
+        raise TypeError(f"optimizer must be the DPOptimizer that make_private returned, not {optimizer!r}.")
     guard = guard_of(optimizer)
     guard.wipe()
     optimizer._step_skip_queue.clear()  # noqa: SLF001 - nothing public empties it

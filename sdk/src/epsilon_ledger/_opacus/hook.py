@@ -14,7 +14,7 @@ from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.guard import guard_of
 from epsilon_ledger._opacus.ranks import broadcast_result, receive_result, workers
 from epsilon_ledger._opacus.samples import Draw
-from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction
+from epsilon_ledger._opacus.steps import StepReader, publish_fixed_fraction, require_finite
 
 _CHARGED_TO_RUN: Final[Counter[str]] = Counter()
 _STEPS_COUNTED_BY_OPACUS: Final[weakref.WeakKeyDictionary[Any, Counter[None]]] = weakref.WeakKeyDictionary()
@@ -63,6 +63,7 @@ class LedgerHook:
         Raises:
             LedgerError: the step was not admitted.
         """
+        require_finite(optimizer)
         if self._alone:
             self._authorize_step(optimizer)
         else:
@@ -177,17 +178,6 @@ def uncharged_steps(accountant: IAccountant, run: Run | Trial) -> int:
     counted = _STEPS_COUNTED_BY_OPACUS.get(accountant, Counter())[None]
     seen = sum(int(steps) for *_, steps in accountant.history) - counted
     return max(0, seen - max(0, run.next_step - _CHARGED_TO_RUN[run.id]))
-
-
-def require_run(run: Run | Trial) -> Run | Trial:
-    """Check that a run is synchronous, and return it.
-
-    Raises:
-        TypeError: it is an AsyncRun, which an optimizer cannot await.
-    """
-    if inspect.iscoroutinefunction(run.authorize):
-        raise TypeError("An optimizer's step cannot wait for an AsyncRun: create the run with LedgerClient.")
-    return run
 
 
 def together(events: list[Event]) -> Event:

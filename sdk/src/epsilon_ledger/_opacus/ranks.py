@@ -60,6 +60,13 @@ def agree(optimizer: DPOptimizer, error: UnsupportedTrainingError | None, draw: 
         draw.sampling_probability = max(verdict.sampling_probability for verdict in verdicts)
 
 
+def on_any_rank(optimizer: DPOptimizer, found: bool) -> bool:  # noqa: FBT001 - what is reduced
+    """Return whether something was found on any rank."""
+    flag = torch.tensor(float(found), device=optimizer.params[0].device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag)
+
+
 @contextmanager
 def broadcast_result() -> Iterator[None]:
     """Broadcast to the other ranks, which wait for it, with which error a block of rank 0 ends, or None."""

@@ -20,8 +20,10 @@ from torch.utils.data import DataLoader
 from epsilon_ledger import Event, adaptive_clipping, gaussian
 from epsilon_ledger._opacus.errors import UnsupportedTrainingError
 from epsilon_ledger._opacus.loaders import kind_of, sampler_of
+from epsilon_ledger._opacus.ranks import on_any_rank, workers
 from epsilon_ledger._opacus.samples import POISSON
 from epsilon_ledger._opacus.sharding import check_sharding
+from epsilon_ledger._wire.coercion import noise, real
 
 _FLAT: Final = (DPOptimizer, DistributedDPOptimizer)
 _PER_LAYER: Final = (DPPerLayerOptimizer, SimpleDistributedPerLayerOptimizer)
@@ -102,6 +104,43 @@ class StepReader:
             f"What a step of {kind.__module__}.{kind.__qualname__} costs is not known here. Give event=..., a function "
             f"from the optimizer to the event of the step that it is about to take."
         )
+
+
+def require_finite(optimizer: DPOptimizer) -> None:
+    """Require that the noisy sum is finite.
+
+    Opacus scales a gradient of infinite norm by 0, and an infinity times 0 is NaN, as is a NaN times anything: no
+    clipping bounds it, and no noise hides it.
+
+    Args:
+        optimizer: with noisy gradients and unmoved parameters.
+
+    Raises:
+        UnsupportedTrainingError: the gradient of a record is not finite, on any rank.
+        ValueError: the noise or the clipping norm is not.
+    """
+    finite = _is_finite(optimizer)
+    if workers(optimizer) > 1:
+        finite = not on_any_rank(optimizer, not finite)
+    if finite:
+        return
+    noise(float(optimizer.noise_multiplier))
+    real("max_grad_norm", float(optimizer.max_grad_norm), 0.0, math.inf, above=True)
+    raise UnsupportedTrainingError(
+        "The noisy sum is not finite: the gradient of a record has a NaN or an infinity, which clipping does not bound "
+        "and noise does not hide. Nothing was charged, and the parameters have not moved. Find the record, or keep its "
+        "loss finite: check the data before the training, each record by itself."
+    )
+
+
+def _is_finite(optimizer: DPOptimizer) -> bool:
+    """Return whether all gradients are finite, with FSDP those of this rank's shards."""
+    gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in optimizer.params if each.grad is not None]
+    total = 0.0
+    for gradient in gradients:
+        total += gradient.sum().item()
+    # The sum of finite numbers may overflow, in half precision.
+    return math.isfinite(total) or all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
 def publish_fixed_fraction(optimizer: AdaClipDPOptimizer) -> None:

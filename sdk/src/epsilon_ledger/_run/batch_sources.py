@@ -2,12 +2,11 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from types import ModuleType
 from typing import Any, Final
 
-_MINDSPORE_SAMPLERS: Final = frozenset({"SequentialSampler", "RandomSampler", "SubsetSampler", "SubsetRandomSampler"})
-_CONTENT: Final = frozenset({"FilterDataset", "BucketBatchByLengthDataset"})
+from epsilon_ledger._run.mindspore_pipelines import reason_against_pipeline
 
 
 def reason_against(batches: object) -> str | None:
@@ -25,7 +24,8 @@ def reason_against(batches: object) -> str | None:
     if torch_data is not None and isinstance(batches, torch_data.DataLoader):
         return _against_loader(batches, torch_data)
     if any(kind.__module__.startswith("mindspore.dataset") for kind in type(batches).__mro__):
-        return _against_mindspore(batches)
+        pipeline: Any = batches
+        return reason_against_pipeline(pipeline if hasattr(pipeline, "children") else pipeline.dataset)
     return None
 
 
@@ -92,38 +92,6 @@ def _against_dataset(dataset: Any, torch_data: ModuleType) -> str | None:  # noq
             return "the ConcatDataset has a dataset twice"
         return next(filter(None, (_against_dataset(part, torch_data) for part in dataset.datasets)), None)
     return None
-
-
-def _against_mindspore(dataset: Any) -> str | None:  # noqa: ANN401 - MindSpore's
-    """Examine a pipeline of MindSpore, or its iterator."""
-    dataset = dataset if hasattr(dataset, "children") else dataset.dataset
-    return next(filter(None, map(_against_node, _nodes(dataset))), None)
-
-
-def _against_node(node: Any) -> str | None:  # noqa: ANN401 - MindSpore's
-    """Examine one operation of a pipeline."""
-    name = type(node).__name__
-    if name == "RepeatDataset" and node.count != 1:
-        return "repeat() has each record several times; leave it out, and iterate over the dataset for each epoch"
-    if name in _CONTENT:
-        return f"{name} chooses batches by the content of records; prepare the data before"
-    if getattr(node, "num_shards", None) not in {None, 1}:
-        return "shards are filled up with repeated records until all have equally many; use one shard"
-    sampler = getattr(node, "sampler", None)
-    while sampler is not None:
-        kind = type(sampler).__name__
-        if kind not in _MINDSPORE_SAMPLERS or getattr(sampler, "replacement", False):
-            return f"{kind} may draw a record several times; use RandomSampler(replacement=False), or shuffle"
-        if not _distinct(getattr(sampler, "indices", ())):
-            return f"{kind} has an index twice"
-        sampler = sampler.child_sampler
-    return None
-
-
-def _nodes(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - MindSpore's
-    yield dataset
-    for child in dataset.children:
-        yield from _nodes(child)
 
 
 def _distinct(indices: Iterable[Any]) -> bool:

@@ -45,7 +45,7 @@ def exit_action(status: str, error: BaseException | None) -> str | None:
 
 
 def completion_reason(error: BaseException | None) -> str | None:
-    """Return why a run is completed; None: the training has finished."""
+    """Return why a run is completed; None: the run knows whether its last request was refused."""
     return "budget_exhausted" if isinstance(error, BudgetExceededError) else None
 
 

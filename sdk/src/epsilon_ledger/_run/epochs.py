@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from epsilon_ledger._run.batch_sources import reason_against
 from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.events import Event, EventCount
+from epsilon_ledger._wire.events import SAMPLES, Event, EventCount
 from epsilon_ledger._wire.models import RunState
 
 _SINGLE_NOISE: Final = frozenset({"gaussian", "laplace", "discrete_gaussian"})
 _NOT_ONE_BATCH: Final = {
-    "poisson_sampled": "which holds a record in any number of its batches: authorize each step with track",
-    "sampled_without_replacement": "which holds a record in any number of its batches: authorize each step with track",
+    **dict.fromkeys(SAMPLES, "which holds a record in any number of its batches: authorize each step with track"),
     "decay": "which is a sum of steps: give `events`, the event of each batch",
 }
 

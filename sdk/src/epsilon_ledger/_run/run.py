@@ -33,6 +33,7 @@ class Run(RunBase[Future[Response]]):
     authorizes for all. Threads may share it.
 
     As a context manager it completes the run on a clean exit and after a refusal, since a spent budget is a normal end.
+    It ends as "budget_exhausted" if its last request was refused, even if the refusal was caught within the block.
     It aborts the run after any other exception, except those that say that another process has the run or that the
     ledger does not answer: they leave the run as it is.
 

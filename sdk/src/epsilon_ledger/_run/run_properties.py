@@ -6,6 +6,7 @@ from typing import NoReturn, TypedDict
 from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.models import RunState
+from epsilon_ledger._wire.problems import BudgetExceededError
 
 STATE_FORMAT = 1
 
@@ -103,6 +104,14 @@ class RunProperties:
     def epsilon(self) -> float:
         """Epsilon spent by the run at `state.delta`; grants count as fully used."""
         return self.state.epsilon
+
+    @property
+    def refusal(self) -> BudgetExceededError | None:
+        """Refusal of what the run requested last, also if the program caught it; None if steps were charged since.
+
+        A run that is completed after it ends as "budget_exhausted".
+        """
+        return self._protocol.refusal
 
     def state_dict(self) -> RunStateDict:
         """Return the run's part of a checkpoint, for `client.resume_run`.

@@ -5,6 +5,7 @@ The flows are generators that yield requests and receive responses; `Run` and `A
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
@@ -15,8 +16,11 @@ from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.members import wire_limit
 from epsilon_ledger._wire.models import Limit, RunState, StepAuthorization
-from epsilon_ledger._wire.requests import RequestFlow, path, post
+from epsilon_ledger._wire.problems import BudgetExceededError
+from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
 from epsilon_ledger._wire.reservation_models import Reservation
+
+T = TypeVar("T")
 
 
 class RunProtocol:
@@ -48,6 +52,7 @@ class RunProtocol:
         self.resumed_charges: set[str] = set()
         self.step_requests = StepRequests(state, state.reservation if with_plan else None)
         self.grants = GrantClient(self.step_requests, prefetch, clock, step)
+        self._refused: tuple[int, BudgetExceededError] | None = None
         if prefetch.every > 1 and self.step_requests.plan is not None:
             raise ValueError("The run has a plan that is set aside: leave authorize_every at 1.")
 
@@ -56,10 +61,23 @@ class RunProtocol:
         """The run's latest state from the ledger."""
         return self.step_requests.state
 
+    @property
+    def refusal(self) -> BudgetExceededError | None:
+        """Refusal of what was requested last; None if steps were charged since."""
+        # Any charge moves the next step on, also one from a grant, which does not come by here.
+        if self._refused is None or self._refused[0] != self.grants.next_step:
+            return None
+        return self._refused[1]
+
     def authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
     ) -> RequestFlow[StepAuthorization]:
         """Authorize steps from a grant or directly; see `Run.authorize`."""
+        return (yield from self._keep_refusal(self._authorize(count, event, events, truncate=truncate)))
+
+    def _authorize(
+        self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
+    ) -> RequestFlow[StepAuthorization]:
         step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
         if not step_requests.in_doubt:
@@ -96,7 +114,10 @@ class RunProtocol:
             LedgerUnavailableError: there is still no response; `settle` may be repeated.
             LedgerError: any other failure.
         """
-        settled = yield from self.step_requests.settle()
+        try:
+            settled = yield from self._keep_refusal(self.step_requests.settle())
+        except BudgetExceededError:
+            return None
         if settled is None:
             return None
         charged, report = settled
@@ -176,7 +197,8 @@ class RunProtocol:
             "attempt": self.state.attempt,
             "expected_steps": self.step_requests.expected_steps,
         }
-        made = (yield post(f"{self.step_requests.path}/reservations", body)).read(Reservation)
+        request = Call(post(f"{self.step_requests.path}/reservations", body), Reservation)
+        made = yield from self._keep_refusal(request.flow())
         self.step_requests.plan = made.id
         self.step_requests.state = replace(self.state, reservation=made.id)
         return made
@@ -226,7 +248,7 @@ class RunProtocol:
 
         Args:
             steps_executed: of a plan from `reserve`, including individually authorized ones.
-            reason: "finished" (default), or "budget_exhausted", with which a `with` block ends after a refusal.
+            reason: "finished" or "budget_exhausted"; by default the latter, if the steps requested last were refused.
 
         Raises:
             RunStateConflictError: the run was aborted.
@@ -235,7 +257,9 @@ class RunProtocol:
             LedgerError: any other failure.
         """
         # A separate request, because the end of a run does not name the grant and may arrive late.
+        refused = self.refusal is not None
         yield from self.grants.close_grant()
+        reason = "budget_exhausted" if refused and reason is None else reason
         body = {"steps_executed": steps_executed, "attempt": self.state.attempt, "reason": reason}
         yield from self._transition("complete", body)
 
@@ -304,6 +328,14 @@ class RunProtocol:
         if self.grants.grant is None and not self.step_requests.in_doubt:
             self.step_requests.update_state(state)
         return state
+
+    def _keep_refusal(self, flow: RequestFlow[T]) -> RequestFlow[T]:
+        """Keep the refusal with which a flow ends, and pass it on."""
+        try:
+            return (yield from flow)
+        except BudgetExceededError as refusal:
+            self._refused = self.grants.next_step, refusal
+            raise
 
     def _own_plan(self) -> str:
         if self.step_requests.plan is None:

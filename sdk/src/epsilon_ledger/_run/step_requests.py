@@ -126,6 +126,7 @@ class StepRequests:
             The charge and whether it is a report; None if nothing was pending or charged.
 
         Raises:
+            BudgetExceededError: the steps were refused.
             LedgerError: as `RunProtocol.settle`.
         """
         pending = self._pending
@@ -133,7 +134,7 @@ class StepRequests:
             return None
         try:
             response = yield from self._send(pending)
-        except (BudgetExceededError, SequenceConflictError):
+        except SequenceConflictError:
             return None
         charged = (
             self._parse_report(response)

@@ -12,7 +12,7 @@ from epsilon_ledger._run.progress import Progress
 from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.coercion import whole
 from epsilon_ledger._wire.errors import ChargeExceededError
-from epsilon_ledger._wire.events import Event
+from epsilon_ledger._wire.events import SAMPLES, Event
 from epsilon_ledger._wire.problem_errors import RunStateConflictError
 from epsilon_ledger._wire.problems import Problem
 from epsilon_ledger._wire.requests import RequestFlow
@@ -21,7 +21,6 @@ T = TypeVar("T")
 
 STATE_FORMAT: Final = 1
 _STOPPED: Final = frozenset({"paused", "completed", "aborted"})
-_OF_ONE_STEP: Final = frozenset({"poisson_sampled", "sampled_without_replacement"})
 
 
 class ChargedAgainWarning(UserWarning):
@@ -267,7 +266,7 @@ def charge_training(
         ValueError: as there.
     """
     event, steps = json_copy(event), whole("steps", steps)
-    if steps > 1 and event.get("type") in _OF_ONE_STEP:
+    if steps > 1 and event.get("type") in SAMPLES:
         raise ValueError(
             f"{event['type']} is the event of one step, not of {steps}: give that of the whole training, such as "
             "self_composed(event, rounds)."

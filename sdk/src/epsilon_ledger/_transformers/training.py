@@ -84,15 +84,25 @@ class PrivateTraining(Trainer):
 
         Raises:
             UnsupportedTrainingError: the steps cannot be accounted for.
+            ValueError: the checkpoint is of no charged training, or of another run.
             LedgerError: the ledger does not answer.
         """
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
         if checkpoint:
-            run_state(str(checkpoint))
+            self._require_own_checkpoint(str(checkpoint))
         self.refusal = None
         return super().train(resume_from_checkpoint, *arguments, **options)
+
+    def _require_own_checkpoint(self, checkpoint: str) -> None:
+        run, charged = self.privacy.run, run_state(checkpoint)["run"]
+        if run is not None and run.id != charged:
+            raise ValueError(
+                f"The checkpoint was charged to {charged}, but this training to {run.id}: make the Trainer private for "
+                "client.resume_run(run_state(checkpoint)). To charge another run, load the checkpoint's model before "
+                "make_private, and train without a checkpoint."
+            )
 
     def get_train_dataloader(self) -> DataLoader:
         """Return a loader of Poisson samples."""

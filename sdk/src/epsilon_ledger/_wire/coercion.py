@@ -2,6 +2,9 @@
 
 import math
 from operator import index
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
 
@@ -39,6 +42,17 @@ def real(name: str, value: float, least: float, most: float, *, above: bool = Fa
         upper = ")" if below or math.isinf(most) else "]"
         raise ValueError(f"{name} must be in {'(' if above else '['}{least:g}, {most:g}{upper}, not {number}.")
     return number
+
+
+def one_of(name: str, value: T, allowed: tuple[T, ...]) -> T:
+    """Check a value among few, and return it.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {value!r}.")
+    return value
 
 
 def whole(name: str, value: int, least: int = 1) -> int:

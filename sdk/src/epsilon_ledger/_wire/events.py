@@ -1,10 +1,15 @@
 """Events in wire format: the mechanisms of noisy steps."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Final, Literal, NotRequired, TypeAlias, TypedDict
 
 # Any event of the API; each function in _makers writes one type of them. A field at its default is left out.
 Event: TypeAlias = Mapping[str, object]
+
+SAMPLES: Final = frozenset(
+    {"poisson_sampled", "sampled_without_replacement", "truncated_poisson_sampled", "sampled_with_replacement"}
+)
+"""Types of events on a random sample of the data, each drawn anew."""
 
 
 class GaussianEvent(TypedDict):

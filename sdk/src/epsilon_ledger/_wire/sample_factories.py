@@ -13,8 +13,8 @@ from epsilon_ledger._wire.events import (
 def poisson_sampled(sampling_probability: float, event: Event) -> PoissonSampledEvent:
     """Describe an event on a Poisson sample, which includes each record independently.
 
-    A gaussian, laplace or discrete_gaussian event on a sample is the noisy sum alone. If the server sees each client's
-    noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
+    Gaussian and Laplace noise on a sample, continuous or discrete, and a mixture_of_gaussians are the noisy sum alone.
+    If the server sees each client's noisy answer, describe it as zcdp, under `replace_one` or `replace_special`.
 
     Args:
         sampling_probability: of each record, in (0, 1]; not the batch size over n of a shuffled loader.
