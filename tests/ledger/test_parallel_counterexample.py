@@ -18,7 +18,6 @@ from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.parallel_exposure import largest
-
 from tests.soak import few
 
 from .conftest import thresholds
