@@ -76,7 +76,7 @@ class Beside(RuleBasedStateMachine):
         self.model = Model()
         self.accounts: dict[str, Account] = {}
         self.creations: list[tuple[str, dict[str, object], str, bytes]] = []
-        self.rules = 0
+        self.taken = 0
 
     def post(self, path: str, body: dict[str, object], key: str | None = None) -> httpx2.Response:
         headers = {} if key is None else {"Idempotency_Key": key}
@@ -229,8 +229,8 @@ class Beside(RuleBasedStateMachine):
 
     @invariant()
     def now_and_then_all_is_compared(self) -> None:
-        self.rules += 1
-        if self.rules % ASKED_EVERY == 0:
+        self.taken += 1
+        if self.taken % ASKED_EVERY == 0:
             self.runs_are_where_they_should_be()
 
     def runs_are_where_they_should_be(self) -> None:
