@@ -120,6 +120,9 @@ def _kinds(test: pytest.Function) -> list[object]:
 SELDOM = 5
 """Of the cases of one test PostgreSQL gets each fifth, SQLite and `make soak` all: what differs is seldom the SQL."""
 
+SPARED = {"api", "service"} | (set() if "RELIABILITY_ROUNDS" in os.environ else {"reliability"})
+"""Folders of which that holds."""
+
 
 def _soaked_on_postgresql(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Of tests on both databases, those that only `make soak` takes to PostgreSQL."""
@@ -131,7 +134,7 @@ def _soaked_on_postgresql(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         if on != "postgresql" or item.get_closest_marker("every_case"):
             continue
         test = item.nodeid.partition("[")[0]
-        thinned = item.path.parent.name in {"api", "service"} and seen[test] % SELDOM
+        thinned = item.path.parent.name in SPARED and seen[test] % SELDOM
         if thinned or item.get_closest_marker("sqlite"):
             yield item
         seen[test] += 1

@@ -1,5 +1,6 @@
 """Small file systems of the tests' own, which can be filled."""
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -30,10 +31,24 @@ def a_disk(under: Path, size: int) -> Iterator[Path]:
 @contextmanager
 def without_room(folder: Path) -> Iterator[None]:
     """A file takes all the room there is."""
-    heavy, room = folder / "ballast", os.statvfs(folder)
-    with heavy.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_bsize)
+    heavy = folder / "ballast"
     try:
+        with heavy.open("wb") as file:
+            while not _takes_the_rest(file.fileno(), folder):
+                pass
         yield
     finally:
-        heavy.unlink()
+        heavy.unlink(missing_ok=True)
+
+
+def _takes_the_rest(file: int, folder: Path) -> bool:
+    """Let a file grow by the room that there is; whether it was still there, since others write to the same disk."""
+    room = os.statvfs(folder)
+    if room.f_bavail > 0:
+        try:
+            os.posix_fallocate(file, os.fstat(file).st_size, room.f_bavail * room.f_bsize)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+    return True

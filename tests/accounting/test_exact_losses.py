@@ -228,7 +228,7 @@ def test_there_are_at_least_40_exact_losses() -> None:
     assert len({(floor.event, floor.count, floor.relation) for floor in FLOORS}) == len(FLOORS) >= 40
 
 
-@pytest.mark.parametrize("floor", thinned(FLOORS, 2), ids=str)
+@pytest.mark.parametrize("floor", thinned(FLOORS, 3), ids=str)
 def test_epsilon_is_never_below_the_exact_one(floor: Floor) -> None:
     curve = event_curve(floor.event, floor.relation).times(floor.count)
     loss = floor.loss().self_compose(floor.parts * floor.count)

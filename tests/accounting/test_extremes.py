@@ -3,7 +3,7 @@
 from itertools import product
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, PURE, orders
@@ -31,6 +31,7 @@ from app.accounting.events import (
 )
 from app.accounting.rdp import curve_over
 from tests.each import for_each
+from tests.soak import few
 
 from .event_strategies import EVENTS
 
@@ -91,7 +92,7 @@ def test_a_sample_at_the_bounds_never_costs_more_than_everybody(case: tuple[DpEv
         assert sampled.delta <= everybody.delta
 
 
-@settings(deadline=None, max_examples=300)
+@few(100)
 @example(
     event=MixtureOfGaussians(1.0, (0.0, 1e-290, 10.0), (0.9, 0.09, 0.01)), relation=NeighboringRelation.REPLACE_ONE
 )

@@ -26,7 +26,7 @@ TOLERANCE = 2e-13
 PROBABILITIES = (1e-9, 1e-4, 256 / 60000, 0.3, 0.99)
 FRACTIONAL_ORDERS = (1.0625, 1.5, 11.75, 60.5, 1000.5)
 FRACTIONAL_POINTS = [
-    *thinned(list(product(PROBABILITIES, (0.3, 1.1, 30.0, 1000.0), FRACTIONAL_ORDERS)), 11),
+    *thinned(list(product(PROBABILITIES, (0.3, 1.1, 30.0, 1000.0), FRACTIONAL_ORDERS)), 19),
     (0.05, 0.5, 1023.75),
     (1e-9, 1.1, 48.5),  # just below the turn: the nodes far from the order carry the whole value
     (1e-9, 2.0, 150.5),
@@ -38,12 +38,12 @@ FRACTIONAL_POINTS = [
 ]
 SMALL_NOISES = (0.001, 0.02, 0.0499, 0.0501, 0.1, 0.199)
 SMALL_NOISE_POINTS = [
-    *thinned(list(product((1e-9, 1e-4, 0.01, 0.7), SMALL_NOISES, (1.0625, 1.5, 2.0, 7.75))), 7),
+    *thinned(list(product((1e-9, 1e-4, 0.01, 0.7), SMALL_NOISES, (1.0625, 1.5, 2.0, 7.75))), 13),
     (1e-9, 0.02, 1.000001),  # as much below 1/2 as beyond
     (0.3, 0.04, 1.01),
 ]
 EXTREME_POINTS = [
-    *thinned(list(product((1e-100, 1e-30, 1 - 1e-6, 1 - 2**-53), (0.02, 0.3, 1.1, 1e6), (1.0625, 5.5, 300.25))), 5),
+    *thinned(list(product((1e-100, 1e-30, 1 - 1e-6, 1 - 2**-53), (0.02, 0.3, 1.1, 1e6), (1.0625, 5.5, 300.25))), 11),
     (0.01, 1.1, 1 + 1e-9),
     (0.01, 0.003, 1 + 1e-9),
     (0.01, 1.1, 4096.0),
@@ -51,7 +51,7 @@ EXTREME_POINTS = [
     (0.5, 30.0, 4000.5),
     (1e-145, 1.0, 64.5),
 ]
-INTEGER_POINTS = thinned(list(product(PROBABILITIES, (0.3, 0.5, 1.1, 5.0, 1000.0), (2, 8, 37, 1024))), 3)
+INTEGER_POINTS = thinned(list(product(PROBABILITIES, (0.3, 0.5, 1.1, 5.0, 1000.0), (2, 8, 37, 1024))), 7)
 
 
 @pytest.fixture(autouse=True)

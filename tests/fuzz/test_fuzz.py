@@ -13,7 +13,7 @@ from tests.fuzz.__main__ import ENVIRONMENT, fuzz
 from tests.fuzz.shapes import event
 
 SEED = 17
-REQUESTS = 300
+REQUESTS = 200
 
 
 def test_events_of_every_type_are_sent() -> None:

@@ -11,13 +11,14 @@ from math import comb, exp, fsum
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.accounting.curves import GRID_VERSION, RdpCurve
 from app.ledger.accounts import zero_curve
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.parallel_exposure import largest
+from tests.soak import few
 
 from .conftest import thresholds
 from .test_counterexample import GRID, SIXTY_FOUR, TEN, Pair, curve
@@ -108,7 +109,7 @@ choices = st.builds(Choice, st.integers(0, 1), st.floats(1e-4, 1 - 1e-4), st.boo
 strategies = st.fixed_dictionaries(dict.fromkeys(places(), choices))
 
 
-@settings(max_examples=60)
+@few(25)
 @given(strategies, st.floats(0.5, 3.0), st.floats(0.02, 0.98))
 def test_whoever_interleaves_two_parts_stays_within_the_limit(strategy: Strategy, epsilon: float, share: float) -> None:
     """Which part is next, and with what noise, is chosen by all that both have released."""
@@ -163,7 +164,7 @@ def test_under_replace_one_the_largest_part_is_not_enough() -> None:
     assert many(2 * by_the_two_largest, LIMIT.epsilon) <= LIMIT.delta
 
 
-@settings(max_examples=60)
+@few(25)
 @given(strategies, st.floats(0.5, 3.0))
 def test_two_largest_hold_for_whoever_is_in_both_parts(strategy: Strategy, epsilon: float) -> None:
     limit = Limit(epsilon, 1e-3)

@@ -129,7 +129,7 @@ def test_there_are_enough_settings() -> None:
     assert len(set(SETTINGS)) == len(SETTINGS)
 
 
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 3), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 5), ids=str)
 def test_as_much_fits_in_advance_as_dp_accounting_says(setting: Setting) -> None:
     theirs, order = their_count(setting)
     ours = declared(setting)
@@ -138,7 +138,7 @@ def test_as_much_fits_in_advance_as_dp_accounting_says(setting: Setting) -> None
         assert ours == theirs
 
 
-@pytest.mark.parametrize("setting", thinned(SETTINGS, 3), ids=str)
+@pytest.mark.parametrize("setting", thinned(SETTINGS, 5), ids=str)
 def test_a_filter_admits_at_least_93_percent_of_that(setting: Setting, account: AccountMaker) -> None:
     in_advance = declared(setting)
     adaptive = counted(setting, account(setting.epsilon, setting.delta))

@@ -143,7 +143,7 @@ def test_who_reads_down_to_what_is_known_misses_nothing_that_is_registered_meanw
     follower.start()
 
     def register(ledger: Ledger, number: int) -> list[str]:
-        return [ledger.run(name=f"run {number}.{turn}") for turn in range(3)]
+        return [ledger.run(name=f"run {number}.{turn}") for turn in range(2)]
 
     made = [run for runs in replicas.race(register) for run in runs]
     done.set()

@@ -19,7 +19,7 @@ from tests.reliability.conftest import ROUNDS, issue_keys
 pytestmark = pytest.mark.postgresql
 
 HOUR = 3600
-MANY = 6 if ROUNDS == 1 else 20 * ROUNDS
+MANY = 3 if ROUNDS == 1 else 20 * ROUNDS
 """Leases, windows and keys; 1,000 in `make soak`."""
 
 SOON_SECONDS = 12.0

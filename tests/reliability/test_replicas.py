@@ -14,7 +14,7 @@ from tests.conftest import LiveServer
 from tests.reliability.clients import SAMPLED
 from tests.reliability.conftest import REPLICAS, ROUNDS, replicated
 
-RACES = 15 if ROUNDS == 1 else 60 * ROUNDS
+RACES = 8 if ROUNDS == 1 else 60 * ROUNDS
 """Three thousand in `make soak`."""
 
 GOVERNED = max(3, RACES // 5)

@@ -20,7 +20,7 @@ from app.persistence.tables import decisions
 from tests.reliability.clients import open_budget
 from tests.servers import LiveServer
 
-TRAINERS = 64
+TRAINERS = 24
 BOUND_SECONDS = 25
 """EPSILON_LEDGER_SHUTDOWN_SECONDS, and what a process may take besides."""
 
@@ -76,6 +76,7 @@ async def _stop_amid(server: LiveServer, runs: list[str], key: str) -> Seen:
     return seen
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_has_asked_is_answered_when_the_service_stops(tmp_path: Path, database_url: str, workers: int) -> None:
     server = LiveServer(tmp_path, database_url, workers=workers)

@@ -31,7 +31,11 @@ from tests.reliability.model import (
 )
 
 STEPS = 40
-EXAMPLES = {"sqlite": 12 * ROUNDS, "postgresql": 4 * ROUNDS}
+EXAMPLES = {"sqlite": 8 * ROUNDS, "postgresql": 3 * ROUNDS}
+VERIFIED_EVERY = 8
+"""After so many examples the whole ledger is verified, and at the end: what is wrong in it stays wrong."""
+ASKED_EVERY = 4
+"""After so many rules of an example each run is asked for, and at its end."""
 DEEPEST = 4
 PHASES = (Phase.reuse, Phase.generate, *([Phase.shrink] if ROUNDS > 1 else []))
 """To look for a shorter example takes minutes: `make soak` does."""
@@ -48,6 +52,7 @@ numberings = st.sampled_from(["none", "next", "next", "gap", "past"])
 keyings = st.sampled_from(["none", "fresh", "used"])
 
 _numbers = itertools.count()
+_examples = itertools.count(1)
 
 
 def event(sigma: float | None) -> dict[str, Any] | None:
@@ -71,6 +76,7 @@ class Beside(RuleBasedStateMachine):
         self.model = Model()
         self.accounts: dict[str, Account] = {}
         self.creations: list[tuple[str, dict[str, object], str, bytes]] = []
+        self.taken = 0
 
     def post(self, path: str, body: dict[str, object], key: str | None = None) -> httpx2.Response:
         headers = {} if key is None else {"Idempotency_Key": key}
@@ -222,14 +228,26 @@ class Beside(RuleBasedStateMachine):
             assert shared == {name: point[name] for name in shared}
 
     @invariant()
+    def now_and_then_all_is_compared(self) -> None:
+        self.taken += 1
+        if self.taken % ASKED_EVERY == 0:
+            self.runs_are_where_they_should_be()
+
     def runs_are_where_they_should_be(self) -> None:
         for run_id, run in self.model.runs.items():
             answer = self.ledger.get(f"/v1/runs/{run_id}").json()
             assert (answer["status"], answer["next_step"]) == (run.status, run.next_step)
 
     def teardown(self) -> None:
-        found = verify(self.ledger.database)
-        assert found.sound, found.problems
+        self.runs_are_where_they_should_be()
+        if next(_examples) % VERIFIED_EVERY == 0:
+            verified(self.ledger)
+
+
+def verified(ledger: Ledger) -> None:
+    """The whole ledger is sound."""
+    found = verify(ledger.database)
+    assert found.sound, found.problems
 
 
 def agrees(reply: httpx2.Response, expected: Expected, *, dry_run: bool) -> None:
@@ -255,3 +273,4 @@ def test_the_service_answers_as_the_model_does(ledger: Ledger) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    verified(ledger)

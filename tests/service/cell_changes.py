@@ -53,7 +53,7 @@ class Change:
         return f'UPDATE {self.table} SET "{self.column}" = {mark} WHERE {where}', (self.value, *values)
 
 
-def changes(file: sqlite3.Connection, table: Table) -> Iterator[Change]:
+def changes(file: sqlite3.Connection, table: Table, spread: int = 1) -> Iterator[Change]:
     """Change each column of a row to several wrong values, and delete the row; of each further kind one value.
 
     The first value for a column is that of another row, if there is one, which is the hardest to find.
@@ -61,11 +61,14 @@ def changes(file: sqlite3.Connection, table: Table) -> Iterator[Change]:
     Args:
         file: whose rows are looked at.
         table: one of its tables.
+        spread: of a row of a further kind, each so many-th column is changed; of the next kind, the next ones.
     """
     key = [column.name for column in table.primary_key]
     for number, values in enumerate(_chosen(file, table, key)):
         row = tuple(zip(key, values, strict=True))
-        for column in table.columns:
+        for place, column in enumerate(table.columns):
+            if number > 0 and (place - number) % spread:
+                continue
             yield from list(_of_cell(file, table, column, row))[: None if number == 0 else 1]
         yield Change(table.name, row, None)
 

@@ -165,7 +165,7 @@ def test_an_account_that_others_charge_meanwhile_is_looked_at_a_few_times_only(
     assert looked == []
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), processes=st.integers(1, 3))
 def test_a_threshold_is_told_if_and_only_if_it_was_ever_reached(ledger: Ledger, seed: int, processes: int) -> None:
     chance = Random(seed)  # noqa: S311 - repeatable, not secret

@@ -23,6 +23,7 @@ from tests.conftest import Ledger, LiveServer, command_line, need_postgresql, ne
 from tests.persistence.dump import dump
 from tests.service.full_ledger import fill, taken_up
 from tests.service.tampering import TEAM, shift_curve, tampering
+from tests.soak import thinned
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
@@ -195,7 +196,7 @@ def test_the_command_says_what_it_did(files: tuple[Database, Database], tmp_path
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", thinned([1, 2], 2))
 def test_a_source_that_is_served_is_not_copied(database_url: str, tmp_path: Path, workers: int) -> None:
     target = f"sqlite:///{tmp_path / 'copy.db'}"
     assert command_line("migrate", database=target).returncode == 0

@@ -48,7 +48,7 @@ def test_an_estimate_is_what_the_planner_answers(sketch: PlanDraft, event: Gauss
     first, last = plan_trajectory(plan, sketch.delta, 2, setting).points
     assert (own.points[0], own.points[-1]) == (first, last)
     assert min(POINTS, sketch.steps) - 1 <= len(own.points) <= POINTS
-    for point in own.points[::5]:
+    for point in own.points[::10]:
         needed = plan_epsilon((StepEvent(event, point.step),), sketch.delta, setting).required
         assert needed is not None
         assert needed <= point.required_epsilon <= needed * 1.001

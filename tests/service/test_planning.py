@@ -113,7 +113,7 @@ def next_digit(value: float, digits: int) -> float:
     return decimal(index_at_or_below(value, DIGITS) + digits, DIGITS)
 
 
-@few(3)
+@few(2)
 @given(event=SAMPLED, others=OTHERS, epsilon=st.floats(0.3, 10))
 def test_an_account_admits_the_most_steps_and_not_one_more(event: DpEvent, others: Plan, epsilon: float) -> None:
     asked = goal(epsilon, others)
@@ -126,7 +126,7 @@ def test_an_account_admits_the_most_steps_and_not_one_more(event: DpEvent, other
             assert not admits((*others, StepEvent(event, steps + 1)), asked, declared=declared)
 
 
-@few(3)
+@few(2)
 @given(event=SAMPLED, others=OTHERS, epsilon=st.floats(0.3, 10), count=st.integers(1, 20_000))
 def test_an_account_admits_a_plan_with_the_least_noise(
     event: DpEvent, others: Plan, epsilon: float, count: int
@@ -180,14 +180,14 @@ def test_the_noise_of_a_declared_plan_is_that_of_dp_accounting(
     q: float, count: int, epsilon: float, delta: float
 ) -> None:
     theirs = dp_accounting.calibrate_dp_mechanism(
-        lambda: dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4),
+        lambda: dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3),
         lambda z: dp_accounting.SelfComposedDpEvent(
             dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)), count
         ),
         epsilon,
         DECLARED_SHARE * delta,
         dp_accounting.LowerEndpointAndGuess(0.3, 2.0),
-        tol=1e-6,
+        tol=1e-5,
     )
     ours = smallest_noise(PoissonSampled(q, Gaussian(1.0)), count, goal(epsilon, delta=delta))
     assert ours.value == pytest.approx(theirs, rel=1e-3)
@@ -322,15 +322,14 @@ def test_steps_of_tiny_samples_take_no_more_work_than_is_allowed() -> None:
 
 
 def test_many_schedules_take_no_more_work_than_is_allowed() -> None:
-    """Their steps are taken apart and compared one by one."""
+    """Their steps are taken apart and compared one by one; what they cost makes no difference to that."""
     step = PoissonSampled(0.01, Gaussian(500.0))
     same = (StepEvent(Decay("time", 1e-4, 100, step), 1),) * 900
     different = tuple(StepEvent(Decay("time", 1e-4 + place * 1e-6, 100, step), 1) for place in range(100))
     for plan in (same, different):
-        with bounded(10_000_000):
-            setting = SETTING.curves(plan)
+        curves = dict.fromkeys((each.event for each in plan), event_curve(step, SETTING.relation))
         with bounded(), pytest.raises(PlanTooExpensiveError):
-            DeclaredPlan.of(plan, SETTING.relation, setting)
+            DeclaredPlan.of(plan, SETTING.relation, curves)
 
 
 def reading(cost: PlanCost, name: str) -> float:

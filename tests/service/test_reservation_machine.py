@@ -456,11 +456,11 @@ class Lowering(Reserving):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize(("machine", "examples"), [(Reserving, 4), (Lowering, 2)])
+@pytest.mark.parametrize(("machine", "examples"), [(Reserving, 3), (Lowering, 2)])
 def test_no_sequence_breaks_a_balance_or_a_limit(ledger: Ledger, machine: type[Reserving], examples: int) -> None:
     Reserving.ledger = ledger
     if ledger.database.dialect == "postgresql":
-        examples = examples // 2  # each takes three times as long there
+        examples = (examples + 1) // 2  # each takes three times as long there
     run_state_machine_as_test(
         machine,
         settings=settings(

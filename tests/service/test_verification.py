@@ -248,7 +248,7 @@ def test_a_run_takes_little_memory(ledger: Ledger, monkeypatch: pytest.MonkeyPat
     # Beyond the 128 latest statements that psycopg keeps: each run is read by a cursor with a name of its own.
     first = 130 if ledger.database.dialect == "postgresql" else 10
     few = peak(range(first))
-    assert peak(range(first, first + 50)) - few < 50 * 5_000
+    assert peak(range(first, first + 25)) - few < 25 * 5_000
 
 
 def test_a_ledger_at_its_brim_is_sound(ledger: Ledger) -> None:

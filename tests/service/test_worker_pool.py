@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.accounting.errors import PlanTooExpensiveError, UnsupportedEventError
-from app.accounting.events import Gaussian, GroupPrivacy, Laplace, NeighboringRelation, PoissonSampled, Zcdp
+from app.accounting.events import Gaussian, Laplace, NeighboringRelation, PoissonSampled, Zcdp
 from app.accounting.rdp import event_curve, event_curves
 from app.ledger.accounts import Account
 from app.ledger.errors import LedgerUnavailableError, RateLimitedError
@@ -24,8 +25,17 @@ from app.service.worker_pool import LATER, MOST_PROCESSES, MOST_WAITING, NICENES
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 SAMPLED = PoissonSampled(0.01, Gaussian(1.0))
-DEAR = [PoissonSampled(0.001 * rate, GroupPrivacy(1, Laplace(1e3))) for rate in range(1, 51)]
-"""Counted as if their noise were less, and quickly computed."""
+DEAR = [PoissonSampled(0.001 * rate, Laplace(0.01)) for rate in range(1, 51)]
+"""Counted as if their integral were computed, and quickly bounded without it."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """Whose processes nothing ends: to start one takes a second."""
+    made = WorkerPool()
+    yield made
+    for each in made._idle:
+        each.end()
 
 
 def test_lanes_take_turns_and_one_task_of_a_lane_is_worked_on_at_a_time() -> None:
@@ -64,25 +74,24 @@ def test_who_waits_for_a_task_gets_it_when_it_comes() -> None:
     assert taken == [("lane", 7)]
 
 
-def test_another_process_answers_as_this_one_does() -> None:
-    answer = WorkerPool().submit("lane", Job(event_curves, ([SAMPLED], ADD, 1))).result(30)
+def test_another_process_answers_as_this_one_does(pool: WorkerPool) -> None:
+    answer = pool.submit("lane", Job(event_curves, ([SAMPLED], ADD, 1))).result(30)
     assert np.array_equal(answer[0].values, event_curve(SAMPLED, ADD).values)
     assert not answer[0].values.flags.writeable
-    assert WorkerPool().submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
+    assert pool.submit("lane", Job(os.getpid, ())).result(30) != os.getpid()
 
 
-def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on() -> None:
-    own = WorkerPool()
-    before = own.submit("lane", Job(os.getpid, ())).result(30)
+def test_what_is_wrong_there_is_raised_here_and_the_process_goes_on(pool: WorkerPool) -> None:
+    before = pool.submit("lane", Job(os.getpid, ())).result(30)
     unsound = Job(event_curves, ([PoissonSampled(0.5, Zcdp(1.0))], ADD, 1))
     with pytest.raises(UnsupportedEventError, match="does not amplify"):
-        own.submit("lane", unsound).result(30)
-    assert own.submit("lane", Job(os.getpid, ())).result(30) == before
+        pool.submit("lane", unsound).result(30)
+    assert pool.submit("lane", Job(os.getpid, ())).result(30) == before
 
 
-def test_too_much_work_is_stopped_there() -> None:
+def test_too_much_work_is_stopped_there(pool: WorkerPool) -> None:
     with pytest.raises(PlanTooExpensiveError):
-        WorkerPool().submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
+        pool.submit("lane", Job(event_curves, (DEAR, ADD, 1))).result(30)
 
 
 def test_a_process_that_dies_fails_one_task_and_the_next_gets_another_one() -> None:
@@ -107,13 +116,12 @@ def test_where_no_process_can_be_started_the_request_may_be_repeated(monkeypatch
         WorkerPool().submit("lane", Job(os.getpid, ())).result(30)
 
 
-def test_what_was_given_up_is_not_calculated() -> None:
-    own = WorkerPool()
-    running = own.submit("lane", Job(time.sleep, (0.2,)))
-    waiting: Future[None] = own.submit("lane", Job(time.sleep, (60,)))
+def test_what_was_given_up_is_not_calculated(pool: WorkerPool) -> None:
+    running = pool.submit("lane", Job(time.sleep, (0.2,)))
+    waiting: Future[None] = pool.submit("lane", Job(time.sleep, (60,)))
     assert waiting.cancel()
     running.result(30)
-    assert own.submit("lane", Job(os.getpid, ())).result(30)
+    assert pool.submit("lane", Job(os.getpid, ())).result(30)
 
 
 def test_a_second_process_is_used_beside_the_first_and_both_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:

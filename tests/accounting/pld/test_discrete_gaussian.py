@@ -153,7 +153,7 @@ WHOLE = [DiscreteGaussianPair(sigma, shift) for sigma, shift in SMALL]
 SAMPLED = [SampledPair(q, pair, removes) for pair in WHOLE for q in (0.4, 1e-3) for removes in (True, False)]
 
 
-@pytest.mark.parametrize("pair", thinned([*WHOLE, *SAMPLED], 3), ids=str)
+@pytest.mark.parametrize("pair", thinned([*WHOLE, *SAMPLED], 5), ids=str)
 def test_the_dots_are_never_below_the_profile(pair: Pair) -> None:
     around = spread(pair, 1e-60)
     for cells in (8, 64):
@@ -242,7 +242,7 @@ COMPARED: list[tuple[DpEvent, NeighboringRelation, tuple[float, int, float, int]
 ]
 
 
-@pytest.mark.parametrize(("event", "relation", "theirs"), COMPARED, ids=str)
+@pytest.mark.parametrize(("event", "relation", "theirs"), thinned(COMPARED, 2), ids=str)
 def test_epsilon_is_within_the_bracket_of_dp_accounting(
     event: DpEvent, relation: NeighboringRelation, theirs: tuple[float, int, float, int]
 ) -> None:

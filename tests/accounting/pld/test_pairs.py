@@ -92,7 +92,7 @@ def exact_above(pair: Pair, loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
         return (1 - p, 1 - q) if rises else (p, q)
 
 
-@pytest.mark.parametrize("pair", [*thinned([*CONTINUOUS.values()], 3), *MIXTURES.values()], ids=str)
+@pytest.mark.parametrize("pair", [*thinned([*CONTINUOUS.values()], 4), *thinned([*MIXTURES.values()], 2)], ids=str)
 def test_tails_are_those_of_the_noises(pair: Pair) -> None:
     found = pair.tails(np.array(LOSSES))
     assert 0 < found.loss_error < 1e-11

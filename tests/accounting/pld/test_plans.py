@@ -33,6 +33,7 @@ def test_gaussian_noise_is_bounded_by_its_closed_form(noise: float, count: int, 
     assert log(exact) * (1 + 1e-12) <= found <= log(exact) + 0.05
 
 
+@few(20)
 @given(
     pure=st.floats(log(1e-3), log(3)).map(exp),
     count=st.floats(0, log(2000)).map(lambda x: int(exp(x))),

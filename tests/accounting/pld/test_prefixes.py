@@ -101,7 +101,7 @@ def test_a_search_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(calls) <= 20
 
 
-@few(12)
+@few(5)
 @given(
     parts=st.lists(
         st.one_of(
