@@ -25,6 +25,7 @@ class Line:
 class Free(Unmetered):
     """A run that charges nothing."""
 
+    id = "free"
     next_step = step = 0
     expected_steps: int | None = None
 
