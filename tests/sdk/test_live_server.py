@@ -91,7 +91,7 @@ def test_from_the_first_step_to_the_refusal(admin: LedgerClient, trainer: Ledger
     assert refusal.url == run.url
     assert str(refusal).endswith(f"See {run.url}")
     assert run.status == "completed"
-    assert (run.state.end_reason, run.state.steps_remaining) == ("finished", None)
+    assert (run.state.end_reason, run.state.steps_remaining) == ("budget_exhausted", None)
     assert admin.get_run(run.id).state == run.state
     history = trainer.get_run_history(run.id)
     assert [point.decision for point in history.points] == ["admitted", "admitted", "refused"]
