@@ -9,7 +9,7 @@ import pytest
 
 from app.ledger.audit import AuditEntry
 from app.ledger.decisions import DecisionEntry
-from tests.docs.markdown import ROOT, anchors, links, sentences
+from tests.docs.markdown import ROOT, anchors, fences, links, sentences
 
 DOCUMENTS = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("sdk/*.md")))
 RECORDS = sorted(ROOT.glob("docs/adr/0*.md"))
@@ -86,6 +86,14 @@ def test_the_index_lists_every_decision_by_its_title() -> None:
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r'(?m)"(\S+\.md)"', (ROOT / "zensical.toml").read_text())
     assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md"))
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/frameworks/*.md")), ids=lambda page: page.stem)
+def test_a_job_of_any_framework_gets_three_lines_more_at_most(page: Path) -> None:
+    changes = [fence.text for fence in fences(page.read_text()) if fence.language == "diff"]
+    assert changes
+    for change in changes:
+        assert sum(line.startswith("+") for line in change.splitlines()) <= 3, change
 
 
 def test_the_page_of_exports_lists_every_field_of_both_chains() -> None:
