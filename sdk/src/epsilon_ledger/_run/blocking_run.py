@@ -19,8 +19,8 @@ def require_blocking_run(run: R) -> R:
         raise TypeError("An adapter cannot wait for an AsyncRun: create the run with LedgerClient.")
     if isinstance(run, TrainingCharge):
         raise TypeError(
-            f"{run!r} covers a whole training, whose steps this adapter would charge one by one. Give the run itself; "
-            "or call authorize() of the charge in a loop of your own."
+            f"{run!r} covers a whole training, and this adapter would charge each of its steps again. Give the run "
+            "itself, or call authorize() of the charge in a loop of your own."
         )
     if isinstance(run, type) or not callable(authorize) or not hasattr(run, "id"):
         raise TypeError(

@@ -99,8 +99,7 @@ class GrantAllocator:
         # After an interrupt here the next step is unknown, and nothing more is allocated.
         grant.closing = True
         taken = grant.steps.take(count, event)
-        if taken and self.step is not None:
-            self.step += count
+        self.advance(count if taken else 0)
         grant.closing = False
         if not taken:
             return None

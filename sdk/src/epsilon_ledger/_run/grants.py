@@ -163,8 +163,7 @@ class Grant:
     @property
     def next_step(self) -> int:
         """Number of the first step not allocated."""
-        reservation = self.reservation
-        return reservation.next_step + reservation.steps_planned - self.steps.remaining
+        return self.reservation.next_step + self.used
 
     def precedes(self, change: LatestLimitChange | None) -> bool:
         """Return whether the grant is older than a limit change, by the ledger's clock."""
