@@ -106,6 +106,9 @@ class Refusal:
 AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Alternatives]
 """Finds the alternatives to a refused request for steps, of which a number of the first ones fit."""
 
+Views = Callable[[Sequence[Account]], Sequence[Account]]
+"""Adds to the accounts of a path, with their filters, what they withhold from a plan (`app.ledger.withholding`)."""
+
 
 def admit(
     path: Sequence[Account], steps: Sequence[PricedStep], search: AlternativesSearch | None = None
@@ -138,19 +141,35 @@ def first_that_fit(path: Sequence[Account], steps: Sequence[PricedStep], *, held
 
 
 def hold(
-    path: Sequence[Account], steps: Sequence[PricedStep], search: AlternativesSearch | None = None
+    path: Sequence[Account],
+    steps: Sequence[PricedStep],
+    search: AlternativesSearch | None = None,
+    views: Views = tuple,
 ) -> tuple[Account, ...] | Refusal:
     """Hold a plan's cost on every account, or refuse it as `admit` would."""
-    return hold_if_fitting(path, steps) or _refused(path, *_prepared(path, steps, held=True), search)
+    held = hold_if_fitting(path, steps, views)
+    if held is not None:
+        return held
+    accounts, priced = _prepared(path, steps, held=True)
+    return _refused(path, views(accounts), priced, search)
 
 
-def hold_if_fitting(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[Account, ...] | None:
-    """Hold a plan's cost on every account; None if one of them refuses it."""
+def hold_if_fitting(
+    path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple
+) -> tuple[Account, ...] | None:
+    """Hold a plan's cost on every account; None if one of them refuses it, with what it withholds."""
     accounts, steps = _prepared(path, steps, held=True)
     cost = total_cost(steps)
-    if not all(account.fits(cost) for account in accounts):
+    if not all(account.fits(cost) for account in views(accounts)):
         return None
     return tuple(account.with_hold(cost) for account in accounts)
+
+
+def short_accounts(path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple) -> list[str]:
+    """List the accounts of a path that refuse to hold a plan."""
+    accounts, steps = _prepared(path, steps, held=True)
+    cost = total_cost(steps)
+    return [account.id for account in views(accounts) if not account.fits(cost)]
 
 
 def record(path: Sequence[Account], steps: Sequence[PricedStep]) -> Admission:

@@ -1,0 +1,190 @@
+"""Scheduling: which of the plans that wait gets the budget that is left (ADR 0041).
+
+A plan is granted as a whole, by the rule of admission, the moment that every account of its path admits it. A
+scheduling rule only says in which order the waiting plans are tried. It looks at declared plans, limits, balances and
+times, never at data or outputs, so it costs no privacy.
+
+A plan that has waited for longer than an aging time is tried before all younger ones, and no other is granted that
+takes what it lacks. So no rule with an aging time starves a plan that could be granted without a higher limit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, with_usage, zero_curve
+from app.ledger.admission import hold_if_fitting, short_accounts
+from app.ledger.composition import exposed
+from app.ledger.step_events import PricedStep, total_cost
+from app.ledger.withholding import Withholding
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingPlan:
+    """A plan that waits to be set aside.
+
+    Args:
+        id: of its reservation.
+        path: ids of the run's account and all above it, by depth and id.
+        steps: with their costs; at least one.
+        arrived_at: when it began to wait.
+        priority: plans with a higher one are tried first; 0 unless the privacy office has set another.
+        weight: of its budget, see `Share`.
+    """
+
+    id: str
+    path: tuple[str, ...]
+    steps: tuple[PricedStep, ...]
+    arrived_at: datetime
+    priority: int = 0
+    weight: float = 1.0
+    cost: RdpCurve = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Sum its cost."""
+        object.__setattr__(self, "cost", total_cost(self.steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of a waiting plan in the order of a rule.
+
+    Args:
+        aged: whether it has waited so long that no younger plan may delay it.
+        score: by the rule, the least first; empty by `first_come`.
+    """
+
+    plan: WaitingPlan
+    aged: bool
+    score: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[int, bool, tuple[float, ...], datetime, str]:
+        """Sort key: priority, age, score, arrival. The aged are sorted by arrival."""
+        return (-self.plan.priority, not self.aged, self.score, self.plan.arrived_at, self.plan.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A plan that is granted.
+
+    Args:
+        held: the accounts of its path with its reservation.
+        overtaken: the plans tried before it that go on waiting.
+    """
+
+    standing: Standing
+    held: tuple[Account, ...]
+    overtaken: tuple[Standing, ...]
+
+
+class Books:
+    """The accounts that waiting plans would charge, as they are and as grants change them.
+
+    Args:
+        accounts: by id, with all children of parallel ones.
+        withholdings: of the accounts with an allocation, by id.
+        is_open: whether an account may be charged now.
+    """
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        withholdings: Mapping[str, Withholding] | None = None,
+        is_open: Callable[[Account], bool] | None = None,
+    ) -> None:
+        self.accounts = dict(accounts)
+        self.withholdings = dict(withholdings or {})
+        self._is_open = is_open
+        self._parts: dict[str, list[str]] = {
+            each.id: [] for each in self.accounts.values() if each.partitions_per_unit is not None
+        }
+        for each in self.accounts.values() if self._parts else ():
+            if each.parent_id in self._parts:
+                self._parts[each.parent_id].append(each.id)
+
+    def path(self, plan: WaitingPlan, change: Callable[[Account], Account] | None = None) -> tuple[Account, ...]:
+        """Get the accounts of a plan, maybe changed, with their exposure to it."""
+        path = [self.accounts[each] for each in plan.path]
+        parts = [self.accounts[part] for each in path for part in self._parts.get(each.id, ())]
+        if change is not None:
+            path, parts = list(map(change, path)), list(map(change, parts))
+        return exposed(path, parts) if parts else tuple(path)
+
+    def views(self, accounts: Sequence[Account]) -> Sequence[Account]:
+        """Add what the accounts of a path withhold from its plan."""
+        if not self.withholdings:
+            return accounts
+        views = []
+        for account in accounts:
+            withholding = self.withholdings.get(account.id)
+            views.append(account if withholding is None else withholding.view(account, accounts))
+        return views
+
+    def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
+        """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
+        path = self.path(plan)
+        if self._is_open is not None and not all(map(self._is_open, path)):
+            return None
+        return hold_if_fitting(path, plan.steps, self.views)
+
+    def short(self, plan: WaitingPlan) -> set[str]:
+        """Find the accounts that refuse a plan."""
+        return set(short_accounts(self.path(plan), plan.steps, self.views))
+
+    def is_hopeless(self, plan: WaitingPlan) -> bool:
+        """Check whether a plan would not fit even if all reservations were returned and nothing were withheld."""
+        return hold_if_fitting(self.path(plan, _unreserved), plan.steps) is None
+
+    def store(self, plan: WaitingPlan, held: Iterable[Account]) -> None:
+        """Store the accounts of a granted plan."""
+        path = [replace(account, exposure=None) for account in held]
+        self.accounts.update((account.id, account) for account in path)
+        for account in path:
+            withholding = self.withholdings.get(account.id)
+            if withholding is not None and withholding.allocation.shares:
+                cost = total_cost(with_usage(path, plan.steps))
+                self.withholdings[account.id] = withholding.after(path, cost)
+
+
+def _unreserved(account: Account) -> Account:
+    zero = zero_curve(account.grid_version)
+    return replace(account, held=zero.using({owner: (0,) * len(each) for owner, each in account.held.used.items()}))
+
+
+def schedule(order: Sequence[Standing], aged: Sequence[Standing], books: Books) -> Iterator[Grant]:
+    """Grant the plans that fit, one after the other, in an order; the books are changed.
+
+    A single pass is enough: a grant never makes room for another plan.
+
+    Args:
+        order: the plans that may fit now, by `Standing.key`.
+        aged: all plans that no younger one may delay, in the same order; they need not be in the first.
+        books: the current accounts.
+    """
+    overtaken: list[Standing] = []
+    for standing in order:
+        held = books.hold(standing.plan)
+        if held is None or _delays(standing, aged, books, held):
+            overtaken.append(standing)
+            continue
+        books.store(standing.plan, held)
+        yield Grant(standing, held, tuple(overtaken))
+
+
+def _delays(standing: Standing, aged: Sequence[Standing], books: Books, held: Sequence[Account]) -> bool:
+    """Check whether a grant would take what an aged plan before it lacks, or would lack then."""
+    after: Books | None = None
+    for other in aged:
+        if other.key >= standing.key:
+            return False
+        shared = set(other.plan.path) & set(standing.plan.path)
+        if not shared or books.is_hopeless(other.plan):
+            continue
+        if after is None:
+            after = Books(books.accounts, books.withholdings)
+            after.store(standing.plan, held)
+        if (books.short(other.plan) | after.short(other.plan)) & shared:
+            return True
+    return False

@@ -1,0 +1,225 @@
+"""Scheduling rules: the order in which plans that wait are tried.
+
+- `first_come`: by arrival.
+- `dominant_share`: the least dominant share first, which is the largest part that a plan asks for of a limit, over its
+  accounts and the orders of their filters; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et
+  al., OSDI 2021).
+- `most_packed`: the most efficient first, by its weight and the sum of the parts that it asks for of what its accounts
+  have left, each at the order at which the most of the plans that wait fit. Source: DPack (Tholoniat et al., EuroSys
+  2025, arXiv 2212.13228).
+
+A plan that its account's own plan covers counts with the largest part of that plan's coordinates instead of the
+orders'. Scores are double-precision quotients of integers, which are the same on every machine; of equal ones the
+first to arrive is tried first.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ledger.accounts import Account
+from app.ledger.allocation import SchedulingRule
+from app.ledger.filters import FilterBounds
+from app.ledger.scheduling import Books, Standing, WaitingPlan
+
+Scores = dict[str, tuple[float, ...]]
+"""Scores by plan, the least first."""
+
+
+class _Demands:
+    """What the plans of one account ask for at the orders of its filter.
+
+    Args:
+        bounds: of the account's filter, which is frozen.
+        plans: in the order of the rows.
+        matrix: (n_plans, n_places) int64, units of 2^-44 nats.
+    """
+
+    def __init__(self, bounds: FilterBounds, plans: Sequence[WaitingPlan]) -> None:
+        self.bounds = bounds
+        self.plans = plans
+        self.matrix = np.array([plan.cost.values[bounds.places] for plan in plans])
+        self.weights = np.array([plan.weight for plan in plans])
+
+    def shares(self) -> NDArray[np.float64]:
+        """Compute the largest part of the limit that each plan asks for; (n_plans,)."""
+        usable = self.bounds.bounds > 0
+        if not usable.any():
+            return np.full(len(self.plans), np.inf)
+        shares: NDArray[np.float64] = (self.matrix[:, usable] / self.bounds.bounds[usable]).max(axis=1)
+        return shares
+
+    def parts(self, room: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the part that each plan asks for of the room at the account's best order; (n_plans,)."""
+        usable = np.flatnonzero(room > 0).tolist()
+        if not usable:
+            return np.full(len(self.plans), np.inf)
+        best = max(usable, key=lambda place: (self._packed(place, int(room[place])), -place))
+        parts: NDArray[np.float64] = self.matrix[:, best] / float(room[best])
+        return parts
+
+    def _packed(self, place: int, room: int) -> float:
+        """Compute the weight of the plans that fit into the room at one order, those with the least cost first."""
+        asked = self.matrix[:, place].astype(np.float64)
+        first = np.argsort(asked / self.weights, kind="stable")
+        fitting = int(np.searchsorted(np.cumsum(asked[first]), room, side="right"))
+        return float(self.weights[first[:fitting]].sum())
+
+    def may_fit(self, room: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Check which plans fit into the room at some order; (n_plans,)."""
+        fitting: NDArray[np.bool_] = np.less_equal(self.matrix, room).any(axis=1)
+        return fitting
+
+
+class Line:
+    """The plans that wait under one rule.
+
+    Args:
+        rule: which of them is tried first.
+        aging: time after which a plan is tried before all younger ones; None: never.
+    """
+
+    def __init__(self, rule: SchedulingRule, aging: timedelta | None = None) -> None:
+        self.rule = rule
+        self.aging = aging
+        self.plans: dict[str, WaitingPlan] = {}
+        self._through: dict[str, dict[str, WaitingPlan]] = {}
+        self._demands: dict[str, _Demands] = {}
+
+    def add(self, plan: WaitingPlan) -> None:
+        """Let a plan wait."""
+        self.plans[plan.id] = plan
+        for account_id in plan.path:
+            self._through.setdefault(account_id, {})[plan.id] = plan
+            self._demands.pop(account_id, None)
+
+    def remove(self, plan_id: str) -> None:
+        """Remove a plan that waits no longer."""
+        plan = self.plans.pop(plan_id)
+        for account_id in plan.path:
+            others = self._through[account_id]
+            del others[plan_id]
+            self._demands.pop(account_id, None)
+            if not others:
+                del self._through[account_id]
+
+    def through(self, account_ids: Iterable[str]) -> list[WaitingPlan]:
+        """List the plans that would charge some of the accounts."""
+        found: dict[str, WaitingPlan] = {}
+        for account_id in account_ids:
+            found |= self._through.get(account_id, {})
+        return list(found.values())
+
+    def aged(self, now: datetime) -> list[Standing]:
+        """List the plans that no younger one may delay, in their order."""
+        if self.aging is None:
+            return []
+        before = now - self.aging
+        old = [Standing(plan, True, ()) for plan in self.plans.values() if plan.arrived_at <= before]  # noqa: FBT003
+        return sorted(old, key=lambda each: each.key)
+
+    def order(self, plans: Sequence[WaitingPlan], books: Books, now: datetime) -> list[Standing]:
+        """Sort plans of this line in the order in which they are tried."""
+        before = None if self.aging is None else now - self.aging
+        scores = self.scores(plans, books)
+        standings = []
+        for plan in plans:
+            aged = before is not None and plan.arrived_at <= before
+            standings.append(Standing(plan, aged, () if aged else scores[plan.id]))
+        return sorted(standings, key=lambda each: each.key)
+
+    def candidates(self, books: Books, account_ids: Iterable[str]) -> list[WaitingPlan]:
+        """List the plans through some accounts, without those that surely do not fit into what these have left."""
+        plans = self.through(account_ids)
+        excluded: set[str] = set()
+        for account_id in account_ids:
+            if account_id not in self._through:
+                continue
+            account = books.accounts[account_id]
+            demands = self._demands_at(account)
+            if demands is None or account.plan is not None or account.partitions_per_unit is not None:
+                continue
+            fitting = demands.may_fit(_room(account, demands, books))
+            excluded.update(plan.id for plan, fits in zip(demands.plans, fitting, strict=True) if not fits)
+        return [plan for plan in plans if plan.id not in excluded]
+
+    def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
+        """Compute the scores of plans; all plans of the line compete for their accounts."""
+        if self.rule is SchedulingRule.FIRST_COME:
+            return {plan.id: () for plan in plans}
+        if self.rule is SchedulingRule.DOMINANT_SHARE:
+            shares = self._parts(plans, books, lambda _, demands: demands.shares())
+            return {
+                plan.id: tuple(sorted((each / plan.weight for each in shares[plan.id]), reverse=True)) for plan in plans
+            }
+        parts = self._parts(plans, books, lambda account, demands: demands.parts(_room(account, demands, books)))
+        return {plan.id: (sum(parts[plan.id]) / plan.weight,) for plan in plans}
+
+    def _parts(
+        self, plans: Sequence[WaitingPlan], books: Books, parts: Callable[[Account, _Demands], NDArray[np.float64]]
+    ) -> dict[str, list[float]]:
+        """Compute what plans ask for of each of their accounts, sorted by the accounts' ids.
+
+        `parts` computes it for all plans of an account; a filter that is not frozen yet, or a plan of the account,
+        makes it a matter of each single plan.
+        """
+        found: dict[str, list[float]] = {plan.id: [] for plan in plans}
+        for account_id in sorted({each for plan in plans for each in plan.path}):
+            account = books.accounts[account_id]
+            if account.limit is None:
+                continue
+            demands = self._demands_at(account)
+            if demands is None or account.plan is not None:
+                asked = [(plan, _share(account, plan)) for plan in self._through[account_id].values()]
+            else:
+                asked = list(zip(demands.plans, parts(account, demands).tolist(), strict=True))
+            for plan, part in asked:
+                if plan.id in found:
+                    found[plan.id].append(part)
+        return found
+
+    def _demands_at(self, account: Account) -> _Demands | None:
+        """Get what the plans of an account ask for at its orders; None while its filter is not frozen."""
+        if account.limit is None or account.weights is None:
+            return None
+        known, bounds = self._demands.get(account.id), account.bounds()
+        if known is None or known.bounds is not bounds:
+            known = self._demands[account.id] = _Demands(bounds, list(self._through[account.id].values()))
+        return known
+
+
+def _room(account: Account, demands: _Demands, books: Books) -> NDArray[np.int64]:
+    """Compute what is left at the orders of an account without its locked part; (n_places,)."""
+    withholding = books.withholdings.get(account.id)
+    return (account if withholding is None else withholding.unlocked_view(account)).headroom(demands.bounds)
+
+
+def _share(account: Account, plan: WaitingPlan) -> float:
+    """Compute the largest part of an account's limit that a plan asks for, of its plan's steps if that covers it."""
+    own = account.prepared_for(plan.steps, held=True)
+    if own.weights is None:
+        return 0.0
+    if own.plan is not None:
+        usage = _usage(own, plan)
+        if usage is not None:
+            return usage
+    bounds = own.bounds()
+    usable = bounds.bounds > 0
+    if not usable.any():
+        return np.inf
+    return float((plan.cost.values[bounds.places][usable] / bounds.bounds[usable]).max())
+
+
+def _usage(account: Account, plan: WaitingPlan) -> float | None:
+    """Compute the largest part of a plan's coordinates that a waiting plan uses up; None if it is not covered."""
+    own = account.plan
+    assert own is not None, "it was looked for"
+    cost = [0] * len(own.capacity)
+    for priced in plan.steps:
+        for place, each in enumerate(own.workload.cost(priced.step.event)):
+            cost[place] += each * priced.step.count
+    parts = [used / most if most else np.inf for used, most in zip(cost, own.capacity, strict=True) if used]
+    largest = max(parts, default=0.0)
+    return largest if largest <= 1 else None
