@@ -13,6 +13,7 @@ from app.api.openapi import describe
 from app.api.routers import (
     accounts,
     alerts,
+    allocations,
     api_keys,
     audit,
     charts,
@@ -65,6 +66,7 @@ ROUTERS = (
     api_keys,
     proposals,
     policies,
+    allocations,
     alerts,
     receivers,
     checkpoints,

@@ -34,6 +34,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "budget_exceeded": (403, "Budget exceeded"),
     "csrf_failed": (403, "CSRF check failed"),
     "insufficient_scope": (403, "Insufficient scope"),
+    "plan_required": (403, "Plan required"),
     "policy_violation": (403, "Policy violation"),
     "not_found": (404, "Not Found"),
     "method_not_allowed": (405, "Method Not Allowed"),
@@ -43,6 +44,7 @@ STATUSES: Final[Mapping[str, tuple[int, str]]] = {
     "account_state_conflict": (409, "Account state conflict"),
     "account_quarantined": (409, "Account quarantined"),
     "name_taken": (409, "Name taken"),
+    "plans_waiting": (409, "Plans waiting"),
     "reservation_state_conflict": (409, "Reservation state conflict"),
     "reservation_closed": (409, "Reservation closed"),
     "signing_not_configured": (409, "Signing not configured"),
@@ -88,7 +90,7 @@ OPENING: Final = (
 """Problems of operations that create an account."""
 
 CHARGING: Final = (
-    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found"),
+    *("account_quarantined", "budget_exceeded", "budget_closed", "not_found", "plans_waiting"),
     *("neighboring_relation_mismatch", "privacy_unit_mismatch"),
 )
 """Further problems of operations that declare what is charged to a budget."""

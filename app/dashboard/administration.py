@@ -63,6 +63,8 @@ ALERT_TYPES: Final = {
     AlertType.EXHAUSTED: "budget exhausted",
     AlertType.FORECAST: "limit expected soon",
     AlertType.OVERDRAWN: "run over its limit",
+    AlertType.RESERVATION_EXPIRED: "plan waited in vain",
+    AlertType.RESERVATION_GRANTED: "waiting plan set aside",
     AlertType.RESERVATION_STALE: "trainer silent",
     AlertType.RESERVATION_FORFEITED: "reservation forfeited",
     AlertType.RUN_PENDING: "run waits for an approval",

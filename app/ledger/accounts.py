@@ -14,6 +14,7 @@ from app.accounting.conversion import epsilon_of_curve
 from app.accounting.curves import EXHAUSTED, GRID_VERSION, RdpCurve, Usage, orders
 from app.accounting.events import DpEvent, NeighboringRelation
 from app.accounting.rdp import event_curve
+from app.ledger.allocation import Allocation
 from app.ledger.filters import UNTUNED, FilterBounds, FilterWeights, Limit, filter_bounds, filter_weights
 from app.ledger.parallel_exposure import ParallelExposure, held_of, value, without
 from app.ledger.plans import Plan, PlanStatus, plan_of
@@ -57,6 +58,7 @@ class Account:
         exposure: its loss as a function of a charge from the path's run; None: the loss grows by the charge.
         policy: the policy of this subtree, if any.
         organisation_policy: the organisation's policy, on populations, if any.
+        allocation: how it shares out its budget among plans; None: it admits steps without a plan, too.
     """
 
     id: str
@@ -82,6 +84,8 @@ class Account:
     policy: Policy | None = None
     organisation_policy: Policy | None = None
     policy_revision: int = 0
+    allocation: Allocation | None = None
+    allocation_revision: int = 0
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle a copy: another thread may add the cached plan meanwhile."""

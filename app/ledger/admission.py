@@ -151,24 +151,29 @@ def hold(
     if held is not None:
         return held
     accounts, priced = _prepared(path, steps, held=True)
-    return _refused(path, views(accounts), priced, search)
+    seen = views(accounts)
+    return _refused(path if views is tuple else seen, seen, priced, search)
 
 
 def hold_if_fitting(
     path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple
 ) -> tuple[Account, ...] | None:
     """Hold a plan's cost on every account; None if one of them refuses it, with what it withholds."""
-    accounts, steps = _prepared(path, steps, held=True)
-    cost = total_cost(steps)
+    accounts, cost = prepared_plan(path, steps)
     if not all(account.fits(cost) for account in views(accounts)):
         return None
     return tuple(account.with_hold(cost) for account in accounts)
 
 
+def prepared_plan(path: Sequence[Account], steps: Sequence[PricedStep]) -> tuple[list[Account], RdpCurve]:
+    """Prepare the accounts of a path for a plan, and compute its cost for them."""
+    accounts, steps = _prepared(path, steps, held=True)
+    return accounts, total_cost(steps)
+
+
 def short_accounts(path: Sequence[Account], steps: Sequence[PricedStep], views: Views = tuple) -> list[str]:
     """List the accounts of a path that refuse to hold a plan."""
-    accounts, steps = _prepared(path, steps, held=True)
-    cost = total_cost(steps)
+    accounts, cost = prepared_plan(path, steps)
     return [account.id for account in views(accounts) if not account.fits(cost)]
 
 

@@ -58,6 +58,8 @@ class AlertType(StrEnum):
     EXHAUSTED = "account.exhausted"
     FORECAST = "account.exhaustion_forecast"
     OVERDRAWN = "run.overdrawn"
+    RESERVATION_EXPIRED = "reservation.expired"
+    RESERVATION_GRANTED = "reservation.granted"
     RESERVATION_STALE = "reservation.stale"
     RESERVATION_FORFEITED = "reservation.forfeited"
     RUN_PENDING = "run.pending"

@@ -111,6 +111,14 @@ class AccountStateConflictError(LedgerError, code="account_state_conflict"):
     """The state of the account, or of runs under it, does not allow this."""
 
 
+class PlanRequiredError(LedgerError, code="plan_required"):
+    """An account of the path gives its budget to plans only."""
+
+
+class PlansWaitingError(LedgerError, code="plans_waiting"):
+    """The plan fits, but others that wait are served first."""
+
+
 class RunStateConflictError(LedgerError, code="run_state_conflict"):
     """The run's status does not allow this."""
 

@@ -19,7 +19,7 @@ from app.accounting.events import (
 from app.ledger.accounts import Account
 from app.ledger.admission import EndedPlan
 from app.ledger.deviations import Deviation
-from app.ledger.errors import BudgetClosedError, PolicyViolationError
+from app.ledger.errors import BudgetClosedError, PlanRequiredError, PolicyViolationError
 from app.ledger.filters import Limit
 from app.ledger.permissions import Role
 from app.ledger.policies import ORGANISATION, Deviations, PlanRule, Policy, PolicySource
@@ -80,6 +80,18 @@ def require_open(path: Iterable[Account], now: datetime) -> None:
             opens_at=opens,
             closes_at=closes,
         )
+
+
+def require_plan_on(path: Iterable[Account]) -> None:
+    """Raise PlanRequiredError if an account gives its budget to plans only, for steps that belong to none."""
+    for account in path:
+        if account.allocation is not None:
+            raise PlanRequiredError(
+                f"{account.path} shares out its budget among plans, and these steps belong to none. Register the run "
+                "with a `plan`, or reserve one: POST /v1/runs/{id}/reservations.",
+                account=account.id,
+                account_path=account.path,
+            )
 
 
 def require_bounded_on_removal(path: Sequence[Account], events: Iterable[DpEvent]) -> None:

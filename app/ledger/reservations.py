@@ -8,9 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from app.accounting.events import DpEvent
-from app.ledger.errors import InvalidInputError, ReservationClosedError, ReservationStateConflictError
+from app.ledger.errors import (
+    InvalidInputError,
+    LedgerError,
+    ReservationClosedError,
+    ReservationStateConflictError,
+)
 from app.ledger.step_events import MAX_COUNT, StepEvent, counts_of
 
 
@@ -58,22 +64,34 @@ def plan_of(steps: Sequence[StepEvent]) -> tuple[PlannedItem, ...]:
 
 
 class ReservationStatus(StrEnum):
-    """Status of a reservation; all but the first are final."""
+    """Status of a reservation; all but the first two are final."""
 
+    WAITING = "waiting"
     ACTIVE = "active"
     COMMITTED = "committed"
     VOIDED = "voided"
     FORFEITED = "forfeited"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+NEVER_HELD: Final = frozenset({ReservationStatus.WAITING, ReservationStatus.EXPIRED, ReservationStatus.CANCELLED})
+"""Statuses of reservations for which nothing is held, nor was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A plan, each event once, held on every account of a run's path.
+    """A plan, each event once, held on every account of a run's path unless it waits for that.
 
     Args:
         attempt: of the run at creation.
-        expires_at: when the rest is forfeited without renewal.
+        expires_at: when the rest is forfeited without renewal, or when a waiting plan expires.
         steps_executed: attested by the trainer; None unless committed.
+        created_at: when it was requested; None: now.
+        wait_until: until when it waits, or would have waited; None: it was held at once or refused.
+        granted_at: when it was held after it had waited.
+        claimed_at: when its trainer has renewed its lease for the first time since.
+        priority: in the order of those that wait, -100 to 100.
     """
 
     id: str
@@ -84,6 +102,16 @@ class Reservation:
     lease_seconds: int
     expires_at: datetime
     steps_executed: int | None = None
+    created_at: datetime | None = None
+    wait_until: datetime | None = None
+    granted_at: datetime | None = None
+    claimed_at: datetime | None = None
+    priority: int = 0
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether its trainer knows that it is held, and may have executed its steps."""
+        return self.granted_at is None or self.claimed_at is not None or self.steps_used > 0
 
     @property
     def steps_used(self) -> int:
@@ -192,7 +220,8 @@ def extend(reservation: Reservation, now: datetime, lapsed_by: datetime) -> Rese
             steps_revoked=reservation.steps_revoked,
         )
     until = now + timedelta(seconds=reservation.lease_seconds)
-    return replace(reservation, expires_at=max(reservation.expires_at, until))
+    claimed_at = reservation.claimed_at or (reservation.granted_at and now)
+    return replace(reservation, expires_at=max(reservation.expires_at, until), claimed_at=claimed_at)
 
 
 def commit(reservation: Reservation, steps_executed: int) -> ReservationClose:
@@ -266,7 +295,12 @@ def void(reservation: Reservation) -> ReservationClose:
 
 
 def forfeit(reservation: Reservation) -> ReservationClose:
-    """Close a reservation whose trainer is gone, charging the rest of its plan."""
+    """Close a reservation whose trainer is gone, charging the rest of its plan.
+
+    A plan that was granted to a trainer that never claimed it is returned instead: nobody has executed its steps.
+    """
+    if reservation.status is ReservationStatus.ACTIVE and not reservation.is_claimed:
+        return void(reservation)
     if reservation.status not in {ReservationStatus.ACTIVE, ReservationStatus.FORFEITED}:
         raise _closed_error(reservation)
     return ReservationClose(
@@ -287,7 +321,13 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
         )
 
 
-def _closed_error(reservation: Reservation) -> ReservationClosedError:
+def _closed_error(reservation: Reservation) -> LedgerError:
+    if reservation.status is ReservationStatus.WAITING:
+        return ReservationStateConflictError(
+            f"The plan waits for budget until {reservation.expires_at.isoformat()}, and nothing is held for it yet. "
+            "Wait until it is granted, or cancel it.",
+            reservation_status=str(reservation.status),
+        )
     executed = f" with {reservation.steps_executed} steps executed" if reservation.steps_executed is not None else ""
     return ReservationClosedError(
         f"The reservation was {reservation.status}{executed}, and stays so. Make a new reservation to go on.",

@@ -14,9 +14,10 @@ from app.ledger.step_events import MAX_COUNT, StepEvent
 
 
 class RunStatus(StrEnum):
-    """Status of a run; a pending one waits for approval of its registration."""
+    """Status of a run; a pending one waits for approval of its registration, a waiting one for budget for its plan."""
 
     PENDING = "pending"
+    WAITING = "waiting"
     ACTIVE = "active"
     PAUSED = "paused"
     COMPLETED = "completed"
@@ -34,12 +35,13 @@ class RunAction(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why a run ended; a lost one was silent for too long."""
+    """Why a run ended; a lost one was silent for too long, the plan of one that was not granted waited in vain."""
 
     FINISHED = "finished"
     BUDGET_EXHAUSTED = "budget_exhausted"
     ABORTED = "aborted"
     LOST = "lost"
+    NOT_GRANTED = "not_granted"
 
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.ABORTED})
@@ -50,7 +52,7 @@ ENDS = frozenset({RunAction.COMPLETE, RunAction.ABORT})
 
 END_REASONS: Final = {
     RunAction.COMPLETE: (EndReason.FINISHED, EndReason.BUDGET_EXHAUSTED),
-    RunAction.ABORT: (EndReason.ABORTED, EndReason.LOST),
+    RunAction.ABORT: (EndReason.ABORTED, EndReason.LOST, EndReason.NOT_GRANTED),
 }
 """Reasons that an action may record, the usual one first."""
 
@@ -136,13 +138,13 @@ def status_payload(run: Run) -> dict[str, str]:
 def next_status(status: RunStatus, action: RunAction) -> RunStatus:
     """Compute the status after an action; repeating an action is harmless.
 
-    An ended run stays as it is, an overdrawn one can only end, a pending one only be aborted: else
+    An ended run stays as it is, an overdrawn one can only end, one that has not begun only be aborted: else
     RunStateConflictError.
     """
     reached = _REACHED[action]
     ended = status in TERMINAL and status is not reached
-    unapproved = status is RunStatus.PENDING and action is not RunAction.ABORT
-    if ended or unapproved or (status is RunStatus.OVERDRAWN and action not in ENDS):
+    unbegun = status in {RunStatus.PENDING, RunStatus.WAITING} and action is not RunAction.ABORT
+    if ended or unbegun or (status is RunStatus.OVERDRAWN and action not in ENDS):
         raise RunStateConflictError(
             f"The run is {status}; it cannot {action}. {_next_action_hint(status)}", run_status=str(status)
         )
@@ -218,6 +220,8 @@ def require_no_gap(run: Run, first_step: int | None) -> None:
 def _next_action_hint(status: RunStatus) -> str:
     if status is RunStatus.PENDING:
         return "Its registration waits for another person's approval; /v1/proposals has it."
+    if status is RunStatus.WAITING:
+        return "Its plan waits for budget: GET /v1/reservations/{id} says for what."
     if status is RunStatus.PAUSED:
         return "Resume it first."
     if status is RunStatus.OVERDRAWN:

@@ -92,11 +92,11 @@ class Books:
         self,
         accounts: Mapping[str, Account],
         withholdings: Mapping[str, Withholding] | None = None,
-        is_open: Callable[[Account], bool] | None = None,
+        is_open: Callable[[Account], bool] = lambda _: True,
     ) -> None:
         self.accounts = dict(accounts)
         self.withholdings = dict(withholdings or {})
-        self._is_open = is_open
+        self.is_open = is_open
         self._parts: dict[str, list[str]] = {
             each.id: [] for each in self.accounts.values() if each.partitions_per_unit is not None
         }
@@ -125,7 +125,7 @@ class Books:
     def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
         """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
         path = self.path(plan)
-        if self._is_open is not None and not all(map(self._is_open, path)):
+        if not all(map(self.is_open, path)):
             return None
         return hold_if_fitting(path, plan.steps, self.views)
 
@@ -135,7 +135,7 @@ class Books:
 
     def is_hopeless(self, plan: WaitingPlan) -> bool:
         """Check whether a plan would not fit even if all reservations were returned and nothing were withheld."""
-        return hold_if_fitting(self.path(plan, _unreserved), plan.steps) is None
+        return hold_if_fitting(self.path(plan, unreserved), plan.steps) is None
 
     def store(self, plan: WaitingPlan, held: Iterable[Account]) -> None:
         """Store the accounts of a granted plan."""
@@ -148,7 +148,21 @@ class Books:
                 self.withholdings[account.id] = withholding.after(path, cost)
 
 
-def _unreserved(account: Account) -> Account:
+def never_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> str | None:
+    """Find an account of a path that could not hold a plan even if nothing had ever been charged to it."""
+    for account in short_accounts(list(map(_uncharged, path)), steps):
+        return account
+    return None
+
+
+def _uncharged(account: Account) -> Account:
+    bare = unreserved(account)
+    used = {owner: (0,) * len(each) for owner, each in bare.spent.used.items()}
+    return replace(bare, spent=zero_curve(bare.grid_version).using(used), exposure=None)
+
+
+def unreserved(account: Account) -> Account:
+    """Copy an account without its reservations."""
     zero = zero_curve(account.grid_version)
     return replace(account, held=zero.using({owner: (0,) * len(each) for owner, each in account.held.used.items()}))
 

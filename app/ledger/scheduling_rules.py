@@ -2,15 +2,16 @@
 
 - `first_come`: by arrival.
 - `dominant_share`: the least dominant share first, which is the largest part that a plan asks for of a limit, over its
-  accounts and the orders of their filters; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et
-  al., OSDI 2021).
+  accounts; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et al., OSDI 2021). There an
+  account's share is the largest over its orders. Here it is the least, that of the order at which the plan fits most
+  often: one order is enough to admit it, and others may have almost no part of delta.
 - `most_packed`: the most efficient first, by its weight and the sum of the parts that it asks for of what its accounts
   have left, each at the order at which the most of the plans that wait fit. Source: DPack (Tholoniat et al., EuroSys
   2025, arXiv 2212.13228).
 
-A plan that its account's own plan covers counts with the largest part of that plan's coordinates instead of the
-orders'. Scores are double-precision quotients of integers, which are the same on every machine; of equal ones the
-first to arrive is tried first.
+The plan of an account is one more way to be admitted: its part is the largest of its coordinates. Scores are
+double-precision quotients of integers, which are the same on every machine; of equal ones the first to arrive is tried
+first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,11 +45,11 @@ class _Demands:
         self.weights = np.array([plan.weight for plan in plans])
 
     def shares(self) -> NDArray[np.float64]:
-        """Compute the largest part of the limit that each plan asks for; (n_plans,)."""
+        """Compute the part of the limit that each plan asks for, at the order at which it is least; (n_plans,)."""
         usable = self.bounds.bounds > 0
         if not usable.any():
             return np.full(len(self.plans), np.inf)
-        shares: NDArray[np.float64] = (self.matrix[:, usable] / self.bounds.bounds[usable]).max(axis=1)
+        shares: NDArray[np.float64] = (self.matrix[:, usable] / self.bounds.bounds[usable]).min(axis=1)
         return shares
 
     def parts(self, room: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -160,16 +161,14 @@ class Line:
     def _parts(
         self, plans: Sequence[WaitingPlan], books: Books, parts: Callable[[Account, _Demands], NDArray[np.float64]]
     ) -> dict[str, list[float]]:
-        """Compute what plans ask for of each of their accounts, sorted by the accounts' ids.
+        """Compute what plans ask for of each account above their runs, sorted by the accounts' ids.
 
         `parts` computes it for all plans of an account; a filter that is not frozen yet, or a plan of the account,
         makes it a matter of each single plan.
         """
         found: dict[str, list[float]] = {plan.id: [] for plan in plans}
-        for account_id in sorted({each for plan in plans for each in plan.path}):
+        for account_id in sorted({each for plan in plans for each in plan.path[:-1]}):
             account = books.accounts[account_id]
-            if account.limit is None:
-                continue
             demands = self._demands_at(account)
             if demands is None or account.plan is not None:
                 asked = [(plan, _share(account, plan)) for plan in self._through[account_id].values()]
@@ -197,23 +196,16 @@ def _room(account: Account, demands: _Demands, books: Books) -> NDArray[np.int64
 
 
 def _share(account: Account, plan: WaitingPlan) -> float:
-    """Compute the largest part of an account's limit that a plan asks for, of its plan's steps if that covers it."""
+    """Compute the part of an account's limit, or of its plan, that a plan asks for in the way in which it is least."""
     own = account.prepared_for(plan.steps, held=True)
     if own.weights is None:
         return 0.0
-    if own.plan is not None:
-        usage = _usage(own, plan)
-        if usage is not None:
-            return usage
-    bounds = own.bounds()
-    usable = bounds.bounds > 0
-    if not usable.any():
-        return np.inf
-    return float((plan.cost.values[bounds.places][usable] / bounds.bounds[usable]).max())
+    [share] = _Demands(own.bounds(), [plan]).shares().tolist()
+    return float(share) if own.plan is None else min(share, _usage(own, plan))
 
 
-def _usage(account: Account, plan: WaitingPlan) -> float | None:
-    """Compute the largest part of a plan's coordinates that a waiting plan uses up; None if it is not covered."""
+def _usage(account: Account, plan: WaitingPlan) -> float:
+    """Compute the largest part of the coordinates of an account's plan that a waiting plan uses up."""
     own = account.plan
     assert own is not None, "it was looked for"
     cost = [0] * len(own.capacity)
@@ -221,5 +213,4 @@ def _usage(account: Account, plan: WaitingPlan) -> float | None:
         for place, each in enumerate(own.workload.cost(priced.step.event)):
             cost[place] += each * priced.step.count
     parts = [used / most if most else np.inf for used, most in zip(cost, own.capacity, strict=True) if used]
-    largest = max(parts, default=0.0)
-    return largest if largest <= 1 else None
+    return max(parts, default=0.0)

@@ -53,6 +53,14 @@ class Withholding:
             return account
         return with_withheld(account, self._locked(account, account.bounds()))
 
+    def unlocked_epsilon(self, account: Account) -> float:
+        """Compute the epsilon that is reached when the usable part of the limit is used up."""
+        assert account.limit is not None, "what has no limit unlocks nothing"
+        if account.weights is None:
+            return account.limit.epsilon * float(self.unlocked)
+        bounds = account.bounds()
+        return bounds.epsilon(_part(account, bounds, self.unlocked, up=False))
+
     def after(self, path: Sequence[Account], cost: RdpCurve) -> "Withholding":
         """Copy what is withheld after a plan of a path was granted."""
         taken = dict(self.taken)

@@ -21,10 +21,14 @@ from app.service.background import repeat
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.scheduling.grants import expire_waiting, grant_waiting
 
 LOOK_SECONDS = 5.0
 PAGE = 100
 """Interval between checks for lapsed reservations, and the page size."""
+
+GRANT_SECONDS = 1.0
+"""Interval between looks whether plans that wait fit."""
 
 READING_SECONDS = 300.0
 """Interval between usage snapshots."""
@@ -45,8 +49,10 @@ async def run_maintenance(db: Database) -> None:
             LOOK_SECONDS,
             lambda: expire_reservations(db, db.clock.moment().earliest),
             lambda: alert_stale_reservations(db, db.clock.moment().earliest),
+            lambda: expire_waiting(db),
             db.analyze,
         ),
+        repeat("scheduling", failure, GRANT_SECONDS, lambda: grant_waiting(db)),
         repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),
     )
 

@@ -2,24 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
-from app.ledger.admission import Reading, Refusal, ended_plans, hold, reading_of, repetitions_left
+from app.ledger.admission import Reading, Refusal, reading_of, repetitions_left
 from app.ledger.audit import AuditAction
 from app.ledger.errors import NotFoundError, ReservationStateConflictError, require_found
 from app.ledger.permissions import Permission
-from app.ledger.policy_checks import (
-    require_bounded_on_removal,
-    require_declared,
-    require_open,
-    require_plans_kept,
-    require_steps,
-    sources_of,
-)
 from app.ledger.reservations import (
     Reservation,
     ReservationClose,
@@ -31,20 +22,26 @@ from app.ledger.reservations import (
     plan_of,
     void,
 )
-from app.ledger.runs import require_active, require_attempt, require_no_sweep
+from app.ledger.runs import RunStatus, require_active, require_attempt
+from app.ledger.scheduling import never_fits
 from app.ledger.step_events import StepEvent, total_cost
+from app.ledger.waiting import check_wait, wait
 from app.persistence.repositories import reservations
 from app.service.accounts.lookup import require_reach
 from app.service.auth.request_context import RequestContext
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import find_limit_change, load_for
-from app.service.charging.remaining_training import remaining_training
 from app.service.charging.requests import refusal_payload
 from app.service.charging.saving import save
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.costing import PrecomputedCosts, price_steps
 from app.service.idempotency import use_case
 from app.service.ids import new_id
+from app.service.scheduling.arrivals import hold_in_turn, record_queued
+from app.service.scheduling.endings import waiting_of
+from app.service.scheduling.explanations import WaitingDetail
+from app.service.scheduling.holding import price_plan
+from app.service.scheduling.requests import explain_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,10 @@ class PrecedingReservation:
 class PlanRequest:
     """A plan to reserve, and the active reservation to commit first.
 
-    `expected_steps` is the number of all steps of the training, for the alternatives of a refusal; None: as the run
-    declared.
+    Args:
+        expected_steps: number of all steps of the training, for the alternatives of a refusal; None: as the run
+            declared.
+        wait_until: until when it waits if it does not fit; None: then it is refused.
     """
 
     run_id: str
@@ -69,6 +68,15 @@ class PlanRequest:
     attempt: int
     preceding: PrecedingReservation | None = None
     expected_steps: int | None = None
+    wait_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReservation:
+    """A reservation that waits, and for what."""
+
+    reservation: Reservation
+    detail: WaitingDetail
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +99,10 @@ class CreatedReservation:
 
 
 @use_case(Permission.STEP_AUTHORIZE)
-def create_reservation(tx: Connection, context: RequestContext, request: PlanRequest) -> CreatedReservation | Refusal:
-    """Hold a plan's exact cost on every account of a path, or refuse.
+def create_reservation(
+    tx: Connection, context: RequestContext, request: PlanRequest
+) -> CreatedReservation | WaitingReservation | Refusal:
+    """Hold a plan's exact cost on every account of a path, let it wait, or refuse.
 
     A preceding reservation is committed in the same transaction; a refusal leaves it active.
 
@@ -102,13 +112,20 @@ def create_reservation(tx: Connection, context: RequestContext, request: PlanReq
         ReservationStateConflictError: the run has an active reservation, and the request does not name it as preceding.
         ReservationClosedError: the preceding one was closed differently, or its lease has expired.
         InvalidInputError: its executed steps are below the authorised or above the planned ones.
-        Also those of `hold_plan`.
+        Also those of `reserve`.
     """
     work = load_plan(tx, context, request)
     run = work.run(request.run_id)
     require_attempt(run, request.attempt)
     require_active(run)
     active = work.reservations.get(request.run_id)
+    waiting = waiting_of(tx, context.organisation_id, request.run_id)
+    if waiting is not None:
+        raise ReservationStateConflictError(
+            f"The plan {waiting.id} of the run waits until {waiting.expires_at.isoformat()}; wait for it, or cancel "
+            "it before the next one.",
+            reservation=waiting.id,
+        )
     if active is not None and has_lapsed(active, context.lapsed_by):
         # Forfeited even if the new plan is refused.
         close_reservation(tx, work, active, forfeit(active), context.actor, context.now)
@@ -120,6 +137,8 @@ def create_reservation(tx: Connection, context: RequestContext, request: PlanReq
         payload = refusal_payload(held, request.steps)
         context.record(tx, AuditAction.RESERVATION_REFUSED, request.run_id, after=payload)
         return held
+    if held.status is ReservationStatus.WAITING:
+        return WaitingReservation(held, record_queued(tx, context, held))
     return _as_held(work, held, request.steps[-1])
 
 
@@ -146,56 +165,47 @@ def _end_the_one_before(tx: Connection, work: UnitOfWork, context: RequestContex
         )
 
 
-def reserve(tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest) -> Reservation | Refusal:
-    """Hold a plan of `load_plan`, and save the work unless it is refused; raises as `hold_plan`."""
-    held = hold_plan(work, context, request)
-    if isinstance(held, Refusal):
-        return replace(held, limit_change=find_limit_change(tx, context.organisation_id, held.binding))
-    save(tx, work)
-    return held
+def reserve(
+    tx: Connection, work: UnitOfWork, context: RequestContext, request: PlanRequest, *, registers: bool = False
+) -> Reservation | Refusal:
+    """Hold a plan of `load_plan`, or let it wait, and save the work unless it is refused.
 
-
-def hold_plan(work: UnitOfWork, context: RequestContext, request: PlanRequest) -> Reservation | Refusal:
-    """Hold a plan on its locked path, without SQL.
+    `registers` is whether the run is registered with this plan; it waits with it.
 
     Raises:
         BudgetClosedError: an account of the run's path is not open.
         UnsupportedEventError: an event has no sound bound under the population's relation.
         PolicyViolationError: a policy forbids an event of the plan.
+        PlansWaitingError: the plan fits, but others are served first, and it does not wait.
+        InvalidInputError: it cannot wait so long.
     """
-    path = work.path(request.run_id)
-    assert path is not None, "the whole path is locked before a plan is reserved"
-    run = work.run(request.run_id)
-    require_no_sweep(run, work.sweeps)
-    require_open(path, context.now)
-    items = plan_of(request.steps)
-    events = [item.event for item in items]
-    require_bounded_on_removal(path, events)
-    planned = [StepEvent(item.event, item.count) for item in items]
-    sources = sources_of(path)
-    if sources:
-        require_steps(sources, path[0].relation, events)
-        require_declared(sources, work.find_deviations(run, planned, context.now))
-    costs = work.costs_of(path[0])
-    priced = price_steps(path[0], planned, costs, context.costs)
-    requested = sum(step.count for step in planned)
-    needs = partial(remaining_training, work, run, path, requested, request.expected_steps)
-    holding = hold(path, priced, partial(context.costs.alternatives, needs=needs))
-    if isinstance(holding, Refusal):
-        return holding
-    require_plans_kept(sources, ended_plans(path, holding))
+    if request.wait_until is not None:
+        check_wait(request.wait_until, context.now)
+    plan = price_plan(work, context, request.run_id, plan_of(request.steps))
+    work.remember_costs(plan.path[0], plan.steps)
+    holding = hold_in_turn(tx, work, context, plan, request.expected_steps, waits=request.wait_until is not None)
+    if isinstance(holding, Refusal) and (request.wait_until is None or never_fits(plan.path, plan.steps)):
+        return replace(holding, limit_change=find_limit_change(tx, context.organisation_id, holding.binding))
     reservation = Reservation(
         id=new_id("res", context.now),
         run_id=request.run_id,
         attempt=request.attempt,
         status=ReservationStatus.ACTIVE,
-        items=items,
+        items=plan.items,
         lease_seconds=request.lease_seconds,
         expires_at=context.now + timedelta(seconds=request.lease_seconds),
+        created_at=context.now,
     )
-    work.open(reservation, total_cost(priced), context.now)
-    work.remember_costs(path[0], priced)
-    work.change(holding, context.now)
+    if isinstance(holding, tuple):
+        work.open(reservation, total_cost(plan.steps), context.now)
+        work.change(holding, context.now)
+    else:
+        assert request.wait_until is not None, "else it is refused"
+        reservation = wait(reservation, request.wait_until)
+        work.queue(reservation, total_cost(plan.steps), context.now)
+        if registers:
+            work.move(work.run(request.run_id)._replace(status=RunStatus.WAITING))
+    save(tx, work)
     return reservation
 
 
@@ -210,12 +220,12 @@ def _as_held(work: UnitOfWork, reservation: Reservation, last: StepEvent) -> Cre
     return CreatedReservation(reservation, next_step, reading_of(path), reading_of(executed), remaining, binding)
 
 
-def get_reservation(context: RequestContext, reservation_id: str) -> Reservation:
-    """Get a reservation."""
+def get_reservation(context: RequestContext, reservation_id: str) -> tuple[Reservation, WaitingDetail | None]:
+    """Get a reservation, and what it waits for, if it waits."""
     with context.read() as tx:
         found = _found(tx, context.organisation_id, reservation_id)
         require_reach(tx, context, found.run_id)
-        return found
+        return found, explain_waiting(tx, context, found)
 
 
 def commit_reservation(context: RequestContext, reservation_id: str, steps_executed: int) -> Reservation:

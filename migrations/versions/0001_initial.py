@@ -187,6 +187,8 @@ def _create_accounts() -> None:
         sa.Column("policy", sa.Text),
         sa.Column("organisation_policy", sa.Text),
         sa.Column("policy_revision", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("allocation", sa.Text),
+        sa.Column("allocation_revision", sa.Integer, nullable=False, server_default="0"),
         sa.Column("uncompacted_charges", sa.Text, nullable=False, server_default="{}"),
         sa.Column("plan_usage", sa.Text, nullable=False, server_default="{}"),
         sa.Column("quarantine_reason", sa.Text),
@@ -222,7 +224,9 @@ def _create_accounts() -> None:
         sa.CheckConstraint("version >= 0", name="version_nonnegative"),
         sa.CheckConstraint("limit_revision >= 0", name="limit_revision_nonnegative"),
         sa.CheckConstraint("policy_revision >= 0", name="policy_revision_nonnegative"),
+        sa.CheckConstraint("allocation_revision >= 0", name="allocation_revision_nonnegative"),
         sa.CheckConstraint("kind <> 'run' OR policy IS NULL", name="policy_not_on_runs"),
+        sa.CheckConstraint("kind <> 'run' OR allocation IS NULL", name="allocation_not_on_runs"),
         sa.CheckConstraint(
             "kind = 'population' OR organisation_policy IS NULL", name="organisation_policy_only_on_populations"
         ),
@@ -524,7 +528,7 @@ def _create_runs() -> None:
             else [_foreign_key("reservations", account_id="run_id", reservation_id="id", name="fk_runs_reservation")]
         ),
         sa.CheckConstraint(
-            "status IN ('pending', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
+            "status IN ('pending', 'waiting', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
         ),
         sa.CheckConstraint(
             "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"
@@ -532,7 +536,7 @@ def _create_runs() -> None:
         sa.CheckConstraint("expected_steps >= 1", name="expected_steps_positive"),
         sa.CheckConstraint("declared_steps_per_hour > 0", name="declared_steps_per_hour_positive"),
         sa.CheckConstraint(
-            "end_reason IN ('finished', 'budget_exhausted', 'aborted', 'lost')", name="end_reason_known"
+            "end_reason IN ('finished', 'budget_exhausted', 'aborted', 'lost', 'not_granted')", name="end_reason_known"
         ),
         sa.CheckConstraint(
             "(status IN ('completed', 'aborted')) = (end_reason IS NOT NULL)", name="end_reason_if_ended"
@@ -575,11 +579,27 @@ def _create_reservations() -> None:
         _timestamp("created_at", nullable=False),
         _timestamp("closed_at"),
         sa.Column("steps_executed", sa.BigInteger),
+        _timestamp("wait_until"),
+        _timestamp("granted_at"),
+        _timestamp("claimed_at"),
+        sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
         sa.PrimaryKeyConstraint("organisation_id", "id"),
         sa.UniqueConstraint("organisation_id", "run_id", "id"),
         _foreign_key("attempts", run_id="run_id", attempt="attempt"),
-        sa.CheckConstraint("status IN ('active', 'committed', 'voided', 'forfeited')", name="status_known"),
-        sa.CheckConstraint("(status = 'active') = (closed_at IS NULL)", name="closed_at_unless_active"),
+        sa.CheckConstraint(
+            "status IN ('waiting', 'active', 'committed', 'voided', 'forfeited', 'expired', 'cancelled')",
+            name="status_known",
+        ),
+        sa.CheckConstraint(
+            "(status IN ('waiting', 'active')) = (closed_at IS NULL)", name="closed_at_unless_waiting_or_active"
+        ),
+        sa.CheckConstraint(
+            "status NOT IN ('waiting', 'expired', 'cancelled') OR (wait_until IS NOT NULL AND granted_at IS NULL)",
+            name="wait_until_if_not_granted",
+        ),
+        sa.CheckConstraint("granted_at IS NULL OR wait_until IS NOT NULL", name="granted_at_if_waited"),
+        sa.CheckConstraint("claimed_at IS NULL OR granted_at IS NOT NULL", name="claimed_at_if_granted"),
+        sa.CheckConstraint("priority >= -100 AND priority <= 100", name="priority_in_range"),
         sa.CheckConstraint("(status = 'committed') = (steps_executed IS NOT NULL)", name="steps_executed_if_committed"),
         sa.CheckConstraint("steps_executed >= 0", name="steps_executed_nonnegative"),
         sa.CheckConstraint("length(reserved_curve) > 0 AND length(reserved_curve) % 8 = 0", name="curve_length"),
@@ -596,6 +616,13 @@ def _create_reservations() -> None:
         )
     _create_partial_index(
         "uq_reservations_active", "reservations", ["organisation_id", "run_id"], where="status = 'active'", unique=True
+    )
+    _create_partial_index(
+        "uq_reservations_waiting",
+        "reservations",
+        ["organisation_id", "run_id"],
+        where="status = 'waiting'",
+        unique=True,
     )
 
 

@@ -1,17 +1,21 @@
 """Lifecycle, attempts and reservations of runs."""
 
+from http import HTTPStatus
+
 from fastapi import Request, Response
 
-from app.api.idempotency import IdempotencyDep
-from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS
+from app.api.idempotency import IdempotencyDep, as_response
+from app.api.problems import COSTING_ERRORS, READ_ERRORS, WRITE_ERRORS, responses
 from app.api.route import ContextDep, etag_response, router
 from app.api.schemas.proposals import Proposal, RequestLimit
 from app.api.schemas.reservations import (
+    CancelReservation,
     CommitReservation,
     CreateAttempt,
     CreatedReservation,
     CreateReservation,
     EndRun,
+    PrioritizeReservation,
     Reservation,
     plan_refused,
 )
@@ -24,7 +28,9 @@ from app.service.governance import limit_requests
 from app.service.idempotency import StoredResponse
 from app.service.queries.runs import RunRecord
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
+from app.service.reservations import WaitingReservation
 from app.service.runs import lifecycle
+from app.service.scheduling import requests
 
 routes = router()
 
@@ -71,25 +77,37 @@ def create_attempt(run_id: str, body: CreateAttempt, context: ContextDep, idempo
     return idempotency.respond(effect, Run.of, body)
 
 
-@routes.create(
+@routes.post(
     "/runs/{run_id}/reservations",
-    "Create a reservation",
-    CreatedReservation,
-    *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
-    *("idempotency_key_reused", "policy_violation", "reservation_closed"),
-    tag="reservations",
+    summary="Create a reservation",
+    tags=["reservations"],
+    status_code=201,
+    response_model=CreatedReservation,
+    responses={
+        202: {"model": Reservation, "description": "The plan waits until it fits"},
+        **responses(
+            *(*_ENDING, *COSTING_ERRORS, "budget_exceeded", "budget_closed", "attempt_superseded"),
+            *("idempotency_key_reused", "plans_waiting", "policy_violation", "reservation_closed"),
+        ),
+    },
 )
 def create_reservation(
     run_id: str, body: CreateReservation, context: ContextDep, idempotency: IdempotencyDep
 ) -> Response:
     """Reserve a plan on the run and all accounts above; its steps then write only the run's rows.
 
-    A trainer that plans ahead lets each plan continue the previous one: one request for many steps.
+    A trainer that plans ahead lets each plan continue the previous one: one request for many steps. With `wait_until`
+    a plan that does not fit now waits (202) and is reserved as a whole the moment that it fits.
     """
 
-    def render(result: DomainCreatedReservation | Refusal) -> CreatedReservation | StoredResponse:
+    def render(
+        result: DomainCreatedReservation | WaitingReservation | Refusal,
+    ) -> CreatedReservation | StoredResponse:
         if isinstance(result, Refusal):
             return plan_refused(result, body.plan, run_id)
+        if isinstance(result, WaitingReservation):
+            waiting = Reservation.with_detail(result.reservation, result.detail)
+            return as_response(waiting, HTTPStatus.ACCEPTED)
         return CreatedReservation.of(result)
 
     try:
@@ -118,8 +136,8 @@ def request_limit(run_id: str, body: RequestLimit, context: ContextDep, idempote
 
 @routes.read("/reservations/{reservation_id}", "Get a reservation", Reservation, *READ_ERRORS, tag="reservations")
 def get_reservation(reservation_id: str, request: Request, context: ContextDep) -> Response:
-    """Get a reservation: its plan, its use, and the end of its lease."""
-    return etag_response(request, Reservation.of(reservations.get_reservation(context, reservation_id)))
+    """Get a reservation: its plan, its use, the end of its lease, and what a plan waits for."""
+    return etag_response(request, Reservation.with_detail(*reservations.get_reservation(context, reservation_id)))
 
 
 @routes.change("/reservations/{reservation_id}/commit", "Commit a reservation", *_SETTLING, tag="reservations")
@@ -142,6 +160,28 @@ def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     `reservation_state_conflict`.
     """
     return Reservation.of(reservations.renew_reservation(context, reservation_id))
+
+
+@routes.change(
+    "/reservations/{reservation_id}/cancel",
+    "Cancel a waiting reservation",
+    *(*WRITE_ERRORS, "not_found", "reservation_state_conflict"),
+    tag="reservations",
+)
+def cancel_reservation(reservation_id: str, body: CancelReservation, context: ContextDep) -> Reservation:
+    """Cancel a plan that waits; a run that has waited for it since its registration is aborted."""
+    return Reservation.of(requests.cancel_waiting(context, reservation_id, body.reason))
+
+
+@routes.change(
+    "/reservations/{reservation_id}/prioritize",
+    "Prioritize a waiting reservation",
+    *(*WRITE_ERRORS, "not_found", "reservation_state_conflict"),
+    tag="reservations",
+)
+def prioritize_reservation(reservation_id: str, body: PrioritizeReservation, context: ContextDep) -> Reservation:
+    """Let a plan be served before all with a lower priority, or after all with a higher one."""
+    return Reservation.of(requests.prioritize_waiting(context, reservation_id, body.priority, body.reason))
 
 
 def _ended(context: ContextDep, run_id: str, action: RunAction, body: EndRun) -> RunRecord:

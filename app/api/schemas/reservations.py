@@ -18,19 +18,26 @@ from app.api.schemas.common import (
     Body,
     ExtendedNumber,
     Output,
+    Reason,
+    Timestamp,
     example,
 )
 from app.api.schemas.events import EventCount, EventCounts, step_events_of
 from app.api.schemas.refusals import refusal_text
 from app.api.schemas.steps import Attempt, ExpectedSteps
 from app.ledger.admission import Refusal
+from app.ledger.allocation import SchedulingRule
+from app.ledger.reservations import Reservation as DomainReservation
 from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import EndReason
+from app.ledger.waiting import MAX_PRIORITY
+from app.ledger.waiting_reasons import WaitingReason
 from app.service.charging.requests import refusal_details
 from app.service.idempotency import StoredResponse
 from app.service.reservations import CreatedReservation as DomainCreatedReservation
 from app.service.reservations import PlanRequest
 from app.service.reservations import PrecedingReservation as DomainPrecedingReservation
+from app.service.scheduling.explanations import WaitingDetail
 
 MAX_LEASE_SECONDS = 7 * 24 * 3600
 DEFAULT_LEASE_SECONDS = 3600
@@ -42,6 +49,13 @@ LeaseSeconds = Annotated[
         le=MAX_LEASE_SECONDS,
         description="Maximum silence of the trainer in seconds, after which the remainder of the plan is forfeited. "
         "Renewal restarts the lease.",
+    ),
+]
+WaitUntil = Annotated[
+    Timestamp,
+    Field(
+        description="Until when a plan waits that does not fit now, at most 366 days. It is reserved as a whole the "
+        "moment that it fits; one that could never fit is refused.",
     ),
 ]
 StepsExecuted = Annotated[
@@ -61,6 +75,31 @@ RESERVATION_EXAMPLE: dict[str, Any] = {
     "steps_executed": 812,
     "lease_seconds": DEFAULT_LEASE_SECONDS,
     "expires_at": "2026-11-21T10:00:00Z",
+    "created_at": "2026-11-21T09:00:00Z",
+    "wait_until": None,
+    "granted_at": None,
+    "claimed_at": None,
+    "priority": 0,
+    "waiting": None,
+}
+WAITING_EXAMPLE: dict[str, Any] = {
+    "rule": "dominant_share",
+    "position": 2,
+    "plans": 5,
+    "aged": False,
+    "score": 0.25,
+    "lacks": [
+        {
+            "account": EXAMPLE_BUDGET_ID,
+            "account_path": "mimic/icu-team",
+            "reason": "reserved",
+            "order": 8.0,
+            "requested": 0.31,
+            "available": 0.12,
+            "opens_at": None,
+        }
+    ],
+    "estimated_at": None,
 }
 HELD_EXAMPLE: dict[str, Any] = RESERVATION_EXAMPLE | {
     "status": "active",
@@ -102,6 +141,7 @@ class CreateReservation(Body):
     plan: EventCounts = Field(min_length=1, description="At most 1,000.")
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
     attempt: Attempt = 1
+    wait_until: WaitUntil | None = None
     preceding: PrecedingReservation | None = Field(
         default=None,
         description="The run's active reservation, which is committed in the same transaction, and unchanged if the "
@@ -122,7 +162,13 @@ class CreateReservation(Body):
         sent = self.preceding
         before = None if sent is None else DomainPrecedingReservation(sent.reservation, sent.steps_executed)
         return PlanRequest(
-            run_id, step_events_of(self.plan), self.lease_seconds, self.attempt, before, self.expected_steps
+            run_id,
+            step_events_of(self.plan),
+            self.lease_seconds,
+            self.attempt,
+            before,
+            self.expected_steps,
+            self.wait_until,
         )
 
 
@@ -172,8 +218,58 @@ class PlannedEvent(Output):
     revoked: int = Field(description="Number of repetitions removed by a lowered limit.")
 
 
+class Shortage(Output):
+    """An account that does not hold a waiting plan now."""
+
+    account: str = Field(validation_alias="account_id")
+    account_path: str
+    reason: WaitingReason = Field(
+        description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active plans have "
+        "reserved it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
+    )
+    order: float = Field(description="The Rényi order at which the plan comes closest to fitting.")
+    requested: ExtendedNumber = Field(description="By the plan, in nats at this order.")
+    available: float = Field(description="In nats at this order.")
+    opens_at: datetime | None = Field(description="When a closed account opens.")
+
+
+class Waiting(Output):
+    """What a plan waits for, and its place among the plans that want the same accounts."""
+
+    model_config = example(WAITING_EXAMPLE)
+
+    rule: SchedulingRule
+    position: int = Field(description="From 1.")
+    plans: int = Field(validation_alias="waiting", description="Number of plans that wait for one of its accounts.")
+    aged: bool = Field(description="Whether it has waited so long that no younger plan may delay it.")
+    score: ExtendedNumber | None = Field(description="By the rule; the least is first. Null: by arrival.")
+    lacks: list[Shortage] = Field(
+        validation_alias="shortages", description="Empty: the plan fits, and others are served before it."
+    )
+    estimated_at: datetime | None = Field(
+        description="When it will be reserved if nothing changes but what time unlocks and opens; null: unknown."
+    )
+
+
+class CancelReservation(Body):
+    """The reason to cancel a waiting plan."""
+
+    model_config = example({"reason": "The training is not needed any more."})
+
+    reason: Reason
+
+
+class PrioritizeReservation(Body):
+    """The new priority of a waiting plan."""
+
+    model_config = example({"priority": 10, "reason": "The study ends this week."})
+
+    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="Plans with a higher one are served first.")
+    reason: Reason
+
+
 class Reservation(Output):
-    """A reserved plan, or its end."""
+    """A reserved plan, one that waits to be reserved, or its end."""
 
     model_config = example(RESERVATION_EXAMPLE)
 
@@ -189,7 +285,22 @@ class Reservation(Output):
     steps_revoked: int = Field(description="Steps removed by a lowered limit, which the end of the plan returns.")
     steps_executed: int | None = Field(default=None, description="Reported by the trainer; null unless committed.")
     lease_seconds: int
-    expires_at: datetime
+    expires_at: datetime = Field(description="When the lease ends, or when a waiting plan expires.")
+    created_at: datetime
+    wait_until: datetime | None = Field(description="Until when it waits, or would have waited.")
+    granted_at: datetime | None = Field(description="When it was reserved after it had waited.")
+    claimed_at: datetime | None = Field(
+        description="When its trainer has renewed it since. A plan that was granted and not claimed before its lease "
+        "ends is returned, not charged."
+    )
+    priority: int = Field(description="Among those that wait; 0 unless the privacy office has changed it.")
+    waiting: Waiting | None = Field(default=None, description="What it waits for; null: it does not wait.")
+
+    @classmethod
+    def with_detail(cls, reservation: DomainReservation, detail: WaitingDetail | None) -> Self:
+        """Convert from the domain, with what it waits for."""
+        found = cls.of(reservation)
+        return found if detail is None else found.model_copy(update={"waiting": Waiting.of(detail)})
 
 
 class CreatedReservation(Reservation):

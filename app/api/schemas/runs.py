@@ -27,7 +27,7 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.events import EventCounts, SentEvent, planned_events_of, step_events_of
 from app.api.schemas.metadata import METADATA_EXAMPLE
-from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds
+from app.api.schemas.reservations import DEFAULT_LEASE_SECONDS, LeaseSeconds, WaitUntil
 from app.api.schemas.steps import ExpectedSteps
 from app.ledger.composition import MAX_BUDGETS
 from app.ledger.deviations import DeviationKind
@@ -58,6 +58,7 @@ RUN_EXAMPLE: dict[str, Any] = {
     "end_reason": None,
     "event": EXAMPLE_EVENT,
     "reservation": EXAMPLE_RESERVATION_ID,
+    "waiting_reservation": None,
     "limit": {"epsilon": 3.0, "delta": 1e-5},
     "epsilon": 1.6477,
     "delta": 1e-5,
@@ -104,9 +105,12 @@ class CreateRun(CreateAccount):
         return self
 
     plan: EventCounts = Field(
-        default=[], description="Plan to reserve for the run's steps; if it is refused, no run is created."
+        default=[],
+        description="Plan to reserve for the run's steps; if it is refused, no run is created. With `wait_until` the "
+        "run is created and waits for it: its status is `waiting`.",
     )
     lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
+    wait_until: WaitUntil | None = None
     expected_steps: ExpectedSteps | None = Field(
         default=None,
         description="Number of all steps that the training means to take; by default those of `plan` or `planned`. A "
@@ -133,6 +137,7 @@ class CreateRun(CreateAccount):
             self.neighboring_relation,
             self.steps_per_hour,
             expected_steps=self.expected_steps,
+            wait_until=self.wait_until,
         )
 
 
@@ -165,10 +170,14 @@ class Run(Account):
     ended_at: datetime | None = Field(default=None, description="Null while it has not ended.")
     end_reason: EndReason | None = Field(
         default=None,
-        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, or `lost` after a long silence.",
+        description="Why it ended: `finished`, `budget_exhausted`, `aborted`, `lost` after a long silence, or "
+        "`not_granted` because its plan has waited in vain.",
     )
     event: AnsweredEvent | None
     reservation: str | None = Field(default=None, description="The active reservation of its steps.")
+    waiting_reservation: str | None = Field(
+        default=None, description="The reservation for which it waits: GET /v1/reservations/{id} says for what."
+    )
     expected_steps: int | None = Field(description="Number of all steps that the training means to take.")
     declared_steps_per_hour: float | None
     deviations: list[Deviation] = Field(description="First deviation of each kind from its declaration.")
@@ -200,6 +209,7 @@ class Run(Account):
             end_reason=run.end_reason,
             event=run.event,
             reservation=run.reservation_id,
+            waiting_reservation=record.waiting,
             expected_steps=run.expected_steps,
             declared_steps_per_hour=run.declared_steps_per_hour,
             deviations=run.deviations,

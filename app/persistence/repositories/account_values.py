@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from app.accounting.events import event_from_dict, event_to_dict
 from app.ledger.alerts import AlertSettings
+from app.ledger.allocation import Allocation, allocation_of
+from app.ledger.allocation import facts_of as allocation_facts
 from app.ledger.audit import canonical
 from app.ledger.filters import FilterWeights, PlanBound
 from app.ledger.policies import Policy, facts_of, policy_of
@@ -17,7 +19,7 @@ from app.persistence.tolerant import json_object
 
 SAME_NAMES: Final = (
     *("id", "parent_id", "population_id", "name", "path", "depth", "grid_version", "version"),
-    *("limit_revision", "policy_revision"),
+    *("limit_revision", "policy_revision", "allocation_revision"),
 )
 """Fields of an account with a column of the same name and value."""
 
@@ -74,6 +76,17 @@ def policy_text(policy: Policy | None) -> str | None:
 def read_policy(text: str | None) -> Policy | None:
     """Parse a stored policy."""
     return None if text is None else policy_of(json_object(text))
+
+
+def allocation_text(allocation: Allocation | None) -> str | None:
+    """Serialize an allocation."""
+    return None if allocation is None else canonical(allocation_facts(allocation))
+
+
+@lru_cache(maxsize=1024)
+def read_allocation(text: str | None) -> Allocation | None:
+    """Parse a stored allocation."""
+    return None if text is None else allocation_of(json_object(text))
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,13 @@ from app.ledger.composition import budgets_of
 from app.ledger.metadata import Metadata
 from app.ledger.names import name_skeleton
 from app.persistence.repositories import account_metadata, balances
-from app.persistence.repositories.account_values import SAME_NAMES, planned_text, policy_text, weights_text
+from app.persistence.repositories.account_values import (
+    SAME_NAMES,
+    allocation_text,
+    planned_text,
+    policy_text,
+    weights_text,
+)
 from app.persistence.repositories.expressions import owned_by, values_of
 from app.persistence.tables import account_ancestors, accounts, populations, run_budgets
 
@@ -120,6 +126,15 @@ def set_policy(tx: Connection, organisation_id: str, account: Account, now: date
             policy=policy_text(account.policy),
             organisation_policy=policy_text(account.organisation_policy),
             policy_revision=account.policy_revision,
+        )
+    )
+
+
+def set_allocation(tx: Connection, organisation_id: str, account: Account, now: datetime) -> None:
+    """Write an account's allocation and its revision; the caller has locked its path."""
+    tx.execute(
+        _changed(organisation_id, account, now).values(
+            allocation=allocation_text(account.allocation), allocation_revision=account.allocation_revision
         )
     )
 

@@ -22,6 +22,7 @@ from app.persistence.repositories.account_metadata import matching
 from app.persistence.repositories.account_values import (
     SAME_NAMES,
     read_alert_settings,
+    read_allocation,
     read_planned,
     read_policy,
     read_weights,
@@ -227,6 +228,7 @@ def _decoded(tx: Connection, book: CostCache, row: Row[Any]) -> AccountRecord:
         window=Window(row.opens_at, row.closes_at) if row.opens_at or row.closes_at else ALWAYS,
         policy=read_policy(row.policy),
         organisation_policy=read_policy(row.organisation_policy),
+        allocation=read_allocation(row.allocation),
     )
     population = Population(row.privacy_unit, relation, row.size)
     settings = read_alert_settings(row.alert_thresholds, row.forecast_days)
@@ -250,6 +252,7 @@ _CONTENTS: Final[Contents] = {
     accounts.c.grid_version: orders,
     accounts.c.policy: read_policy,
     accounts.c.organisation_policy: read_policy,
+    accounts.c.allocation: read_allocation,
     accounts.c.uncompacted_charges: balances.read_uncompacted,
     accounts.c.plan_usage: balances.read_usage,
     accounts.c.alert_thresholds: lambda thresholds: read_alert_settings(thresholds, 0),
@@ -261,7 +264,7 @@ _CONTENTS: Final[Contents] = {
 }
 """Validators of column contents beyond their types."""
 
-_SPARE: Final = (accounts.c.policy, accounts.c.organisation_policy)
+_SPARE: Final = (accounts.c.policy, accounts.c.organisation_policy, accounts.c.allocation)
 """Columns that no balance depends on."""
 
 _STORED: Final = TolerantQuery(

@@ -48,6 +48,7 @@ ADVANCED: Final = decisions.c.outcome.in_([literal_column("'admitted'"), literal
 NOT_ADMITTED: Final = decisions.c.outcome != literal_column("'admitted'")
 PENDING: Final = deliveries.c.status == literal_column("'pending'")
 ACTIVE: Final = reservations.c.status == literal_column("'active'")
+WAITING: Final = reservations.c.status == literal_column("'waiting'")
 OPEN: Final = proposals.c.status == literal_column("'open'")
 
 

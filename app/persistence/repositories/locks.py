@@ -67,6 +67,12 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
     return [AccountVersion(*row) for row in tx.execute(_LOCKED if writes(tx) else _READ, asked)]
 
 
+def read_versions(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
+    """Read which versions accounts have, without locks."""
+    asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
+    return [AccountVersion(*row) for row in tx.execute(_READ, asked)]
+
+
 def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int, datetime]]) -> None:
     """Lock accounts in the global order in a pipeline on PostgreSQL, which fails unless they have these versions.
 

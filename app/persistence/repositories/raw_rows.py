@@ -87,6 +87,9 @@ class StoredReservation:
     status: str
     steps_executed: int | None
     created_at: datetime
+    wait_until: datetime | None
+    granted_at: datetime | None
+    priority: int
     items: dict[str, tuple[int, int]] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
 

@@ -15,7 +15,10 @@ from app.persistence.repositories.expressions import ACTIVE, join_on, owned_by, 
 from app.persistence.tables import account_ancestors, accounts, dp_events, reservation_items, reservations
 
 # Steps under a reservation read its row often; only verification reads the curve, which follows from the plan.
-_PLAIN: Final = ("id", "run_id", "attempt", "lease_seconds", "expires_at", "steps_executed")
+_PLAIN: Final = (
+    *("id", "run_id", "attempt", "lease_seconds", "expires_at", "steps_executed", "created_at"),
+    *("wait_until", "granted_at", "claimed_at", "priority"),
+)
 _RESERVATIONS = select(*(reservations.c[name] for name in (*_PLAIN, "status")))
 _EVENT_OF_ITEM = join_on(dp_events, reservation_items, fingerprint="event_fingerprint")
 _ITEM: Final = ("organisation_id", "reservation_id", "item")
@@ -24,15 +27,14 @@ _REVOKED = BulkStatement(reservation_items, ["revoked_count"], _ITEM)
 
 
 def add(tx: Connection, organisation_id: str, reservation: Reservation, reserved: RdpCurve, now: datetime) -> None:
-    """Add an active reservation with the exact curve of its plan."""
+    """Add an active or waiting reservation with the exact curve of its plan."""
     remember(tx, organisation_id, [item.event for item in reservation.items])
     tx.execute(
         insert(reservations).values(
             organisation_id=organisation_id,
-            **values_of(reservation, (*_PLAIN, "status")),
+            **values_of(reservation, (*_PLAIN, "status")) | {"created_at": now},
             reserved_curve=reserved.to_bytes(),
             reserved_delta=reserved.delta,
-            created_at=now,
         )
     )
     tx.execute(
@@ -163,8 +165,20 @@ def save_revoked(tx: Connection, organisation_id: str, changed: Sequence[Reserva
 
 
 def save_lease(tx: Connection, organisation_id: str, reservation: Reservation) -> None:
-    """Write when a lease expires."""
-    tx.execute(_this(organisation_id, reservation).values(expires_at=reservation.expires_at))
+    """Write when a lease expires, and that its trainer has claimed it."""
+    lease = {"expires_at": reservation.expires_at, "claimed_at": reservation.claimed_at}
+    tx.execute(_this(organisation_id, reservation).values(lease))
+
+
+def save_waiting(tx: Connection, organisation_id: str, reservation: Reservation, now: datetime) -> None:
+    """Write what became of a waiting reservation, or its priority."""
+    open_now = reservation.status in {ReservationStatus.WAITING, ReservationStatus.ACTIVE}
+    tx.execute(
+        _this(organisation_id, reservation).values(
+            **values_of(reservation, ("status", "expires_at", "granted_at", "priority")),
+            closed_at=None if open_now else now,
+        )
+    )
 
 
 def close(tx: Connection, organisation_id: str, closed: Reservation, now: datetime) -> None:

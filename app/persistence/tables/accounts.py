@@ -82,6 +82,8 @@ accounts = owned_table(
     Column("policy", Text),
     Column("organisation_policy", Text),
     *number_column("policy_revision", Integer, server_default="0"),
+    Column("allocation", Text),
+    *number_column("allocation_revision", Integer, server_default="0"),
     Column("uncompacted_charges", Text, nullable=False, server_default="{}"),
     Column("plan_usage", Text, nullable=False, server_default="{}"),
     *text_column("quarantine_reason", Text(), nullable=True),
@@ -110,6 +112,7 @@ accounts = owned_table(
     filter_weights_only_with_limit="epsilon_limit IS NOT NULL OR filter_weights IS NULL",
     policy_not_on_runs="kind <> 'run' OR policy IS NULL",
     organisation_policy_only_on_populations="kind = 'population' OR organisation_policy IS NULL",
+    allocation_not_on_runs="kind <> 'run' OR allocation IS NULL",
     partitions_not_on_runs="kind <> 'run' OR max_partitions_per_unit IS NULL",
     window_order="closes_at > opens_at",
 )

@@ -88,10 +88,21 @@ reservations = owned_table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("closed_at", UtcDateTime),
     *number_column("steps_executed", BigInteger, nullable=True),
+    Column("wait_until", UtcDateTime),
+    Column("granted_at", UtcDateTime),
+    Column("claimed_at", UtcDateTime),
+    Column("priority", Integer, nullable=False, server_default="0"),
     UniqueConstraint("organisation_id", "run_id", "id"),
     foreign_key("attempts", run_id="run_id", attempt="attempt"),
     partial_index("uq_reservations_active", "run_id", where="status = 'active'", unique=True),
-    closed_at_unless_active="(status = 'active') = (closed_at IS NULL)",
+    partial_index("uq_reservations_waiting", "run_id", where="status = 'waiting'", unique=True),
+    closed_at_unless_waiting_or_active="(status IN ('waiting', 'active')) = (closed_at IS NULL)",
+    wait_until_if_not_granted=(
+        "status NOT IN ('waiting', 'expired', 'cancelled') OR (wait_until IS NOT NULL AND granted_at IS NULL)"
+    ),
+    granted_at_if_waited="granted_at IS NULL OR wait_until IS NOT NULL",
+    claimed_at_if_granted="claimed_at IS NULL OR granted_at IS NOT NULL",
+    priority_in_range="priority >= -100 AND priority <= 100",
     steps_executed_if_committed="(status = 'committed') = (steps_executed IS NOT NULL)",
     curve_length="length(reserved_curve) > 0 AND length(reserved_curve) % 8 = 0",
 )

@@ -64,6 +64,22 @@ def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: dat
     return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
 
 
+def granted_alert(run: Account, reservation: Reservation, now: datetime) -> Alert:
+    """Build the alert that a plan that has waited is set aside."""
+    assert reservation.created_at is not None, "it was read"
+    facts = _of_plan(reservation) | {
+        "waited_seconds": round((now - reservation.created_at).total_seconds()),
+        "expires_at": reservation.expires_at.isoformat(),
+    }
+    return _alert(AlertType.RESERVATION_GRANTED, run, reservation.id, facts, now)
+
+
+def expired_alert(run: Account, reservation: Reservation, now: datetime) -> Alert:
+    """Build the alert that a plan has waited in vain."""
+    facts = _of_plan(reservation) | {"wait_until": reservation.expires_at.isoformat()}
+    return _alert(AlertType.RESERVATION_EXPIRED, run, reservation.id, facts, now)
+
+
 def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, Any], now: datetime) -> Alert:
     return Alert(new_id("evt", now), kind, account.id, occasion, _account_payload(account) | facts, now)
 

@@ -175,6 +175,31 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
     )
 
 
+def _granted(payload: Mapping[str, Any]) -> Wording:
+    return Wording(
+        f"The plan of {payload['account_path']} is set aside",
+        f"The plan of {payload['steps_planned']} steps has waited for {_duration(payload['waited_seconds'])}, and is "
+        f"set aside now. Its trainer claims it before {_moment(payload['expires_at'])}; otherwise it is returned.",
+        "Who operates the trainer should check that it runs.",
+    )
+
+
+def _expired(payload: Mapping[str, Any]) -> Wording:
+    return Wording(
+        f"The plan of {payload['account_path']} has waited in vain",
+        f"The plan of {payload['steps_planned']} steps waited until {_moment(payload['wait_until'])}, and the budget "
+        "for it did not become free. Nothing was charged.",
+        "Who owns the training should make it smaller, or ask for a higher limit.",
+    )
+
+
+def _duration(seconds: int) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds"
+
+
 def _pending(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"Approval needed: the run {payload['account_path']}",
@@ -239,6 +264,8 @@ _WRITERS: Final[Mapping[AlertType, Callable[[Mapping[str, Any]], Wording]]] = {
     AlertType.EXHAUSTED: _exhausted,
     AlertType.FORECAST: _forecast,
     AlertType.OVERDRAWN: _overdrawn,
+    AlertType.RESERVATION_EXPIRED: _expired,
+    AlertType.RESERVATION_GRANTED: _granted,
     AlertType.RESERVATION_STALE: _stale,
     AlertType.RESERVATION_FORFEITED: _forfeited,
     AlertType.RUN_PENDING: _pending,

@@ -17,6 +17,7 @@ from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
     require_open,
+    require_plan_on,
     require_plans_kept,
     require_reporter,
     require_steps,
@@ -140,8 +141,9 @@ def _by_counting(
         return None
     step, now = steps[0], command.context.now
     for counted in path:
-        window = counted.record.account.window
-        if window is not ALWAYS and not window.holds(now):
+        account = counted.record.account
+        window = account.window
+        if account.allocation is not None or (window is not ALWAYS and not window.holds(now)):
             return None
     curve = work.costs_of(path[0].record.account).get(step.event)
     if curve is None:
@@ -168,6 +170,7 @@ def _by_the_accounts(
     require_bounded_on_removal(path, [step.event for step in steps])
     if request.mode is Mode.AUTHORIZE:  # reports are recorded at any time
         require_open(path, now)
+        require_plan_on(path)
     costs = work.costs_of(path[0])
     priced = price_steps(path[0], steps, costs, computed)
     outcome: Admission | Refusal

@@ -137,7 +137,7 @@ def save_transition(tx: Connection, work: UnitOfWork, now: datetime, run: Run) -
 
 def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
     """Write what decisions and runs refer to: costs, events and reservations."""
-    for (relation, grid_version), costs in work.costs.items() if work.changed else ():
+    for (relation, grid_version), costs in work.costs.items() if work.changed or work.queued else ():
         table = CostTable(work.organisation_id, relation, grid_version)
         new = work.added_costs.get((relation, grid_version), {})
         place = (work.organisation_id, (relation, grid_version))
@@ -152,7 +152,9 @@ def _save_referenced(tx: Connection, work: UnitOfWork) -> None:
         dp_events.remember(tx, work.organisation_id, mentioned)
     for closed, now in work.closed:  # before another is added: a run has one active reservation
         reservations.close(tx, work.organisation_id, closed, now)
-    for opened, reserved, now in work.opened:
+    for granted, now in work.granted:
+        reservations.save_waiting(tx, work.organisation_id, granted, now)
+    for opened, reserved, now in (*work.opened, *work.queued):
         reservations.add(tx, work.organisation_id, opened, reserved, now)
 
 

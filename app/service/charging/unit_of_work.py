@@ -19,7 +19,7 @@ from app.ledger.decisions import Decision, DecisionEntry, DecisionOutcome, entry
 from app.ledger.deviations import Deviation, merge_deviations
 from app.ledger.errors import AccountQuarantinedError, SequenceConflictError
 from app.ledger.reservations import Reservation
-from app.ledger.runs import Run, find_deviations
+from app.ledger.runs import Run, RunStatus, find_deviations
 from app.ledger.step_events import PricedStep, StepEvent
 from app.service.accounts.lookup import missing_account_error
 from app.service.charging.requests import Mode, StepRequest
@@ -53,7 +53,8 @@ class UnitOfWork:
         changed: accounts to write; `changed_runs` and `changed_plan_items` (positions in a run's plan) likewise.
         frozen: those of the changed accounts whose filter weights are new.
         advanced: runs of which only the next step and the chain's length and head are to be written.
-        opened: reservations to add, with the curve of their plans.
+        opened: reservations to add, with the curve of their plans; likewise those `queued` to wait.
+        granted: reservations that have waited.
         stored_costs: costs that are known to be stored.
         mentioned: events of refusals, stored without costs.
         added_costs: those of them that the ledger lacks.
@@ -83,6 +84,8 @@ class UnitOfWork:
     changed_runs: set[str] = field(default_factory=set)
     changed_plan_items: dict[str, set[int]] = field(default_factory=dict)
     opened: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
+    queued: list[tuple[Reservation, RdpCurve, datetime]] = field(default_factory=list)
+    granted: list[tuple[Reservation, datetime]] = field(default_factory=list)
     closed: list[tuple[Reservation, datetime]] = field(default_factory=list)
     stored_costs: set[tuple[str, CostRule, DpEvent]] = field(default_factory=set)
     mentioned: set[DpEvent] = field(default_factory=set)
@@ -191,6 +194,16 @@ class UnitOfWork:
         self.reservations[opened.run_id] = opened
         self.move(self.run(opened.run_id)._replace(reservation_id=opened.id))
 
+    def queue(self, waiting: Reservation, requested: RdpCurve, now: datetime) -> None:
+        """Add a reservation that waits, with the curve of its plan."""
+        self.queued.append((waiting, requested, now))
+
+    def grant(self, granted: Reservation, now: datetime) -> None:
+        """Activate a run's reservation that has waited."""
+        self.granted.append((granted, now))
+        self.reservations[granted.run_id] = granted
+        self.move(self.run(granted.run_id)._replace(reservation_id=granted.id, status=RunStatus.ACTIVE))
+
     def close(self, closed: Reservation, now: datetime) -> None:
         """End a run's reservation."""
         self.closed.append((closed, now))
@@ -251,7 +264,10 @@ class UnitOfWork:
     @property
     def only_charges(self) -> bool:
         """Whether there are decisions to write, and nothing besides but the balances and states that they change."""
-        others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)
+        others = (
+            *(self.opened, self.queued, self.granted, self.closed, self.alerts),
+            *(self.mentioned, self.added_costs, self.changed_plan_items),
+        )
         return bool(self.decided) and not self.new_ranges and not any(others)
 
     def run_change(self, run_id: str) -> tuple[str, Run, Run]:

@@ -24,6 +24,7 @@ from app.persistence.repositories import (
     decisions,
     locks,
     runs,
+    waiting,
 )
 from app.service.accounts.lookup import find_parent, missing_account_error
 from app.service.auth.request_context import RequestContext
@@ -46,6 +47,7 @@ class RunRecord:
     Args:
         steps_remaining: how many more of its default event fit; None: it has no default event, or has ended.
         binding: the account that leaves the fewest; None likewise.
+        waiting: the reservation for which it waits.
     """
 
     run: Run
@@ -54,6 +56,7 @@ class RunRecord:
     reading: Reading
     steps_remaining: int | None
     binding: Account | None
+    waiting: str | None = None
 
     @property
     def own(self) -> AccountRecord:
@@ -214,6 +217,7 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
     beside = partitions_of(tx, context, (record.account for _, path in found for record in path))
     prices = _prices(tx, context, found)
     about = account_metadata.find_many(tx, context.organisation_id, [run.account_id for run, _ in found])
+    waits = waiting.of_runs(tx, context.organisation_id, [run.account_id for run, _ in found])
     read = []
     for run, path in found:
         touched = exposed([record.account for record in path], beside)
@@ -221,7 +225,8 @@ def _records(tx: Connection, context: RequestContext, found: Sequence[tuple[Run,
         left: tuple[int, Account] | tuple[None, None] = (None, None)
         if event is not None and run.status not in TERMINAL:
             left = repetitions_left(touched, prices[rule, event])
-        read.append(RunRecord(run, path, about[run.account_id], reading_of(touched), *left))
+        reading, waits_for = reading_of(touched), waits.get(run.account_id)
+        read.append(RunRecord(run, path, about[run.account_id], reading, left[0], left[1], waits_for))
     return read
 
 

@@ -19,6 +19,7 @@ from app.ledger.runs import (
     require_not_ended,
     status_payload,
 )
+from app.ledger.waiting import cancel
 from app.persistence.repositories import reservations, runs
 from app.service.auth.request_context import RequestContext
 from app.service.change_control import close_proposal, open_proposals
@@ -28,6 +29,7 @@ from app.service.charging.saving import save_transition
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.idempotency import run_effect, use_case
 from app.service.queries.runs import RunRecord, read_run
+from app.service.scheduling.endings import end_waiting, waiting_of
 
 _DONE = {
     RunAction.PAUSE: AuditAction.RUN_PAUSED,
@@ -72,6 +74,7 @@ def transition_run(
                 for waiting in open_proposals(tx, context, run_id, {ProposalKind.RUN}, limit=1):
                     close_proposal(tx, context, waiting, ProposalStatus.SUPERSEDED)
             if action in ENDS:
+                _cancel_waiting(tx, context, run_id, f"The run has to {action}.")
                 needed = action is RunAction.COMPLETE
                 _end_reservation(tx, work, context, run_id, steps_executed, attested_only=needed)
             after = work.run(run_id)
@@ -103,6 +106,7 @@ def start_attempt(
     run = work.run(run_id)
     require_not_ended(run)
     require_no_sweep(run, work.sweeps)
+    _cancel_waiting(tx, context, run_id, "A new attempt of the run has begun.")
     _end_reservation(tx, work, context, run_id, steps_executed, attested_only=False)
     run = work.run(run_id)
     first = run.next_step if first_step is None else first_step
@@ -117,6 +121,13 @@ def start_attempt(
     before, now = ({"attempt": each.attempt, "first_step": each.attempt_first_step} for each in (run, opened))
     context.record(tx, AuditAction.RUN_ATTEMPT_CREATED, run_id, before, now)
     return read_run(tx, context, run_id)
+
+
+def _cancel_waiting(tx: Connection, context: RequestContext, run_id: str, reason: str) -> None:
+    """Cancel the plan for which a run waits, if any, before the run ends or goes on."""
+    waiting = waiting_of(tx, context.organisation_id, run_id)
+    if waiting is not None:
+        end_waiting(tx, context, cancel(waiting), reason, ends_run=False)
 
 
 def _end_reservation(

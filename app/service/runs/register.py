@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -15,6 +16,7 @@ from app.ledger.decisions import genesis
 from app.ledger.errors import InvalidInputError, PrivacyUnitMismatchError, RelationMismatchError
 from app.ledger.permissions import Permission
 from app.ledger.policy_checks import Size, require_open, require_run, sources_of
+from app.ledger.reservations import Reservation, ReservationStatus
 from app.ledger.runs import Run, RunStatus
 from app.ledger.step_events import StepEvent, planned_steps
 from app.persistence.repositories import account_writes, accounts, runs
@@ -43,6 +45,7 @@ from app.service.governance.run_approvals import (
 from app.service.idempotency import use_case
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import PlanRequest, load_plan, reserve
+from app.service.scheduling.arrivals import record_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class RunRegistration:
         budgets: ids or paths; the first is the run's parent.
         event: default event of a step.
         plan: reserved at registration for `lease_seconds`, unless the run needs approval.
+        wait_until: until when the run waits for its plan if that does not fit; None: then it is refused.
         privacy_unit: None: the population's.
         relation: that its mechanism is calibrated for; None: the population's.
         steps_per_hour: maximum rate.
@@ -70,6 +74,7 @@ class RunRegistration:
     steps_per_hour: float | None = None
     bounded: bool = False
     expected_steps: int | None = None
+    wait_until: datetime | None = None
 
 
 @use_case(Permission.RUN_MANAGE)
@@ -144,15 +149,28 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         declared_steps_per_hour=registration.steps_per_hour,
     )
     runs.add(tx, context.organisation_id, run, context.now)
-    _record_registration(tx, context, path, run, metadata_payload(number, terms.metadata))
+    held = None if status is RunStatus.PENDING else _reserve_plan(tx, context, account.id, registration)
+    if isinstance(held, Refusal):
+        return held
+    waits = held is not None and held.status is ReservationStatus.WAITING
+    registered = run._replace(status=RunStatus.WAITING) if waits else run
+    _record_registration(tx, context, path, registered, metadata_payload(number, terms.metadata))
     if status is RunStatus.PENDING:
         propose_run(tx, context, path, size, excess, planned=bool(planned))
-    elif registration.plan:
-        plan = PlanRequest(account.id, registration.plan, registration.lease_seconds, attempt=1)
-        held = reserve(tx, load_plan(tx, context, plan), context, plan)
-        if isinstance(held, Refusal):
-            return held
+    elif held is not None and waits:
+        record_queued(tx, context, held)
     return account.id
+
+
+def _reserve_plan(
+    tx: Connection, context: RequestContext, run_id: str, registration: RunRegistration
+) -> Reservation | Refusal | None:
+    """Reserve the plan of a new run, or let it wait; None: it has none."""
+    if not registration.plan:
+        return None
+    wait_until = registration.wait_until
+    plan = PlanRequest(run_id, registration.plan, registration.lease_seconds, attempt=1, wait_until=wait_until)
+    return reserve(tx, load_plan(tx, context, plan), context, plan, registers=True)
 
 
 def _record_registration(

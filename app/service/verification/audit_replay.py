@@ -14,8 +14,9 @@ from app.ledger.audit import AuditAction, AuditEntry, audit_entry_hash, audit_ge
 from app.ledger.filters import FilterWeights, Limit
 from app.ledger.names import name_skeleton
 from app.ledger.policies import Policy, facts_of
+from app.ledger.reservations import ReservationStatus
 from app.ledger.runs import RunStatus
-from app.persistence.repositories.account_values import weights_of
+from app.persistence.repositories.account_values import allocation_text, weights_of
 from app.persistence.repositories.raw_rows import StoredRun
 from app.persistence.tolerant import DAMAGED
 from app.service.verification import record_replay
@@ -31,6 +32,9 @@ STATUS_ACTIONS: Final = frozenset(
     }
 )
 CREATIONS: Final = frozenset({AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED, AuditAction.RUN_CREATED})
+WAIT_ENDS: Final = frozenset(
+    {AuditAction.RESERVATION_GRANTED, AuditAction.RESERVATION_EXPIRED, AuditAction.RESERVATION_CANCELLED}
+)
 MUTABLE_FIELDS: Final = ("limit", "status", "metadata", "number")
 """Fields of an account that later audit events change, or that a row of its own has."""
 
@@ -59,6 +63,7 @@ class RecordedAccount:
         limits: in order; at least one.
         status: of a run, without its reports; `end_reason` and `ended_at` if it has ended.
         policy_revision: number of policies set.
+        allocation: as canonical JSON; `allocation_revision` is the number of allocations set.
         quarantine: reason of its quarantine.
     """
 
@@ -68,10 +73,22 @@ class RecordedAccount:
     created_at: datetime
     policy: str | None = None
     policy_revision: int = 0
+    allocation: str | None = None
+    allocation_revision: int = 0
     alert_settings: str = canonical(asdict(DEFAULT_ALERT_SETTINGS))
     quarantine: str | None = None
     end_reason: str | None = None
     ended_at: datetime | None = None
+
+
+@dataclass
+class RecordedWait:
+    """A plan that has waited, by the audit log; `status` is "active" once it was granted."""
+
+    status: str
+    wait_until: datetime
+    priority: int = 0
+    granted_at: datetime | None = None
 
 
 @dataclass
@@ -87,6 +104,7 @@ class AuditState:
         organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         complete: whether the log begins with the organisation, so that it covers everything.
         revoked: repetitions that lowered limits have cancelled, by reservation and event.
+        waits: plans that wait or have waited, by reservation.
         records: the other rows.
     """
 
@@ -98,6 +116,7 @@ class AuditState:
     organisation_policy: str | None = None
     complete: bool = False
     revoked: dict[str, Counter[str]] = field(default_factory=dict)
+    waits: dict[str, RecordedWait] = field(default_factory=dict)
     records: Records = field(default_factory=dict)
     head: bytes = b""
 
@@ -144,6 +163,11 @@ def account_discrepancies(
     policy = (_policy_text(account.policy), account.policy_revision, _policy_text(account.organisation_policy))
     if policy != (recorded.policy, recorded.policy_revision, inherited):
         yield "its policy is not the one that its organisation's audit events gave it."
+    if (allocation_text(account.allocation), account.allocation_revision) != (
+        recorded.allocation,
+        recorded.allocation_revision,
+    ):
+        yield "its allocation is not the one that its organisation's audit events gave it."
     if (account.limit, account.limit_revision) != (recorded.limits[-1].limit, len(recorded.limits) - 1):
         yield "its limit is not the one that its organisation's audit events gave it."
     if record.quarantine != recorded.quarantine:
@@ -181,6 +205,7 @@ def _apply(state: AuditState, entry: AuditEntry) -> str | None:
     try:
         after = json.loads(entry.after) if entry.after else {}
         _apply_to_organisation(state, entry, after)
+        _apply_to_wait(state, entry, after)
         record_replay.apply(state.records, entry, after)
     except DAMAGED as error:
         return f"audit event {entry.position} ({entry.action}) cannot be read: {type(error).__name__} {error}."
@@ -209,6 +234,24 @@ def _apply_to_organisation(state: AuditState, entry: AuditEntry, after: Mapping[
                 state.revoked.setdefault(plan["reservation"], Counter()).update(plan["steps"])
 
 
+def _apply_to_wait(state: AuditState, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    if entry.action == AuditAction.RESERVATION_QUEUED:
+        until = datetime.fromisoformat(after["wait_until"])
+        state.waits[entry.subject] = RecordedWait(str(ReservationStatus.WAITING), until)
+    elif entry.action == AuditAction.RESERVATION_PRIORITIZED:
+        state.waits[entry.subject].priority = after["priority"]
+    elif entry.action in WAIT_ENDS:
+        _end_wait(state.waits[entry.subject], entry, after)
+
+
+def _end_wait(wait: RecordedWait, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    if wait.status != ReservationStatus.WAITING:
+        raise ValueError(f"the plan {entry.subject} had ended to wait before")
+    wait.status = after["status"]
+    if entry.action == AuditAction.RESERVATION_GRANTED:
+        wait.granted_at = entry.created_at
+
+
 def _lift_quarantines(state: AuditState, entry: AuditEntry) -> None:
     for account_id in json.loads(entry.before or "{}")["quarantined"]:
         if account_id in state.accounts:
@@ -218,6 +261,10 @@ def _lift_quarantines(state: AuditState, entry: AuditEntry) -> None:
 def _apply_to_account(account: RecordedAccount, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     if entry.action == AuditAction.POLICY_REPLACED:
         account.policy, account.policy_revision = canonical(after["policy"]), after["revision"]
+    elif entry.action == AuditAction.ALLOCATION_REPLACED:
+        allocation = after["allocation"]
+        account.allocation = None if allocation is None else canonical(allocation)
+        account.allocation_revision = after["revision"]
     elif entry.action == AuditAction.ALERT_SETTINGS_REPLACED:
         account.alert_settings = canonical(after)
     elif entry.action == AuditAction.QUARANTINE_PLACED:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isclose
 
 from app.ledger.decisions import DecisionEntry, entry_hash, genesis
-from app.ledger.reservations import ReservationStatus
+from app.ledger.reservations import NEVER_HELD, ReservationStatus
 from app.ledger.runs import RunStatus
 from app.persistence.repositories import raw_rows
 from app.persistence.repositories.raw_rows import Key, StoredEntry, StoredReservation, StoredRun
@@ -229,6 +229,8 @@ class _ChainReplay:
         for reservation in self.audit.plans.get(self.key, ()):
             self._check_plan(reservation)
             own = self.own
+            if reservation.status in NEVER_HELD:
+                continue
             for balance in (own, *self.audit.above(self.key)):
                 balance.workloads.update(reservation.items)
             if reservation.status == ReservationStatus.ACTIVE:
@@ -256,6 +258,7 @@ class _ChainReplay:
         if reserved is None or (reserved.to_bytes(), reserved.delta) != stored:
             self._fail(f"the curve of {name} is not that of its plan.")
         self._check_revoked(reservation)
+        self._check_wait(reservation)
         used = {event: used for event, (_, used) in reservation.items.items() if used}
         if used != self.used.get(reservation.id, Counter()):
             self._fail(f"what {name} says to be used of its plan is not what was charged under it.")
@@ -268,6 +271,21 @@ class _ChainReplay:
             self._fail(f"{name} is voided, and yet steps were charged under it.")
         if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
             self._fail(f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
+
+    def _check_wait(self, reservation: StoredReservation) -> None:
+        """Compare a plan that waits, or has waited, with the audit log."""
+        state = self.audit.state(self.key[0])
+        if state is None:
+            return
+        wait, held = state.waits.get(reservation.id), reservation.status not in NEVER_HELD
+        found = (reservation.wait_until, reservation.priority, reservation.granted_at)
+        if wait is None:
+            sound = held and found == (None, 0, None)
+        else:
+            ended = held if wait.granted_at is not None else reservation.status == wait.status
+            sound = ended and found == (wait.wait_until, wait.priority, wait.granted_at)
+        if not sound:
+            self._fail(f"the wait of reservation {reservation.id} is not as its organisation's audit events have it.")
 
     def _check_revoked(self, reservation: StoredReservation) -> None:
         """Compare a reservation's cancelled steps with the audit log and its charges."""

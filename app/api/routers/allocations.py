@@ -1,0 +1,54 @@
+"""Allocations of accounts, and the plans that wait for them."""
+
+from fastapi import Request, Response
+
+from app.api.problems import READ_ERRORS, WRITE_ERRORS, responses
+from app.api.route import ContextDep, IfMatch, etag_response, router
+from app.api.schemas.allocations import AccountAllocation, ReplaceAllocation
+from app.api.schemas.queues import AccountQueue
+from app.service.governance import allocations
+from app.service.scheduling import requests
+
+routes = router("allocations")
+
+
+@routes.get(
+    "/accounts/{account_id}/allocation",
+    summary="Get the allocation of an account",
+    response_model=AccountAllocation,
+    responses=responses(*READ_ERRORS),
+)
+def get_allocation(account_id: str, context: ContextDep) -> Response:
+    """Get how a population or budget shares out its limit among plans, and what of it is usable now.
+
+    The ETag is for If-Match; what is usable changes without it.
+    """
+    record = allocations.read_allocation(context, account_id)
+    return Response(
+        AccountAllocation.of(record).model_dump_json(), headers={"ETag": record.tag}, media_type="application/json"
+    )
+
+
+@routes.put(
+    "/accounts/{account_id}/allocation",
+    summary="Replace the allocation of an account",
+    response_model=AccountAllocation,
+    responses=responses(*WRITE_ERRORS, "not_found", "precondition_required", "precondition_failed"),
+)
+def replace_allocation(
+    account_id: str, body: ReplaceAllocation, context: ContextDep, if_match: IfMatch = None
+) -> Response:
+    """Replace how an account shares out its limit. What is reserved stays reserved; the limit stays as it is.
+
+    An account with an allocation admits steps of plans only.
+    """
+    terms = None if body.allocation is None else body.allocation.domain(context.lapsed_by)
+    record = allocations.replace_allocation(context, account_id, terms, body.reason, if_match)
+    content = AccountAllocation.of(record).model_dump_json()
+    return Response(content, headers={"ETag": record.tag}, media_type="application/json")
+
+
+@routes.read("/accounts/{account_id}/queue", "List the plans that wait for an account", AccountQueue, *READ_ERRORS)
+def get_queue(account_id: str, request: Request, context: ContextDep) -> Response:
+    """List the plans that wait for an account or for one under it, the next one first, with what each of them lacks."""
+    return etag_response(request, AccountQueue.of(requests.list_queue(context, account_id)))

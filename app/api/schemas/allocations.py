@@ -1,0 +1,216 @@
+"""Schemas of allocations."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from app.api.schemas.common import (
+    EXAMPLE_BUDGET_ID,
+    EXAMPLE_POPULATION_ID,
+    Body,
+    Input,
+    Output,
+    Reason,
+    Reference,
+    Timestamp,
+    example,
+)
+from app.ledger.allocation import (
+    DEFAULT_AGING_SECONDS,
+    MAX_PARTS,
+    MAX_SECONDS,
+    SchedulingRule,
+    Unlock,
+    UnlockByPlans,
+    UnlockOverTime,
+)
+from app.ledger.allocation import Share as DomainShare
+from app.service.governance.allocations import AllocationRecord, AllocationTerms
+
+DAY_SECONDS = 86_400
+
+_UNLOCK: dict[str, Any] = {"type": "over_time", "over_seconds": 2_592_000, "parts": 30}
+_ALLOCATION: dict[str, Any] = {
+    "rule": "dominant_share",
+    "aging_seconds": DEFAULT_AGING_SECONDS,
+    "unlock": _UNLOCK,
+    "shares": [{"account": "mimic/icu-team", "minimum": 0.25, "maximum": 0.6, "weight": 2.0}],
+}
+
+Rule = Annotated[SchedulingRule, Field(strict=False)]
+
+
+class UnlockOverTimeInput(Input):
+    """A limit of which another equal part becomes usable at regular times, the first one at once."""
+
+    model_config = example(_UNLOCK)
+
+    type: Literal["over_time"]
+    over_seconds: int = Field(ge=1, le=MAX_SECONDS, description="Length of all parts together.")
+    parts: int | None = Field(
+        default=None, ge=1, le=MAX_PARTS, description="By default one for each day, at least one."
+    )
+    since: Timestamp | None = Field(default=None, description="When it begins; by default now, or as before.")
+
+    def domain(self, now: datetime) -> Unlock:
+        """Convert to the domain."""
+        parts = self.parts or max(1, min(MAX_PARTS, self.over_seconds // DAY_SECONDS))
+        return UnlockOverTime(self.since or now, timedelta(seconds=self.over_seconds), parts)
+
+
+class UnlockByPlansInput(Input):
+    """A limit of which every run that asks for a plan unlocks an equal part."""
+
+    model_config = example({"type": "by_plans", "plans": 20})
+
+    type: Literal["by_plans"]
+    plans: int = Field(ge=1, le=1_000_000, description="Number of runs that unlock all of it.")
+    since: Timestamp | None = Field(default=None, description="Since when runs count; by default now, or as before.")
+
+    def domain(self, now: datetime) -> Unlock:
+        """Convert to the domain."""
+        return UnlockByPlans(self.since or now, self.plans)
+
+
+class ShareInput(Input):
+    """What is promised to a budget directly under the account."""
+
+    model_config = example(_ALLOCATION["shares"][0])
+
+    account: Reference
+    minimum: float = Field(
+        default=0.0, ge=0, le=1, description="Part of each window's budget that is kept for it until the window ends."
+    )
+    maximum: float = Field(default=1.0, gt=0, le=1, description="Part of the usable limit that its plans may have.")
+    weight: float = Field(default=1.0, ge=0.001, le=1000, description="In the order of plans that wait.")
+
+
+class AllocationInput(Input):
+    """How an account shares out its budget among plans."""
+
+    model_config = example(_ALLOCATION)
+
+    rule: Rule | None = Field(
+        default=None, description="Which of the plans that wait is served first; of a population, for all under it."
+    )
+    aging_seconds: int | None = Field(
+        default=DEFAULT_AGING_SECONDS,
+        ge=0,
+        le=MAX_SECONDS,
+        description="A plan that has waited for so long is delayed by no younger one. 0: none is ever overtaken; "
+        "null: it may be overtaken for ever.",
+    )
+    unlock: Annotated[UnlockOverTimeInput | UnlockByPlansInput, Field(discriminator="type")] | None = Field(
+        default=None, description="How the limit becomes usable; null: all of it is."
+    )
+    shares: list[ShareInput] = Field(default=[], max_length=64)
+
+    def domain(self, now: datetime) -> AllocationTerms:
+        """Convert to the domain."""
+        unlock = None if self.unlock is None else self.unlock.domain(now)
+        begins = self.unlock is not None and self.unlock.since is not None
+        shares = {each.account: DomainShare(each.minimum, each.maximum, each.weight) for each in self.shares}
+        return AllocationTerms(self.rule, self.aging_seconds, unlock, begins, shares)
+
+
+class ReplaceAllocation(Body):
+    """A complete new allocation and its reason; null: steps need no plan any more."""
+
+    model_config = example({"allocation": _ALLOCATION, "reason": "Four teams share the cohort from January on."})
+
+    allocation: AllocationInput | None
+    reason: Reason
+
+
+class Share(Output):
+    """What is promised to a budget directly under the account."""
+
+    account: str
+    account_path: str
+    minimum: float
+    maximum: float
+    weight: float
+
+
+class AccountAllocation(Output):
+    """The allocation of an account, and what of its limit is usable."""
+
+    model_config = example(
+        {
+            "account": EXAMPLE_POPULATION_ID,
+            "path": "mimic",
+            "plans_only": True,
+            "rule": "dominant_share",
+            "aging_seconds": DEFAULT_AGING_SECONDS,
+            "unlock": _UNLOCK | {"since": "2026-11-01T00:00:00Z"},
+            "shares": [
+                {
+                    "account": EXAMPLE_BUDGET_ID,
+                    "account_path": "mimic/icu-team",
+                    "minimum": 0.25,
+                    "maximum": 0.6,
+                    "weight": 2.0,
+                }
+            ],
+            "revision": 1,
+            "unlocked": 0.7,
+            "epsilon_unlocked": 2.31,
+            "epsilon_limit": 3.0,
+            "next_unlock_at": "2026-11-22T00:00:00Z",
+            "arrivals": None,
+        }
+    )
+
+    account: str
+    path: str
+    plans_only: bool = Field(description="Whether it has an allocation, and so admits steps of plans only.")
+    rule: SchedulingRule | None
+    aging_seconds: int | None
+    unlock: dict[str, Any] | None
+    shares: list[Share]
+    revision: int = Field(description="Number of changes.")
+    unlocked: float = Field(description="Usable part of the limit.")
+    epsilon_unlocked: float = Field(description="Epsilon that is reached when the usable part is used up.")
+    epsilon_limit: float
+    next_unlock_at: datetime | None = Field(description="When the next part becomes usable.")
+    arrivals: int | None = Field(description="Runs that have asked for a plan, if they unlock the limit.")
+
+    @classmethod
+    def of(cls, record: AllocationRecord) -> Self:
+        """Convert from the domain."""
+        account, allocation = record.account, record.allocation
+        assert account.limit is not None, "a population or budget has a limit"
+        shares = {} if allocation is None else allocation.shares
+        return cls(
+            account=account.id,
+            path=account.path,
+            plans_only=allocation is not None,
+            rule=allocation and allocation.rule,
+            aging_seconds=allocation and allocation.aging_seconds,
+            unlock=None if allocation is None or allocation.unlock is None else _unlock(allocation.unlock),
+            shares=[
+                Share(
+                    account=account_id,
+                    account_path=record.paths[account_id],
+                    minimum=share.minimum,
+                    maximum=share.maximum,
+                    weight=share.weight,
+                )
+                for account_id, share in sorted(shares.items())
+            ],
+            revision=account.allocation_revision,
+            unlocked=float(record.unlocked),
+            epsilon_unlocked=record.unlocked_epsilon,
+            epsilon_limit=account.limit.epsilon,
+            next_unlock_at=record.next_unlock_at,
+            arrivals=record.arrivals,
+        )
+
+
+def _unlock(unlock: Unlock) -> dict[str, Any]:
+    since = unlock.since.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(unlock, UnlockOverTime):
+        seconds = int(unlock.over.total_seconds())
+        return {"type": "over_time", "over_seconds": seconds, "parts": unlock.parts, "since": since}
+    return {"type": "by_plans", "plans": unlock.plans, "since": since}

@@ -1,0 +1,144 @@
+"""What a waiting plan lacks, and when that is known to change."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from app.accounting.curves import EXHAUSTED, UNIT, orders
+from app.ledger.accounts import Account
+from app.ledger.admission import prepared_plan
+from app.ledger.allocation import UnlockOverTime
+from app.ledger.scheduling import Books, WaitingPlan, schedule, unreserved
+from app.ledger.scheduling_rules import Line
+from app.ledger.withholding import Withholding
+
+MAX_TIMES = 100
+"""Maximum number of future times at which a line is tried."""
+
+
+class WaitingReason(StrEnum):
+    """Why an account does not hold a plan now."""
+
+    CLOSED = "closed"
+    LIMIT = "limit"
+    RESERVED = "reserved"
+    LOCKED = "locked"
+    PROMISED = "promised"
+    ORDER = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """An account that does not hold a plan, and the order at which it comes closest.
+
+    Args:
+        reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
+            other budgets may become free; of another order, an older plan or one of higher priority is to be served
+            first.
+        order: of the filter.
+        requested: by the plan, in nats at this order; infinite if no order can hold it.
+        available: in nats, at least 0.
+        opens_at: of a closed account that opens later.
+    """
+
+    account_id: str
+    account_path: str
+    reason: WaitingReason
+    order: float
+    requested: float
+    available: float
+    opens_at: datetime | None = None
+
+
+def shortages(plan: WaitingPlan, books: Books, now: datetime) -> list[Shortage]:
+    """List what a plan lacks, by account from the root; none: it fits, and waits for its turn."""
+    path, cost = prepared_plan(books.path(plan), plan.steps)
+    bare, _ = prepared_plan(books.path(plan, unreserved), plan.steps)
+    found = []
+    for account, view, free in zip(path, books.views(path), bare, strict=True):
+        closed = not books.is_open(account)
+        if not closed and view.fits(cost):
+            continue
+        if closed:
+            reason = WaitingReason.CLOSED
+        elif not free.fits(cost):
+            reason = WaitingReason.LIMIT
+        elif not account.fits(cost):
+            reason = WaitingReason.RESERVED
+        elif not books.withholdings[account.id].unlocked_view(account).fits(cost):
+            reason = WaitingReason.LOCKED
+        else:
+            reason = WaitingReason.PROMISED
+        opens_at = account.window.opens_at
+        found.append(_shortage(view, plan, reason, opens_at if closed and opens_at and opens_at > now else None))
+    return found
+
+
+def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at: datetime | None) -> Shortage:
+    gate = view.bounds()
+    asked = view.grown_by(plan.cost).values[gate.places]
+    left = np.maximum(gate.left(view.spent, view.held), 0)
+    share = np.where(asked < EXHAUSTED, left / np.maximum(asked, 1), -1.0)
+    closest = int(np.argmax(share))
+    order = float(orders(view.grid_version)[gate.places][closest])
+    requested = np.inf if asked[closest] == EXHAUSTED else float(asked[closest]) * UNIT
+    return Shortage(view.id, view.path, reason, order, requested, float(left[closest]) * UNIT, opens_at)
+
+
+def estimate(plan: WaitingPlan, line: Line, books: Books, now: datetime, until: datetime) -> datetime | None:
+    """Estimate when a plan will be granted: if nothing changes but what time unlocks and opens; None: unknown.
+
+    `books` have the runs of all plans of the line.
+    """
+    waiting = Line(line.rule, line.aging)
+    for each in line.plans.values():
+        waiting.add(each)
+    books = Books(books.accounts, books.withholdings)
+    for at in _times(plan, books, now, until):
+        books = Books(books.accounts, _withholdings(books, at), partial(_is_open_at, at))
+        candidates = waiting.candidates(books, list(books.accounts))
+        for granted in list(schedule(waiting.order(candidates, books, at), waiting.aged(at), books)):
+            if granted.standing.plan.id == plan.id:
+                return at
+            waiting.remove(granted.standing.plan.id)
+    return None
+
+
+def _is_open_at(at: datetime, account: Account) -> bool:
+    return account.window.holds(at)
+
+
+def _times(plan: WaitingPlan, books: Books, now: datetime, until: datetime) -> Sequence[datetime]:
+    """List the times at which more of the accounts of a plan becomes usable."""
+    found: set[datetime] = set()
+    for account_id in plan.path:
+        account = books.accounts[account_id]
+        if account.window.opens_at is not None:
+            found.add(account.window.opens_at)
+        if account.allocation is not None and isinstance(account.allocation.unlock, UnlockOverTime):
+            found.update(_begins(account.allocation.unlock, now))
+    return sorted(at for at in found if now < at <= until)[:MAX_TIMES]
+
+
+def _begins(unlock: UnlockOverTime, now: datetime) -> Iterator[datetime]:
+    first = unlock.window(now) + 1
+    for window in range(first, min(first + MAX_TIMES, unlock.parts)):
+        yield unlock.begin(window)
+
+
+def _withholdings(books: Books, at: datetime) -> dict[str, Withholding]:
+    """Compute what accounts withhold at a later time; a new window has given nothing yet."""
+    found = {}
+    for account_id, withholding in books.withholdings.items():
+        unlock = withholding.allocation.unlock
+        if isinstance(unlock, UnlockOverTime) and unlock.fraction(at) != withholding.unlocked:
+            fraction = unlock.fraction(at)
+            found[account_id] = replace(withholding, unlocked=fraction, window=Fraction(1, unlock.parts), taken={})
+        else:
+            found[account_id] = withholding
+    return found

@@ -1,0 +1,170 @@
+"""Allocations: how populations and budgets share out what they have among plans (ADR 0041)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fractions import Fraction
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account, AccountKind
+from app.ledger.allocation import Allocation, SchedulingRule, Share, Unlock, UnlockByPlans, UnlockOverTime, facts_of
+from app.ledger.audit import AuditAction
+from app.ledger.errors import InvalidInputError
+from app.ledger.permissions import Permission
+from app.persistence.repositories import account_writes, accounts, waiting
+from app.service.accounts.lookup import find_parent
+from app.service.auth.request_context import RequestContext
+from app.service.change_control import require_if_match
+from app.service.idempotency import run_effect
+from app.service.scheduling.withholdings import read_withholdings
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationTerms:
+    """A new allocation as it is asked for; shares name budgets by id or path.
+
+    `since` of an unlock that does not say when it begins is None: it begins now, or goes on if nothing else changes.
+    """
+
+    rule: SchedulingRule | None
+    aging_seconds: int | None
+    unlock: Unlock | None
+    unlock_begins: bool
+    shares: Mapping[str, Share]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRecord:
+    """The allocation of an account, if it has one, and its state.
+
+    Args:
+        unlocked: usable part of its limit.
+        unlocked_epsilon: epsilon that is reached when the usable part is used up; its limit's without an unlock.
+        next_unlock_at: when the next part becomes usable; None: never, or it depends on arrivals.
+        arrivals: runs that have asked for a plan, if they unlock the limit.
+        paths: of the accounts with a share, by id.
+    """
+
+    account: Account
+    unlocked: Fraction
+    unlocked_epsilon: float
+    next_unlock_at: datetime | None
+    arrivals: int | None
+    paths: Mapping[str, str]
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """The allocation; None: steps need no plan."""
+        return self.account.allocation
+
+    @property
+    def tag(self) -> str:
+        """Entity tag of the allocation."""
+        return f'"{self.account.id}-allocation-{self.account.allocation_revision}"'
+
+    def facts(self) -> dict[str, object]:
+        """Build the audit payload."""
+        found = self.account.allocation
+        return {
+            "allocation": None if found is None else facts_of(found),
+            "revision": self.account.allocation_revision,
+        }
+
+
+def read_allocation(context: RequestContext, account: str) -> AllocationRecord:
+    """Get the allocation of a population or budget."""
+    with context.read() as tx:
+        return find_allocation(tx, context, find_parent(tx, context, account).account)
+
+
+def find_allocation(tx: Connection, context: RequestContext, account: Account) -> AllocationRecord:
+    """Describe the allocation of an account and what it has unlocked."""
+    assert account.limit is not None, "a population or budget has a limit"
+    allocation, owner = account.allocation, context.organisation_id
+    withholding = read_withholdings(tx, owner, [account], context.lapsed_by).get(account.id)
+    unlocked = Fraction(1) if withholding is None else withholding.unlocked
+    reached = account.limit.epsilon
+    if withholding is not None and unlocked < 1:
+        reached = withholding.unlocked_epsilon(account)
+    unlock = None if allocation is None else allocation.unlock
+    next_at, arrivals = None, None
+    if isinstance(unlock, UnlockOverTime):
+        window = unlock.window(context.now) + 1
+        next_at = unlock.begin(window) if window < unlock.parts else None
+    elif isinstance(unlock, UnlockByPlans):
+        arrivals = waiting.count_asking(tx, owner, account.id, unlock.since)
+    shared = sorted(allocation.shares) if allocation is not None else []
+    paths = {each.account.id: each.account.path for each in accounts.read_many(tx, owner, shared)} if shared else {}
+    return AllocationRecord(account, unlocked, reached, next_at, arrivals, paths)
+
+
+def replace_allocation(
+    context: RequestContext, account: str, terms: AllocationTerms | None, reason: str, tag: str | None
+) -> AllocationRecord:
+    """Replace the allocation of a population or budget; `terms` None removes it, `tag` is the value of If-Match.
+
+    An equal one is neither written nor recorded. Nothing that is reserved already is taken back.
+
+    Raises:
+        PreconditionRequiredError: If-Match is missing.
+        PreconditionFailedError: the allocation has changed.
+        InvalidInputError: a value is out of range, a rule is not a population's, or a share is not of a budget
+            directly under a sequential account.
+    """
+    context.require_permission(Permission.ACCOUNT_MANAGE)
+
+    def write(tx: Connection) -> AllocationRecord:
+        own = accounts.path_of(tx, context.organisation_id, find_parent(tx, context, account).account.id)[-1].account
+        before = find_allocation(tx, context, own)
+        require_if_match("allocation", before.tag, tag, allocation_revision=own.allocation_revision)
+        wanted = None if terms is None else _allocation(tx, context, own, terms)
+        if wanted == own.allocation:
+            return before
+        after = replace(
+            own, allocation=wanted, allocation_revision=own.allocation_revision + 1, version=own.version + 1
+        )
+        account_writes.set_allocation(tx, context.organisation_id, after, context.now)
+        record = find_allocation(tx, context, after)
+        context.record(tx, AuditAction.ALLOCATION_REPLACED, own.id, before.facts(), record.facts(), reason)
+        return record
+
+    return run_effect(context, write)
+
+
+def _allocation(tx: Connection, context: RequestContext, account: Account, terms: AllocationTerms) -> Allocation:
+    """Build the allocation of an account; an unlock that does not begin anew goes on."""
+    is_population = account.kind is AccountKind.POPULATION
+    if terms.rule is not None and not is_population:
+        raise InvalidInputError(
+            f"{account.path} is a {account.kind}: plans are served in the order of their population's rule. Leave "
+            "`rule` out, and set it on the population.",
+            field="rule",
+        )
+    rule = terms.rule or (SchedulingRule.FIRST_COME if is_population else None)
+    shares = {_share_holder(tx, context, account, name): share for name, share in terms.shares.items()}
+    return Allocation(rule, terms.aging_seconds, _continued(account, terms), shares)
+
+
+def _continued(account: Account, terms: AllocationTerms) -> Unlock | None:
+    before = None if account.allocation is None else account.allocation.unlock
+    unlock = terms.unlock
+    if unlock is None or terms.unlock_begins or before is None or type(before) is not type(unlock):
+        return unlock
+    continued = replace(unlock, since=before.since)
+    return continued if continued == before else unlock
+
+
+def _share_holder(tx: Connection, context: RequestContext, account: Account, name: str) -> str:
+    found = find_parent(tx, context, name).account
+    if found.parent_id != account.id:
+        raise InvalidInputError(
+            f"{found.path} is not directly under {account.path}; `shares` names its own budgets.", field="shares"
+        )
+    if account.partitions_per_unit is not None:
+        raise InvalidInputError(
+            f"{account.path} is composed in parallel: its parts hold different people and share nothing. Leave "
+            "`shares` out, and set the limit of each part.",
+            field="shares",
+        )
+    return found.id

@@ -1,0 +1,1 @@
+"""Scheduling: plans that wait for budget are granted in the order of a rule (ADR 0041)."""

@@ -1,0 +1,118 @@
+"""The arrival of a plan: it is held at once, or takes its place among those that wait."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.accounting.events import fingerprint
+from app.ledger.accounts import Account
+from app.ledger.admission import Refusal
+from app.ledger.audit import AuditAction
+from app.ledger.errors import PlansWaitingError
+from app.ledger.reservations import Reservation
+from app.ledger.scheduling import Books, WaitingPlan
+from app.persistence.repositories import waiting
+from app.service.auth.request_context import RequestContext
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.scheduling.explanations import WaitingDetail, explain, queue_payload
+from app.service.scheduling.holding import PricedPlan, hold_priced
+from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans
+from app.service.scheduling.withholdings import read_withholdings
+
+NEWCOMER = "newcomer"
+"""Stands for the reservation that a plan would get."""
+
+
+def hold_in_turn(
+    tx: Connection,
+    work: UnitOfWork,
+    context: RequestContext,
+    plan: PricedPlan,
+    expected_steps: int | None = None,
+    *,
+    waits: bool,
+) -> tuple[Account, ...] | Refusal | None:
+    """Hold a plan on its locked path, if it fits and no other plan is to be served first; nothing is written.
+
+    Returns:
+        The accounts, or a refusal. None, only if the plan `waits`: other plans are served first, or an account of its
+        path opens later.
+
+    Raises:
+        PlansWaitingError: other plans are served first, and the plan does not wait.
+        Also those of `hold_priced`.
+    """
+    if waits and _opens_later(plan, context.now):
+        return None
+    owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
+    if all(account.allocation is None for account in plan.path) and not waiting.any_through(tx, owner, above):
+        return hold_priced(work, context, plan, expected_steps)
+    withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
+    views = Books({}, withholdings).views if withholdings else tuple
+    holding = hold_priced(work, context, plan, expected_steps, views)
+    if isinstance(holding, Refusal) or _is_next(tx, work, context, plan, withholdings):
+        return holding
+    if waits:
+        return None
+    raise PlansWaitingError(
+        "The plan fits, but other plans wait for the same budget and are served before it. Send `wait_until` to wait "
+        "for its turn."
+    )
+
+
+def _opens_later(plan: PricedPlan, now: datetime) -> bool:
+    """Check whether some accounts of a path are closed, and all of them open later."""
+    closed = [account.window for account in plan.path if not account.window.holds(now)]
+    return bool(closed) and all(window.opens_at is not None and window.opens_at > now for window in closed)
+
+
+def _is_next(
+    tx: Connection, work: UnitOfWork, context: RequestContext, plan: PricedPlan, withholdings: dict[str, Any]
+) -> bool:
+    """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
+    owner, plans = context.organisation_id, waiting_plans(context.db)
+    with plans.lock:
+        look = plans.look(tx, owner, context.now, context.lapsed_by)
+        known = look.books.accounts | {each.id: each for each in _locked_accounts(work, plan)}
+        books = Books(known, look.books.withholdings | withholdings, look.books.is_open)
+        population = plan.path[-1].population_id
+        rule = known[population].allocation or DEFAULT
+        line = look.lines.get(population) or new_line(rule)
+        team = next((each.id for each in plan.path[:-1] if each.parent_id == population), None)
+        weight = 1.0 if team is None else rule.share_of(team).weight
+        ids = tuple(account.id for account in plan.path)
+        line.add(WaitingPlan(NEWCOMER, ids, tuple(plan.steps), context.now, weight=weight))
+        try:
+            lines = {**look.lines, population: line}
+            seen = Look(look.now, look.rows, lines, look.homes, books, look.states)
+            grants = grants_in(tx, owner, seen, set(ids), {NEWCOMER}, newcomer=NEWCOMER)
+        finally:
+            line.remove(NEWCOMER)
+    return any(each.standing.plan.id == NEWCOMER for each in grants)
+
+
+def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
+    """Get the locked accounts of a path, and the parts of its parallel ones, without exposures."""
+    parts = [part for account in plan.path for part in work.parts.get(account.id, ())]
+    return [work.record(each).account for each in (*(account.id for account in plan.path), *parts)]
+
+
+def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
+    """Record that a plan waits, and for what; return that."""
+    plans = waiting_plans(context.db)
+    assert reservation.wait_until is not None, "it waits"
+    with plans.lock:
+        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        line = look.line_of(reservation.id)
+        plan = line.plans[reservation.id]
+        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.wait_until)
+    after = {
+        "status": str(reservation.status),
+        "run": reservation.run_id,
+        "wait_until": reservation.wait_until.isoformat(),
+        "plan": [{"event": fingerprint(item.event), "count": item.count} for item in reservation.items],
+        **queue_payload(detail),
+    }
+    context.record(tx, AuditAction.RESERVATION_QUEUED, reservation.id, after=after)
+    return detail

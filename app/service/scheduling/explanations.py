@@ -1,0 +1,109 @@
+"""Why a plan waits, what is before it, and why it was granted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from app.ledger.allocation import SchedulingRule
+from app.ledger.scheduling import Grant, Standing, WaitingPlan
+from app.ledger.waiting_reasons import Shortage, WaitingReason, estimate, shortages
+from app.service.json_values import json_finite
+from app.service.scheduling.lines import Look, with_runs
+
+SHOWN: Final = 10
+"""Maximum number of overtaken plans that the audit log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingDetail:
+    """The place of a waiting plan, and what it waits for.
+
+    Args:
+        rule: by which the plans of its population are served.
+        position: from 1, among the plans that would charge one of its accounts.
+        waiting: number of those plans.
+        aged: whether no younger plan may delay it any more.
+        score: by the rule, the least first; None: by arrival.
+        shortages: of its accounts; none: it fits, and plans before it are served first.
+        estimated_at: when it will be granted if nothing changes but what time unlocks and opens; None: unknown.
+    """
+
+    rule: SchedulingRule
+    position: int
+    waiting: int
+    aged: bool
+    score: float | None
+    shortages: tuple[Shortage, ...]
+    estimated_at: datetime | None
+
+
+def explain(
+    tx: Connection, organisation_id: str, look: Look, plans: Sequence[WaitingPlan], until: datetime
+) -> list[WaitingDetail]:
+    """Explain why plans wait; an estimate looks up to a time."""
+    details = []
+    for plan in plans:
+        line = look.line_of(plan.id)
+        with_runs(tx, organisation_id, look.books, line.plans.values())
+        rivals = line.order(line.through(each for each in plan.path[:-1]), look.books, look.now)
+        place = next(place for place, each in enumerate(rivals) if each.plan.id == plan.id)
+        lacking = tuple(shortages(plan, look.books, look.now))
+        details.append(
+            WaitingDetail(
+                rule=line.rule,
+                position=place + 1,
+                waiting=len(rivals),
+                aged=rivals[place].aged,
+                score=next(iter(rivals[place].score), None),
+                shortages=lacking,
+                estimated_at=estimate(plan, line, look.books, look.now, until) if _may_change(lacking) else None,
+            )
+        )
+    return details
+
+
+def _may_change(lacking: Sequence[Shortage]) -> bool:
+    """Check whether time alone may give a plan all that it lacks."""
+    timely = {WaitingReason.CLOSED, WaitingReason.LOCKED, WaitingReason.PROMISED}
+    return all(each.reason in timely for each in lacking)
+
+
+def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
+    """Build the part of an audit payload about what a plan waits for."""
+    return {
+        "rule": str(detail.rule),
+        "position": detail.position,
+        "waits_for": [
+            {"account": each.account_id, "reason": str(each.reason), "order": each.order}
+            | json_finite(requested=each.requested, available=each.available)
+            for each in detail.shortages
+        ],
+    }
+
+
+def grant_payload(look: Look, one: Grant) -> dict[str, Any]:
+    """Build the audit payload of a grant: the rule, its score, and the plans before it that go on waiting."""
+    plan = one.standing.plan
+    line = look.line_of(plan.id)
+    unlocked = {
+        account_id: str(withholding.unlocked)
+        for account_id, withholding in look.books.withholdings.items()
+        if account_id in plan.path and withholding.unlocked != 1
+    }
+    return {
+        "rule": str(line.rule),
+        **_standing_facts(one.standing),
+        "waited_seconds": (look.now - plan.arrived_at).total_seconds(),
+        "overtaken": [{"reservation": each.plan.id, **_standing_facts(each)} for each in one.overtaken[:SHOWN]],
+        "overtaken_count": len(one.overtaken),
+        "unlocked": unlocked,
+    }
+
+
+def _standing_facts(standing: Standing) -> dict[str, Any]:
+    score = [each if isfinite(each) else "Infinity" for each in standing.score[:SHOWN]]
+    return {"priority": standing.plan.priority, "aged": standing.aged, "score": score}

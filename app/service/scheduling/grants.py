@@ -1,0 +1,156 @@
+"""Grant plans that have waited, the moment that they fit, and end those that have waited in vain."""
+
+import logging
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.admission import Refusal
+from app.ledger.audit import SERVICE, AuditAction
+from app.ledger.errors import LedgerError
+from app.ledger.permissions import Role
+from app.ledger.reservations import Reservation
+from app.ledger.runs import RunStatus, status_payload
+from app.ledger.scheduling import Grant
+from app.ledger.waiting import expire, grant, has_expired
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import alerts, organisations, reservations, waiting
+from app.service.alerts.alert_factory import granted_alert
+from app.service.auth.authentication import Principal
+from app.service.auth.request_context import RequestContext
+from app.service.charging.loading import LoadRequest, load
+from app.service.charging.saving import LedgerCache, save
+from app.service.charging.unit_of_work import UnitOfWork
+from app.service.scheduling.endings import end_waiting
+from app.service.scheduling.explanations import grant_payload
+from app.service.scheduling.holding import hold_priced, price_plan
+from app.service.scheduling.lines import BEGINS, Look, grants_in, waiting_plans
+
+PAGE: Final = 100
+"""Maximum number of plans that one look ends, and that one transaction grants."""
+
+_logger = logging.getLogger(__name__)
+
+
+def service_context(db: Database, organisation_id: str) -> RequestContext:
+    """Build the context of background work in an organisation."""
+    moment = db.clock.moment()
+    who = Principal(organisation_id, SERVICE.id, Role.ADMIN)
+    return RequestContext(db, who, moment.latest, earliest=moment.earliest)
+
+
+def grant_waiting(db: Database) -> int:
+    """Grant the plans that fit now, in all organisations; return their number."""
+    with db.read(ALL_TENANTS) as tx:
+        found = waiting.organisations(tx)
+    granted = 0
+    for organisation_id in found:
+        try:
+            granted += grant_in_organisation(db, organisation_id)
+        except LedgerError as reason:  # one organisation must not keep the others waiting
+            _logger.warning("Plans of %s wait, and could not be looked at: %s", organisation_id, reason.detail)
+        except Exception:
+            _logger.exception("Plans of %s wait, and could not be looked at", organisation_id)
+    return granted
+
+
+def grant_in_organisation(db: Database, organisation_id: str) -> int:
+    """Grant the plans of an organisation that fit now, in the order of their rule; return their number."""
+    plans, context = waiting_plans(db), service_context(db, organisation_id)
+    total = 0
+    while True:
+        with plans.lock, db.read(organisation_id) as tx:
+            look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
+            accounts, changed = plans.changed(organisation_id, look)
+            if not grants_in(tx, organisation_id, look, accounts, changed):
+                plans.settle(organisation_id, look)
+                return total
+        granted = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
+        if not granted:
+            with plans.lock:
+                plans.settle(organisation_id, look)
+            return total
+        total += granted
+
+
+def _grant(tx: Connection, context: RequestContext) -> int:
+    """Grant plans in one transaction: decided again under the locks, so that each is granted once."""
+    organisation_id, plans = context.organisation_id, waiting_plans(context.db)
+    organisations.lock(tx, organisation_id)
+    with plans.lock:
+        look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
+        found = grants_in(tx, organisation_id, look, *plans.changed(organisation_id, look))[:PAGE]
+    if not found:
+        return 0
+    wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
+    work = load(tx, LedgerCache(), organisation_id, wanted)
+    waited = reservations.get_many(tx, organisation_id, {each.standing.plan.id: None for each in found})
+    by_id = {each.id: each for each in waited}
+    granted = []
+    for one in found:
+        reservation = by_id[one.standing.plan.id]
+        if _grant_one(work, context, look, one, reservation):
+            granted.append((one, reservation))
+    save(tx, work)
+    for one, reservation in granted:
+        _record(tx, context, work, look, one, reservation)
+    return len(granted)
+
+
+def _record(
+    tx: Connection, context: RequestContext, work: UnitOfWork, look: Look, one: Grant, waited: Reservation
+) -> None:
+    """Record a grant with its reasons, and the activation of a run that has waited for it."""
+    run, own = work.stored_runs[waited.run_id], work.record(waited.run_id).account
+    now = work.reservations[waited.run_id]
+    before = {"status": str(waited.status)}
+    after = {"status": str(now.status), "run": waited.run_id, **grant_payload(look, one)}
+    context.record(tx, AuditAction.RESERVATION_GRANTED, waited.id, before, after)
+    if run.status is RunStatus.WAITING:
+        active = work.run(waited.run_id)
+        context.record(tx, AuditAction.RUN_ACTIVATED, waited.run_id, status_payload(run), status_payload(active))
+    alerts.add(tx, context.organisation_id, [granted_alert(own, now, context.now)])
+
+
+def _grant_one(work: UnitOfWork, context: RequestContext, look: Look, one: Grant, waited: Reservation) -> bool:
+    """Hold a plan on its locked path and activate it, unless that fails by now."""
+    run = work.run(waited.run_id)
+    if run.status not in BEGINS or run.reservation_id is not None or has_expired(waited, context.now):
+        return False
+    plan = one.standing.plan
+    work.costs_of(work.record(plan.path[0]).account).update({each.step.event: each.curve for each in plan.steps})
+    try:
+        priced = price_plan(work, context, waited.run_id, waited.items)
+        holding = hold_priced(work, context, priced, views=look.books.views)
+    except LedgerError as reason:
+        _logger.warning("The plan %s fits, and may not be granted: %s", waited.id, reason.detail)
+        return False
+    if isinstance(holding, Refusal):
+        return False
+    work.grant(grant(waited, context.now), context.now)
+    work.change(holding, context.now)
+    return True
+
+
+def expire_waiting(db: Database) -> int:
+    """End the plans that have waited in vain, in all organisations; return their number."""
+    with db.read(ALL_TENANTS) as tx:
+        found = waiting.expired(tx, db.clock.moment().earliest, PAGE)
+    ended = 0
+    for organisation_id, reservation_id in found:
+        context = service_context(db, organisation_id)
+        try:
+            ended += context.transact(partial(_expire, context, reservation_id))
+        except LedgerError as reason:  # a quarantined account must not block the others
+            _logger.warning("Plan %s has waited in vain, and cannot be ended: %s", reservation_id, reason.detail)
+    return ended
+
+
+def _expire(context: RequestContext, reservation_id: str, tx: Connection) -> bool:
+    organisations.lock(tx, context.organisation_id)
+    found = reservations.find(tx, context.organisation_id, reservation_id)
+    if found is None or not has_expired(found, context.lapsed_by):
+        return False
+    end_waiting(tx, context, expire(found))
+    return True

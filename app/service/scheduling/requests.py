@@ -1,0 +1,127 @@
+"""Cancel, prioritize and list plans that wait."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection
+
+from app.ledger.accounts import Account
+from app.ledger.audit import AuditAction
+from app.ledger.errors import require_found
+from app.ledger.permissions import Permission
+from app.ledger.reservations import Reservation, ReservationStatus
+from app.ledger.scheduling import WaitingPlan
+from app.ledger.waiting import LONGEST_WAIT, cancel, prioritize
+from app.persistence.repositories import accounts, reservations
+from app.service.accounts.lookup import find_parent, require_reach
+from app.service.auth.request_context import RequestContext
+from app.service.idempotency import run_effect
+from app.service.scheduling.endings import end_waiting
+from app.service.scheduling.explanations import WaitingDetail, explain
+from app.service.scheduling.lines import waiting_plans
+
+MAX_LISTED: Final = 100
+"""Maximum number of waiting plans that one list explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A plan that waits, with its run, and what it waits for."""
+
+    reservation: Reservation
+    run: Account
+    detail: WaitingDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The plans that wait for an account, the next one first; `waiting` is their number."""
+
+    account: Account
+    entries: tuple[QueueEntry, ...]
+    waiting: int
+
+
+def cancel_waiting(context: RequestContext, reservation_id: str, reason: str) -> Reservation:
+    """Cancel a waiting plan; one that was cancelled before stays so.
+
+    Raises:
+        ReservationStateConflictError: it does not wait.
+    """
+    context.require_permission(Permission.RUN_MANAGE)
+
+    def write(tx: Connection) -> Reservation:
+        found = _found(tx, context, reservation_id)
+        ended = cancel(found)
+        if ended is not found:
+            end_waiting(tx, context, ended, reason)
+        return ended
+
+    return run_effect(context, write)
+
+
+def prioritize_waiting(context: RequestContext, reservation_id: str, priority: int, reason: str) -> Reservation:
+    """Move a waiting plan before or behind others by its priority.
+
+    Raises:
+        ReservationStateConflictError: it does not wait.
+        InvalidInputError: the priority is out of range.
+    """
+    context.require_permission(Permission.ACCOUNT_MANAGE)
+
+    def write(tx: Connection) -> Reservation:
+        found = _found(tx, context, reservation_id)
+        [run] = accounts.read_many(tx, context.organisation_id, [found.run_id])
+        require_reach(tx, context, run.account.population_id)  # others wait in the same line
+        moved = prioritize(found, priority)
+        if moved != found:
+            reservations.save_waiting(tx, context.organisation_id, moved, context.now)
+            before, after = ({"priority": each.priority} for each in (found, moved))
+            context.record(tx, AuditAction.RESERVATION_PRIORITIZED, found.id, before, after, reason)
+        return moved
+
+    return run_effect(context, write)
+
+
+def explain_waiting(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail | None:
+    """Explain what a reservation waits for; None: it does not wait."""
+    if reservation.status is not ReservationStatus.WAITING:
+        return None
+    plans = waiting_plans(context.db)
+    with plans.lock:
+        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        if reservation.id not in look.rows:
+            return None
+        plan = look.line_of(reservation.id).plans[reservation.id]
+        [detail] = explain(tx, context.organisation_id, look, [plan], reservation.expires_at)
+    return detail
+
+
+def list_queue(context: RequestContext, account: str) -> Queue:
+    """List the plans that wait for an account or for one under it, the next one first."""
+    with context.read() as tx:
+        own = find_parent(tx, context, account).account
+        plans = waiting_plans(context.db)
+        with plans.lock:
+            look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+            found: list[WaitingPlan] = []
+            for population in sorted(look.lines):
+                line = look.lines[population]
+                found += [each.plan for each in line.order(line.through([own.id]), look.books, look.now)]
+            shown = found[:MAX_LISTED]
+            details = explain(tx, context.organisation_id, look, shown, context.now + LONGEST_WAIT)
+        wanted = dict.fromkeys(plan.id for plan in shown)
+        kept = {each.id: each for each in reservations.get_many(tx, context.organisation_id, wanted)}
+        runs = accounts.read_many(tx, context.organisation_id, [plan.path[-1] for plan in shown])
+        by_id = {record.account.id: record.account for record in runs}
+        entries = [
+            QueueEntry(kept[plan.id], by_id[plan.path[-1]], detail) for plan, detail in zip(shown, details, strict=True)
+        ]
+        return Queue(own, tuple(entries), len(found))
+
+
+def _found(tx: Connection, context: RequestContext, reservation_id: str) -> Reservation:
+    found = reservations.find(tx, context.organisation_id, reservation_id)
+    reservation = require_found(found, "reservation", reservation_id)
+    require_reach(tx, context, reservation.run_id)
+    return reservation

@@ -1,0 +1,76 @@
+"""What accounts with an allocation withhold now, read from the ledger."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from fractions import Fraction
+
+from sqlalchemy import Connection
+
+from app.accounting.curves import RdpCurve
+from app.ledger.accounts import Account, usage_of, zero_curve
+from app.ledger.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
+from app.ledger.errors import LedgerUnavailableError
+from app.ledger.withholding import Withholding
+from app.persistence.repositories import waiting
+from app.persistence.repositories.dp_events import CostCache, CostTable
+
+
+def read_withholdings(
+    tx: Connection, organisation_id: str, accounts: Iterable[Account], now: datetime, asking: str | None = None
+) -> dict[str, Withholding]:
+    """Read what accounts withhold, by id; those without an allocation are left out.
+
+    Args:
+        tx: the transaction.
+        organisation_id: of the accounts.
+        accounts: by any order.
+        now: the earliest time that it may be, so that nothing is unlocked too early.
+        asking: a run that asks for a plan just now, and counts as an arrival.
+    """
+    found = {}
+    for account in accounts:
+        allocation = account.allocation
+        if allocation is not None:
+            unlocked, window, since = _unlocked(tx, organisation_id, account.id, allocation, now, asking)
+            taken = _taken(tx, organisation_id, account, allocation, since)
+            found[account.id] = Withholding(allocation, unlocked, window, taken)
+    return found
+
+
+def _unlocked(
+    tx: Connection, organisation_id: str, account_id: str, allocation: Allocation, now: datetime, asking: str | None
+) -> tuple[Fraction, Fraction, datetime | None]:
+    """Compute the unlocked part, the part that the current window has unlocked, and when it began; None: always."""
+    unlock = allocation.unlock
+    if isinstance(unlock, UnlockOverTime):
+        window = unlock.window(now)
+        if window < 0:
+            return Fraction(0), Fraction(0), unlock.since
+        return unlock.fraction(now), Fraction(1, unlock.parts), unlock.begin(window)
+    if isinstance(unlock, UnlockByPlans):
+        arrivals = waiting.count_asking(tx, organisation_id, account_id, unlock.since, but=asking)
+        fraction = unlock.fraction(arrivals + (asking is not None))
+        return fraction, fraction, unlock.since
+    return ALL, ALL, None
+
+
+def _taken(
+    tx: Connection, organisation_id: str, account: Account, allocation: Allocation, since: datetime | None
+) -> dict[str, RdpCurve]:
+    """Sum the loss of the plans that budgets with a minimum have got in the current window."""
+    taken = {}
+    for account_id, share in allocation.shares.items():
+        if not share.minimum:
+            continue
+        events = dict(waiting.held_since(tx, organisation_id, account_id, since))
+        curves = CostCache().find_events(tx, CostTable.of(organisation_id, account), events)
+        total = zero_curve(account.grid_version)
+        for event, count in events.items():
+            if event not in curves:
+                raise LedgerUnavailableError(
+                    "The ledger's price of an event of a plan is missing, so shares cannot be computed. "
+                    "Run `epsilon-ledger verify`."
+                )
+            total = total + curves[event].using(usage_of([account], event)).times(count)
+        taken[account_id] = total
+    return taken
