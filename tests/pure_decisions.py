@@ -7,13 +7,13 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Engine, event
 
-from app.service import reservations
 from app.service.charging import groups
+from app.service.scheduling import arrivals, grants
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CALLED_IN = ((groups, "decide"), (reservations, "hold_plan"))
+CALLED_IN = ((groups, "decide"), (arrivals, "hold_priced"), (grants, "hold_priced"))
 """Every decision of the service, where it is called."""
 
 _here = threading.local()
