@@ -252,7 +252,7 @@ CASES = (
     ),
     Mutation(
         "the run of an approved sweep sets a plan aside",
-        "app/service/reservations.py",
+        "app/service/scheduling/holding.py",
         "    require_no_sweep(run, work.sweeps)\n",
         "",
         ("tests/api/test_experiments.py",),

@@ -65,6 +65,9 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
         trainer.reserve(*plan)
+        ledger.budget("later", "mimic", opens_at=LATER.isoformat())
+        waits = {"name": "waits", "budget": "mimic/later", "plan": TWO_EVENTS[:1], "wait_until": NEXT_WEEK.isoformat()}
+        assert ledger.post("/v1/runs", waits).json()["status"] == "waiting"
         _have_alerts(ledger)
         yield ledger.database
 
@@ -95,6 +98,7 @@ REFUSED = ("position", 2)
 FORFEITED = ("outcome", "forfeited")
 RESERVED = ("status", "active")
 ENDED = ("status", "forfeited")
+WAITING = ("status", "waiting")
 ITEM = ("reservation_id", "active one")
 HOOK = ("url", "https://alerts.example/a")
 NEVER_ROTATED: dict[str, object] = {"previous_secret": None, "previous_secret_expires_at": None}
@@ -108,6 +112,7 @@ BLOCK = ("account_id", "may")
 LABELLED = ("key", "team")
 SWEEP = ("charging_mode", "each_run")
 LATER = NOW + timedelta(days=1)
+NEXT_WEEK = NOW + timedelta(days=7)
 NO_ID = "a word that is no id"
 SIGNED_IN = ("organisation_id", "hospital")
 PERSON = {"role": "admin", "oidc_key_thumbprint": "t"}
@@ -210,6 +215,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("proposals", OPEN, {"id": "p", "kind": "run", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "path": "x", "limit_revision": -1}, "ck_accounts_limit_revision_nonnegative"),
     ("accounts", KIND, {"id": "a", "path": "x", "policy_revision": -1}, "ck_accounts_policy_revision_nonnegative"),
+    ("accounts", KIND, {"id": "a", "path": "x", "allocation_revision": -1}, "allocation_revision_nonnegative"),
+    ("accounts", RUN, {"id": "a", "path": "x", "allocation": "{}"}, "ck_accounts_allocation_not_on_runs"),
     ("accounts", ("kind", "run"), {"id": "a", "policy": "{}"}, "ck_accounts_policy_not_on_runs"),
     (
         "accounts",
@@ -466,8 +473,18 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("reservations", RESERVED, {"id": "res_2", "run_id": "icu-team"}, "FOREIGN KEY"),
     ("reservations", ENDED, {"id": "res_2", "attempt": 2}, "FOREIGN KEY"),
     ("reservations", ENDED, {"id": "res_2", "organisation_id": "clinic"}, "FOREIGN KEY"),
-    ("reservations", ENDED, {"id": "res_2", "status": "expired"}, "ck_reservations_status_known"),
-    ("reservations", ENDED, {"id": "res_2", "closed_at": None}, "ck_reservations_closed_at_unless_active"),
+    ("reservations", ENDED, {"id": "res_2", "status": "lost"}, "ck_reservations_status_known"),
+    ("reservations", ENDED, {"id": "res_2", "closed_at": None}, "ck_reservations_closed_at_unless_waiting_or_active"),
+    ("reservations", ENDED, {"id": "res_2", "status": "expired"}, "ck_reservations_wait_until_if_not_granted"),
+    ("reservations", ENDED, {"id": "res_2", "granted_at": NEXT_YEAR}, "ck_reservations_granted_at_if_waited"),
+    (
+        "reservations",
+        ENDED,
+        {"id": "res_2", "wait_until": NEXT_YEAR, "claimed_at": NEXT_YEAR},
+        "ck_reservations_claimed_at_if_granted",
+    ),
+    ("reservations", ENDED, {"id": "res_2", "priority": 101}, "ck_reservations_priority_in_range"),
+    ("reservations", WAITING, {"id": "res_2"}, "reservations.run_id"),
     ("reservations", ENDED, {"id": "res_2", "steps_executed": 1}, "ck_reservations_steps_executed_if_committed"),
     ("reservations", ENDED, {"id": "res_2", "status": "committed"}, "ck_reservations_steps_executed_if_committed"),
     ("reservations", ENDED, {"id": "res_2", "status": "committed", "steps_executed": -1}, "steps_executed_nonnegative"),

@@ -114,7 +114,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         _check_declaration(registration, budget.record.population)
     _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
-    require_open(ancestors, context.now)
+    require_open(ancestors, context.now, registration.wait_until)
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
