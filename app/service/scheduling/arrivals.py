@@ -7,11 +7,11 @@ from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import Account
-from app.ledger.admission import Refusal
+from app.ledger.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
 from app.ledger.reservations import Reservation
-from app.ledger.scheduling import Books, WaitingPlan
+from app.ledger.scheduling import Books, WaitingPlan, never_fits
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
@@ -36,8 +36,8 @@ def hold_in_turn(
     """Hold a plan on its locked path, if it fits and no other plan is to be served first; nothing is written.
 
     Returns:
-        The accounts, or a refusal. None, only if the plan `waits`: other plans are served first, or an account of its
-        path opens later.
+        The accounts, or a refusal. None, only if the plan `waits`: it does not fit now, other plans are served first,
+        or an account of its path opens later.
 
     Raises:
         PlansWaitingError: other plans are served first, and the plan does not wait.
@@ -46,12 +46,15 @@ def hold_in_turn(
     if waits and _opens_later(plan, context.now):
         return None
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
-    if all(account.allocation is None for account in plan.path) and not waiting.any_through(tx, owner, above):
-        return hold_priced(work, context, plan, expected_steps)
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
+    if waits and short_accounts(plan.path, plan.steps, views) and not never_fits(plan.path, plan.steps):
+        return None  # no alternatives are searched for
     holding = hold_priced(work, context, plan, expected_steps, views)
-    if isinstance(holding, Refusal) or _is_next(tx, work, context, plan, withholdings):
+    if isinstance(holding, Refusal):
+        return holding
+    contended = bool(withholdings) or waiting.any_through(tx, owner, above)
+    if not contended or _is_next(tx, work, context, plan, withholdings):
         return holding
     if waits:
         return None
