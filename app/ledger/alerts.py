@@ -60,6 +60,7 @@ class AlertType(StrEnum):
     OVERDRAWN = "run.overdrawn"
     RESERVATION_STALE = "reservation.stale"
     RESERVATION_FORFEITED = "reservation.forfeited"
+    BLOCK_SCHEDULE_FAILED = "block_schedule.failed"
     RUN_PENDING = "run.pending"
     PROPOSAL_OPENED = "proposal.opened"
     PROPOSAL_DECIDED = "proposal.decided"
