@@ -15,6 +15,7 @@ from app.api.routers import (
     alerts,
     api_keys,
     audit,
+    block_schedules,
     charts,
     checkpoints,
     experiments,
@@ -57,6 +58,7 @@ from app.version import VERSION
 ROUTERS = (
     steps,
     accounts,
+    block_schedules,
     runs,
     charts,
     experiments,

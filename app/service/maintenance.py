@@ -21,10 +21,11 @@ from app.service.background import repeat
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.governance.block_schedules import open_due_blocks
 
 LOOK_SECONDS = 5.0
 PAGE = 100
-"""Interval between checks for lapsed reservations, and the page size."""
+"""Interval between checks for lapsed reservations and due data blocks, and the page size."""
 
 READING_SECONDS = 300.0
 """Interval between usage snapshots."""
@@ -45,6 +46,7 @@ async def run_maintenance(db: Database) -> None:
             LOOK_SECONDS,
             lambda: expire_reservations(db, db.clock.moment().earliest),
             lambda: alert_stale_reservations(db, db.clock.moment().earliest),
+            lambda: open_due_blocks(db, db.clock.moment()),
             db.analyze,
         ),
         repeat("maintenance", failure, READING_SECONDS, lambda: record_usage_snapshots(db, db.clock.now())),

@@ -64,6 +64,11 @@ def forfeited_alert(run: Account, reservation: Reservation, steps: int, now: dat
     return _alert(AlertType.RESERVATION_FORFEITED, run, reservation.id, facts, now)
 
 
+def schedule_failed_alert(account: Account, block: str, reason: str, now: datetime) -> Alert:
+    """Build the alert that the block of an account's schedule with the name `block` was not opened."""
+    return _alert(AlertType.BLOCK_SCHEDULE_FAILED, account, block, {"block": block, "detail": reason}, now)
+
+
 def _alert(kind: AlertType, account: Account, occasion: str, facts: dict[str, Any], now: datetime) -> Alert:
     return Alert(new_id("evt", now), kind, account.id, occasion, _account_payload(account) | facts, now)
 

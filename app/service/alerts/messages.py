@@ -175,6 +175,15 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
     )
 
 
+def _schedule_failed(payload: Mapping[str, Any]) -> Wording:
+    return Wording(
+        f"The data block {payload['block']} of {payload['account_path']} was not opened",
+        f"Its period has begun, and the block schedule of {payload['account_path']} did not open it. "
+        f"{payload['detail']}",
+        "Who administers this budget should remove the cause, or replace the schedule. It is tried again until then.",
+    )
+
+
 def _pending(payload: Mapping[str, Any]) -> Wording:
     return Wording(
         f"Approval needed: the run {payload['account_path']}",
@@ -241,6 +250,7 @@ _WRITERS: Final[Mapping[AlertType, Callable[[Mapping[str, Any]], Wording]]] = {
     AlertType.OVERDRAWN: _overdrawn,
     AlertType.RESERVATION_STALE: _stale,
     AlertType.RESERVATION_FORFEITED: _forfeited,
+    AlertType.BLOCK_SCHEDULE_FAILED: _schedule_failed,
     AlertType.RUN_PENDING: _pending,
     AlertType.PROPOSAL_OPENED: _opened,
     AlertType.PROPOSAL_DECIDED: _decided,

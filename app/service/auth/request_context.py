@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Actor, AuditAction, AuditEvent
+from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent
 from app.ledger.errors import InsufficientScopeError
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
+from app.persistence.clock import Moment
 from app.persistence.database import Database
 from app.persistence.repositories.audit import record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
@@ -116,6 +117,11 @@ class RequestContext:
                 f"Your role is limited to {self.principal.scope} only, and this lies elsewhere.",
                 scope=self.principal.scope,
             )
+
+
+def service_context(db: Database, organisation_id: str, moment: Moment) -> RequestContext:
+    """Build the context of the service's own work in an organisation, which has all permissions."""
+    return RequestContext(db, Principal(organisation_id, SERVICE.id, Role.ADMIN), moment.latest, None, moment.earliest)
 
 
 def cli_context(db: Database, organisation_id: str, now: datetime) -> RequestContext:
