@@ -18,6 +18,7 @@ from app.service.governance.block_schedules import RETRY, open_due_blocks
 from app.service.verification import verify
 from tests.clocks import stand_at
 from tests.conftest import SAMPLED, Ledger
+from tests.ledgers import schedule_blocks
 from tests.service.tampering import tampering
 from tests.service.test_alert_outbox import answer
 
@@ -46,16 +47,14 @@ def month(number: int, day: int = 1) -> datetime:
     return datetime(2031, number, day, tzinfo=UTC)
 
 
-def scheduled(ledger: Ledger, name: str = "mimic", **changes: object) -> str:
+def scheduled(ledger: Ledger, name: str = "mimic") -> str:
     top = str(ledger.population(name, **ATTESTED)["id"])
-    put(ledger, top, **changes)
+    put(ledger, top)
     return top
 
 
-def put(ledger: Ledger, account: str, **changes: object) -> None:
-    body = {"schedule": SCHEDULE | changes, "reason": "Each month has a budget of its own."}
-    headers = ledger.headers() | {"If-Match": "*"}
-    reply = ledger.http.put(f"/v1/accounts/{account}/block-schedule", json=body, headers=headers)
+def put(ledger: Ledger, account: str) -> None:
+    reply = schedule_blocks(ledger, account, **SCHEDULE)
     assert reply.status_code == 200, reply.text
 
 
