@@ -118,7 +118,7 @@ def test_a_change_that_was_not_seen_is_not_overwritten(ledger: Ledger) -> None:
 def test_more_periods_than_parts_name_the_first_day_that_would_do(ledger: Ledger) -> None:
     top = ledger.population(**ATTESTED)["id"]
     refused = put(ledger, top, period="week", start="2020-01-01")
-    assert (refused.status_code, refused.json()["field"]) == (422, "start")
+    assert (refused.status_code, refused.json()["field"]) == (422, "schedule.start")
     assert "Start on 2029-12-24 or later." in refused.json()["detail"]
     assert put(ledger, top, period="week", start="2029-12-23").status_code == 422
     assert names(ledger) == []

@@ -161,7 +161,7 @@ def _require_few(schedule: BlockSchedule, path: str, now: datetime) -> None:
         raise InvalidInputError(
             f"Since {schedule.start.isoformat()}, {begun} periods of a {schedule.period} have begun, and {path} may "
             f"have at most {MAX_PARTITIONS} parts. Start on {first} or later.",
-            field="start",
+            field="schedule.start",
         )
 
 
