@@ -20,9 +20,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_at(monkeypatch, lambda: NOW)
 
 
-def put(
-    ledger: Ledger, account: object, role: str = "admin", tag: str | None = "*", **changes: object
-) -> httpx2.Response:
+def put(ledger: Ledger, account: object, role: str = "admin", tag: str | None = "*", **changes: Any) -> httpx2.Response:  # noqa: ANN401 - JSON
     headers = ledger.headers(role) | ({} if tag is None else {"If-Match": tag})
     body = {"schedule": SCHEDULE | changes, "reason": "Each month has a budget of its own."}
     reply: httpx2.Response = ledger.http.put(f"/v1/accounts/{account}/block-schedule", json=body, headers=headers)
@@ -136,7 +134,7 @@ def test_more_periods_than_parts_name_the_first_day_that_would_do(ledger: Ledger
         ({"count": 3}, "count"),
     ],
 )
-def test_what_is_wrong_is_named(ledger: Ledger, change: dict[str, object], field: str) -> None:
+def test_what_is_wrong_is_named(ledger: Ledger, change: dict[str, Any], field: str) -> None:
     top = ledger.population(**ATTESTED)["id"]
     refused = put(ledger, top, **change)
     assert refused.status_code == 422

@@ -13,6 +13,7 @@ from sqlalchemy import select, update
 from app.persistence.clock import Moment
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.tables import block_schedules
+from app.service.accounts.lookup import find_parent
 from app.service.governance import block_schedules as schedules
 from app.service.governance.block_schedules import RETRY, open_due_blocks
 from app.service.verification import verify
@@ -216,10 +217,9 @@ def test_one_account_that_fails_does_not_block_the_others(
 ) -> None:
     scheduled(ledger)
     scheduled(ledger, "notes")
-    find = schedules.find_parent
 
     def fail(tx: Any, context: Any, account: str) -> Any:  # noqa: ANN401 - passed through
-        found = find(tx, context, account)
+        found = find_parent(tx, context, account)
         if found.account.name == "mimic":
             raise LookupError("a bug")
         return found

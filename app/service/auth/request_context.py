@@ -39,7 +39,10 @@ class RequestContext:
 
     @property
     def lapsed_by(self) -> datetime:
-        """Leases that end by this time have expired, whatever the error of the clock."""
+        """Leases that end by this time have expired, and periods that begin by it have begun.
+
+        That holds whatever the error of the clock.
+        """
         return self.earliest or self.now
 
     @property
