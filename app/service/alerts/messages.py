@@ -146,6 +146,15 @@ def _forecast(payload: Mapping[str, Any]) -> Wording:
     )
 
 
+def _schedule_failed(payload: Mapping[str, Any]) -> Wording:
+    return Wording(
+        f"The data block {payload['block']} of {payload['account_path']} was not opened",
+        f"Its period has begun, and the block schedule of {payload['account_path']} did not open it. "
+        f"{payload['detail']}",
+        "Who administers this budget should remove the cause, or replace the schedule. It is tried again until then.",
+    )
+
+
 def _overdrawn(payload: Mapping[str, Any]) -> Wording:
     over = payload["over_limit"]["account_path"]
     return Wording(
@@ -172,15 +181,6 @@ def _forfeited(payload: Mapping[str, Any]) -> Wording:
         f"A reservation of {payload['steps_planned']} steps was closed because {why}. The steps that were not "
         f"reported, {payload['steps_forfeited']} of them, were charged: the trainer may have executed them.",
         "Who operates the trainer should check why it stopped.",
-    )
-
-
-def _schedule_failed(payload: Mapping[str, Any]) -> Wording:
-    return Wording(
-        f"The data block {payload['block']} of {payload['account_path']} was not opened",
-        f"Its period has begun, and the block schedule of {payload['account_path']} did not open it. "
-        f"{payload['detail']}",
-        "Who administers this budget should remove the cause, or replace the schedule. It is tried again until then.",
     )
 
 
@@ -244,13 +244,13 @@ def _test(_: Mapping[str, Any]) -> Wording:
 
 
 _WRITERS: Final[Mapping[AlertType, Callable[[Mapping[str, Any]], Wording]]] = {
+    AlertType.BLOCK_SCHEDULE_FAILED: _schedule_failed,
     AlertType.THRESHOLD: _threshold,
     AlertType.EXHAUSTED: _exhausted,
     AlertType.FORECAST: _forecast,
     AlertType.OVERDRAWN: _overdrawn,
     AlertType.RESERVATION_STALE: _stale,
     AlertType.RESERVATION_FORFEITED: _forfeited,
-    AlertType.BLOCK_SCHEDULE_FAILED: _schedule_failed,
     AlertType.RUN_PENDING: _pending,
     AlertType.PROPOSAL_OPENED: _opened,
     AlertType.PROPOSAL_DECIDED: _decided,
