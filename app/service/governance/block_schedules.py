@@ -199,7 +199,7 @@ def _open_all(tx: Connection, context: RequestContext, above: AccountRecord, sch
 def _open_due(tx: Connection, context: RequestContext, account_id: str) -> int:
     """Open the missing blocks of a schedule, each that can be opened; return their number.
 
-    Why the oldest other one was not opened is stored, logged once, and an alert.
+    The reason that the oldest other one was not opened is stored, and logged and alerted once.
     """
     whose, now = context.organisation_id, context.lapsed_by
     organisations.lock(tx, whose)
