@@ -20,6 +20,7 @@ from app.persistence.tables import metadata
 from app.persistence.tables.base import NumberedId
 from app.service.governance.first_admin import create_sign_in_link
 from tests.conftest import Ledger, open_ledger
+from tests.ledgers import schedule_blocks
 from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
 from tests.service.reservation_rows import NOW, Reserver
@@ -44,6 +45,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
         ledger.budget("may", "cohort", block=block)
+        assert schedule_blocks(ledger, "cohort").status_code == 200
         sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
         assert ledger.post("/v1/experiments", sweep).status_code == 201
         run = ledger.run()
@@ -109,6 +111,7 @@ READ = ("utilisation", 0.5)
 CHARGED = ("position", 0)
 SAID = ("attestation", "by month")
 BLOCK = ("account_id", "may")
+SCHEDULED = ("account_id", "cohort")
 LABELLED = ("key", "team")
 SWEEP = ("charging_mode", "each_run")
 LATER = NOW + timedelta(days=1)
@@ -372,6 +375,14 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("data_blocks", BLOCK, {"account_id": "mimic", "label": ""}, "ck_data_blocks_label_not_empty"),
     ("data_blocks", BLOCK, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("data_blocks", BLOCK, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("block_schedules", SCHEDULED, {}, "block_schedules.account_id"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "period": "day"}, "ck_block_schedules_period_known"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "start": ""}, "ck_block_schedules_start_not_empty"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "failure": ""}, "ck_block_schedules_failure_not_empty"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "epsilon_limit": 0}, "ck_block_schedules_limit_in_range"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "delta_limit": 0.5}, "ck_block_schedules_limit_in_range"),
+    ("block_schedules", SCHEDULED, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("block_schedules", SCHEDULED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("experiments", SWEEP, {"account_id": "mimic"}, "experiments.id"),
     ("experiments", SWEEP, {"id": "e"}, "experiments.account_id"),
     (
