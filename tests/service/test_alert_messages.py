@@ -48,6 +48,8 @@ def examples(name: str) -> dict[AlertType, dict[str, Any]]:
         AlertType.OVERDRAWN: run | {"over_limit": budget},
         AlertType.RESERVATION_STALE: run | plan | {"silent_since": at, "expires_at": at},
         AlertType.RESERVATION_FORFEITED: run | plan | {"steps_forfeited": 90, "lapsed": True},
+        AlertType.RESERVATION_GRANTED: run | plan | {"waited_seconds": 7300, "expires_at": at},
+        AlertType.RESERVATION_EXPIRED: run | plan | {"wait_until": at},
         AlertType.BLOCK_SCHEDULE_FAILED: budget | {"block": "2026-12", "detail": f"There is {name!r} already."},
         AlertType.RUN_PENDING: run | proposal | {"kind": "run", "proposed": {"epsilon": None, "delta": 1e-5}},
         AlertType.PROPOSAL_OPENED: budget | proposal | limit | {"limit_before": LIMIT},
