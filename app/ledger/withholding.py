@@ -4,7 +4,7 @@ Withheld budget counts like a reservation while a plan is admitted, and is never
 one, and withholding can only refuse what it would have admitted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, floor
@@ -15,6 +15,7 @@ from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.allocation import ALL, Allocation, decimal
 from app.ledger.filters import FilterBounds
+from app.ledger.parallel_exposure import Lines, held_of, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,20 @@ class Withholding:
         bounds = account.bounds()
         under = [each for each in path if each.parent_id == account.id]
         withheld = self._locked(account, bounds) + self._promised(account, bounds, {each.id for each in under})
-        for each in under:
-            withheld = _larger(withheld, self._beyond_maximum(account, bounds, each, withheld))
-        return with_withheld(account, withheld)
+        lines = [line for each in under for line in self._maximum(account, bounds, each)]
+        if not lines and withheld.is_zero and not any(map(any, withheld.used.values())):
+            return account
+        return _with_withheld(account, withheld, lines)
 
     def unlocked_view(self, account: Account) -> Account:
         """Copy an account with the locked part of its limit among its reservations."""
         if account.limit is None or account.weights is None:
             return account
-        return with_withheld(account, self._locked(account, account.bounds()))
+        return _with_withheld(account, self._locked(account, account.bounds()), ())
+
+    def lasting(self) -> "Withholding":
+        """Get what will still be withheld when the whole limit is unlocked: promises, if there is no later window."""
+        return replace(self, unlocked=ALL, window=self.window if self.unlocked == ALL else Fraction(0))
 
     def unlocked_epsilon(self, account: Account) -> float:
         """Compute the epsilon that is reached when the usable part of the limit is used up."""
@@ -75,8 +81,13 @@ class Withholding:
         return _part(account, bounds, 1 - self.unlocked)
 
     def _promised(self, account: Account, bounds: FilterBounds, own: set[str]) -> RdpCurve:
-        """Sum what other budgets have not taken of their minimums in this window."""
+        """Sum what other budgets have not taken of their minimums in this window.
+
+        Of disjoint partitions of which one counts, none takes anything from another.
+        """
         total = zero_curve(account.grid_version)
+        if account.parts_that_count == 1:
+            return total
         for account_id, share in self.allocation.shares.items():
             if share.minimum and account_id not in own:
                 promised = _part(account, bounds, decimal(share.minimum) * self.window)
@@ -84,53 +95,69 @@ class Withholding:
                 total = total + (promised if taken is None else _excess(promised, taken))
         return total
 
-    def _beyond_maximum(self, account: Account, bounds: FilterBounds, under: Account, withheld: RdpCurve) -> RdpCurve:
-        """Compute what must be withheld for a budget under the account not to get more than its maximum."""
+    def _maximum(self, account: Account, bounds: FilterBounds, under: Account) -> list[tuple[int, RdpCurve]]:
+        """Compute the lines that keep a budget under the account within its maximum.
+
+        The budget's own lines, moved up until its maximum lies at the account's limit.
+        """
         share = self.allocation.share_of(under.id)
         if share.maximum >= 1:
-            return withheld
+            return []
         most = _part(account, bounds, decimal(share.maximum) * self.unlocked, up=False)
-        left = _excess(most, under.spent + under.held)
-        others = _excess(_part(account, bounds, ALL), account.spent + account.held)
-        return _excess(others, left)
+        beyond = _excess(_part(account, bounds, ALL), most)
+        return [(slope, base + beyond) for slope, base in lines_of(under).items() if slope]
 
 
-def with_withheld(account: Account, withheld: RdpCurve) -> Account:
-    """Copy an account whose reservations have what is withheld besides."""
-    if withheld.is_zero and not any(map(any, withheld.used.values())):
-        return account
+def lines_of(account: Account) -> Lines:
+    """Get the total loss of an account as a function of a charge, see `ParallelExposure`."""
+    return {1: account.spent + account.held} if account.exposure is None else account.exposure.total
+
+
+def _with_withheld(account: Account, withheld: RdpCurve, lines: Iterable[tuple[int, RdpCurve]]) -> Account:
+    """Copy an account whose reservations have besides what is withheld, and lines that it must keep to.
+
+    No more is withheld than is left, so that nothing is refused that needs nothing of what is withheld.
+    """
+    whole = _part(account, account.bounds(), ALL)
+    total = {slope: _larger(base, _smaller(base + withheld, whole)) for slope, base in lines_of(account).items()}
+    for slope, line in lines:
+        least = _smaller(line, whole)
+        total[slope] = _larger(total[slope], least) if slope in total else least
+    held = held_of(account.spent, value(total))
     exposure = account.exposure
-    if exposure is not None:
-        exposure = exposure.beside(zero_curve(account.grid_version), withheld)
-    return replace(account, held=account.held + withheld, exposure=exposure)
+    return replace(account, held=held, exposure=exposure and replace(exposure, total=total))
 
 
 def _part(account: Account, bounds: FilterBounds, part: Fraction, *, up: bool = True) -> RdpCurve:
-    """Compute a part of a limit: at the orders of the filter, of the own deltas, and of the plan's steps."""
+    """Compute a part of a limit: at the orders of the filter, of the own deltas, and of the plan's coordinates."""
     whole = ceil if up else floor
     values = np.zeros_like(account.spent.values)
     values[bounds.places] = [whole(part * max(0, int(bound))) for bound in bounds.bounds]
-    used = {}
-    if account.plan is not None:
-        rest = account.plan.workload.capacity(floor(account.plan.bound.steps * (1 - part)) if up else 0)
-        most = account.plan.capacity if up else account.plan.workload.capacity(floor(account.plan.bound.steps * part))
-        used = {account.id: tuple(each - less for each, less in zip(most, rest, strict=True))}
+    plan = account.plan
+    used = {} if plan is None else {account.id: tuple(whole(part * most) for most in plan.capacity)}
     return RdpCurve(values, whole(part * bounds.room), used)
 
 
 def _excess(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Compute by how much one curve is above another, at least 0."""
-    used = {
-        owner: tuple(max(0, each - less) for each, less in zip(counts, other.used.get(owner, counts), strict=True))
-        for owner, counts in one.used.items()
-    }
+    used = {owner: tuple(max(0, each - less) for each, less in pairs) for owner, pairs in _usage(one, other)}
     return RdpCurve(np.maximum(one.values - other.values, 0), max(0, one.delta - other.delta), used)
 
 
 def _larger(one: RdpCurve, other: RdpCurve) -> RdpCurve:
     """Take the larger of two curves at every order."""
-    used = {
-        owner: tuple(max(each, more) for each, more in zip(counts, other.used.get(owner, counts), strict=True))
-        for owner, counts in one.used.items()
-    }
+    used = {owner: tuple(max(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
     return RdpCurve(np.maximum(one.values, other.values), max(one.delta, other.delta), used)
+
+
+def _smaller(one: RdpCurve, other: RdpCurve) -> RdpCurve:
+    """Take the smaller of two curves at every order."""
+    used = {owner: tuple(min(pair) for pair in pairs) for owner, pairs in _usage(one, other)}
+    return RdpCurve(np.minimum(one.values, other.values), min(one.delta, other.delta), used)
+
+
+def _usage(one: RdpCurve, other: RdpCurve) -> Iterator[tuple[str, Iterator[tuple[int, int]]]]:
+    """Pair what two curves use up of plans; a curve without a plan's counts uses nothing of it."""
+    for owner, counts in {**one.used, **other.used}.items():
+        nothing = (0,) * len(counts)
+        yield owner, zip(one.used.get(owner, nothing), other.used.get(owner, nothing), strict=True)
