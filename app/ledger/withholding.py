@@ -11,7 +11,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from app.accounting.curves import RdpCurve
+from app.accounting.curves import EXHAUSTED, RdpCurve
 from app.ledger.accounts import Account, zero_curve
 from app.ledger.allocation import ALL, Allocation, decimal
 from app.ledger.filters import FilterBounds
@@ -116,12 +116,17 @@ def lines_of(account: Account) -> Lines:
 def _with_withheld(account: Account, withheld: RdpCurve, lines: Iterable[tuple[int, RdpCurve]]) -> Account:
     """Copy an account whose reservations have besides what is withheld, and lines that it must keep to.
 
-    No more is withheld than is left, so that nothing is refused that needs nothing of what is withheld.
+    No more is withheld than is left of own deltas, of each mechanism of the plan, and where a charge adds nothing: all
+    of these must hold, and what needs none of one may not be refused for it. An order may be exceeded, like any other.
     """
     whole = _part(account, account.bounds(), ALL)
-    total = {slope: _larger(base, _smaller(base + withheld, whole)) for slope, base in lines_of(account).items()}
+    apart = replace(whole, values=np.full_like(whole.values, EXHAUSTED))
+    total = {
+        slope: _larger(base, _smaller(base + withheld, apart if slope else whole))
+        for slope, base in lines_of(account).items()
+    }
     for slope, line in lines:
-        least = _smaller(line, whole)
+        least = _smaller(line, apart)
         total[slope] = _larger(total[slope], least) if slope in total else least
     held = held_of(account.spent, value(total))
     exposure = account.exposure

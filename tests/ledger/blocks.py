@@ -125,11 +125,14 @@ def tried(standings: Iterable[Standing]) -> list[str]:
 
 
 def room(limits: Units, total: Units, part: Fraction = ALL) -> Units:
-    """What is left of the unlocked part of limits; negative where one is exceeded, locked or not."""
-    return tuple(
-        floor(part * most) - taken if taken <= floor(part * most) else min(most - taken, 0)
-        for most, taken in zip(limits, total, strict=True)
-    )
+    """What is left of the unlocked part of limits; negative at an order where it is exceeded."""
+    return withheld(limits, total, tuple(max(0, most) - floor(part * max(0, most)) for most in limits))
+
+
+def withheld(limits: Units, total: Units, kept: Units) -> Units:
+    """What is left beside what is kept: of own deltas nothing is kept that is not left."""
+    left = [most - taken - each for most, taken, each in zip(limits, total, kept, strict=True)]
+    return (*left[:ORDERS], max(left[ORDERS], min(limits[ORDERS] - total[ORDERS], 0)))
 
 
 def fits(left: Units, cost: Units) -> bool:

@@ -34,6 +34,7 @@ from .blocks import (
     unlocked,
     waiting,
     with_loss,
+    withheld,
 )
 from .conftest import chained, make_account, planning
 
@@ -59,24 +60,21 @@ def withholdings(draw: st.DrawFn) -> Withholding:
 
 def admits(account: Account, under: Sequence[Account], limit: Units, held: Withholding, cost: Units) -> bool:
     """The definition for an account whose losses add up."""
-    left = room(limit, total_of([account], account.id))
-    withheld = [most - part for most, part in zip(part_up(ALL, limit), part_down(held.unlocked, limit), strict=True)]
+    kept = tuple(most - part for most, part in zip(part_up(ALL, limit), part_down(held.unlocked, limit), strict=True))
     for team, share in held.allocation.shares.items():
         if team not in {each.id for each in under}:
             least = part_up(Fraction(repr(share.minimum)) * held.window, limit)
             taken = units_of(held.taken.get(team, zero_curve()))
-            withheld = [each + max(0, most - got) for each, most, got in zip(withheld, least, taken, strict=True)]
-    free = [each - more if each - more >= 0 else min(each, 0) for each, more in zip(left, withheld, strict=True)]
+            kept = tuple(each + max(0, most - got) for each, most, got in zip(kept, least, taken, strict=True))
+    free = withheld(limit, total_of([account], account.id), kept)
     for each in under:
         maximum = Fraction(repr(held.allocation.share_of(each.id).maximum))
         if maximum < 1:
             most = part_down(maximum * held.unlocked, limit)
-            own = total_of([each], each.id)
-            free = [
-                min(now, max(0, each - got)) if now >= 0 else now
-                for now, each, got in zip(free, most, own, strict=True)
-            ]
-    return fits(tuple(free), cost)
+            left = [mine - got for mine, got in zip(most, total_of([each], each.id), strict=True)]
+            left[ORDERS] = max(0, left[ORDERS]) if free[ORDERS] >= 0 else free[ORDERS]
+            free = tuple(map(min, free, left))
+    return fits(free, cost)
 
 
 def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[Account]:
@@ -91,15 +89,15 @@ def team_books(limit: Units, losses: Mapping[str, Units], spent: Units) -> list[
 @example((31, 31, 31, 30), flat(0), {}, unlocked(HALF), flat(16), {"a"})
 @example((31, 31, 31, 31), flat(0), {}, unlocked(HALF), (1, 1, 1, 16), {"a"})
 def test_an_account_admits_what_is_unlocked_not_promised_and_within_the_maximum(
-    limit: Units, spent: Units, losses: dict[str, Units], withheld: Withholding, cost: Units, teams: set[str]
+    limit: Units, spent: Units, losses: dict[str, Units], kept: Withholding, cost: Units, teams: set[str]
 ) -> None:
     accounts = team_books(limit, losses, spent)
     under = [each for each in accounts if each.id in teams]
     plan = waiting("x", ["root", *sorted(teams)], cost)
-    books = open_books(accounts, [plan], {"root": withheld})
+    books = open_books(accounts, [plan], {"root": kept})
     books.accounts["run_x"] = replace(books.accounts["run_x"], parent_id="root" if not teams else min(teams))
     found = books.hold(plan)
-    assert (found is not None) == admits(accounts[0], under, limit, withheld, cost)
+    assert (found is not None) == admits(accounts[0], under, limit, kept, cost)
     if found is not None:
         assert hold_if_fitting(books.path(plan), plan.steps) == found, "withheld budget is never stored"
 
@@ -127,6 +125,8 @@ def test_every_team_gets_its_minimum_whatever_the_others_ask_for(
             got[plan.path[1]] = plus(got[plan.path[1]], units_of(plan.cost))
     for team in TEAMS:
         left = tuple(max(0, least - each - len(TEAMS)) for least, each in zip(rest[team], got[team], strict=True))
+        if left == NOTHING:
+            continue
         mine = waiting(last[team].id, ["root", team], left)
         held = books.hold(mine)
         assert held is not None, "up to a unit of rounding for each team"
@@ -147,9 +147,9 @@ def test_no_team_gets_more_than_its_maximum(asked: list[tuple[str, Units]], most
         if held is not None:
             books.store(plan, held)
     for team in shares:
-        mine = total_of(books.accounts, team)
         bound = part_down(Fraction(repr(most)) * part, limit)
-        assert fits(tuple(each - got for each, got in zip(bound, mine, strict=True)), flat(0))
+        left = [each - got for each, got in zip(bound, total_of(books.accounts, team), strict=True)]
+        assert fits(tuple(left), NOTHING)
 
 
 def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
@@ -163,15 +163,15 @@ def parallel(counting: int, losses: Mapping[str, Units]) -> list[Account]:
 
 @given(st.integers(1, 3), st.dictionaries(st.sampled_from(TEAMS), units), withholdings(), units)
 def test_a_parallel_account_admits_no_more_than_without_withholding(
-    counting: int, losses: dict[str, Units], withheld: Withholding, cost: Units
+    counting: int, losses: dict[str, Units], kept: Withholding, cost: Units
 ) -> None:
     plan = waiting("x", ["root", "a"], cost)
     accounts = parallel(counting, losses)
-    held = open_books(accounts, [plan], {"root": withheld}).hold(plan)
+    held = open_books(accounts, [plan], {"root": kept}).hold(plan)
     if held is None:
         return
     assert open_books(accounts, [plan]).hold(plan) is not None
-    most = part_down(Fraction(repr(withheld.allocation.share_of("a").maximum)) * withheld.unlocked, flat(100, 100))
+    most = part_down(Fraction(repr(kept.allocation.share_of("a").maximum)) * kept.unlocked, flat(100, 100))
     left = tuple(max(0, each - got) for each, got in zip(most, losses.get("a", flat(0)), strict=True))
     assert fits(left, cost)
 
@@ -179,40 +179,40 @@ def test_a_parallel_account_admits_no_more_than_without_withholding(
 @pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
 def test_the_maximum_of_a_partition_holds_beside_a_larger_one(asked: int, *, granted: bool) -> None:
     plan = waiting("x", ["root", "b"], flat(asked))
-    withheld = Withholding(Allocation(shares={"b": Share(maximum=0.5)}))
-    books = open_books(parallel(1, {"a": flat(80)}), [plan], {"root": withheld})
+    kept = Withholding(Allocation(shares={"b": Share(maximum=0.5)}))
+    books = open_books(parallel(1, {"a": flat(80)}), [plan], {"root": kept})
     assert (books.hold(plan) is not None) == granted
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(50, True), (51, False)])
 def test_a_partition_without_loss_has_all_that_is_unlocked(asked: int, *, granted: bool) -> None:
     plan = waiting("x", ["root", "b"], flat(asked))
-    withheld = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
-    books = open_books(parallel(1, {"a": flat(50)}), [plan], {"root": withheld})
+    kept = Withholding(Allocation(shares={"c": Share(0.3)}), HALF, HALF)
+    books = open_books(parallel(1, {"a": flat(50)}), [plan], {"root": kept})
     assert (books.hold(plan) is not None) == granted, "a has used all that is unlocked, and c is promised a part"
 
 
 def test_own_deltas_and_orders_are_promised_apart() -> None:
-    withheld = Withholding(Allocation(shares={"a": Share(0.5)}))
+    kept = Withholding(Allocation(shares={"a": Share(0.5)}))
     spent = with_loss(block("root", flat(100, 10)), flat(0, 9))
     plans = [waiting("x", ["root", "b"], flat(50, 0)), waiting("y", ["root", "b"], flat(50, 1))]
-    books = open_books([spent, block("b", None, "root")], plans, {"root": withheld})
+    books = open_books([spent, block("b", None, "root")], plans, {"root": kept})
     assert [books.hold(plan) is not None for plan in plans] == [True, False], "only y needs what is kept for a"
 
 
 def test_a_promise_that_is_taken_is_kept_no_longer() -> None:
-    withheld = Withholding(Allocation(shares={"a": Share(0.5)}))
+    kept = Withholding(Allocation(shares={"a": Share(0.5)}))
     plans = [waiting("x", ["root", "b"], flat(51)), waiting("y", ["root", "a"], flat(30))]
     plans.append(waiting("z", ["root", "b"], flat(50)))
     books = open_books([block("root", flat(100, 10)), block("a", None, "root"), block("b", None, "root")], plans)
-    books.withholdings["root"] = withheld
+    books.withholdings["root"] = kept
     assert books.hold(plans[0]) is None
     held = books.hold(plans[1])
     assert held is not None
     books.store(plans[1], held)
     assert books.hold(plans[2]) is not None, "30 of 50 are taken, 20 are kept"
     assert books.withholdings["root"].taken["a"] == plans[1].cost
-    assert withheld.taken == {}
+    assert kept.taken == {}
 
 
 def most_steps(account: Account, step: PricedStep, part: Fraction) -> int:
@@ -228,11 +228,11 @@ def most_steps(account: Account, step: PricedStep, part: Fraction) -> int:
     return int(min(max(found), own))
 
 
-def holds(account: Account, step: PricedStep, count: int, withheld: Withholding) -> bool:
+def holds(account: Account, step: PricedStep, count: int, kept: Withholding) -> bool:
     """Whether so many steps are held by a run directly under an account."""
     path = chained(account, make_account(name="r", limited=False))
     steps = [step._replace(step=StepEvent(step.step.event, count))]
-    return hold_if_fitting(path, steps, lambda each: [withheld.view(each[0], each), each[1]]) is not None
+    return hold_if_fitting(path, steps, lambda each: [kept.view(each[0], each), each[1]]) is not None
 
 
 @pytest.mark.parametrize("part", [ALL, Fraction(1, 7), HALF, Fraction(999, 1000)])
@@ -265,9 +265,9 @@ def test_what_is_promised_of_a_plan_is_kept_of_each_of_its_mechanisms_apart() ->
     plan, weights = account.plan, account.weights
     assert plan is not None
     assert weights is not None
-    withheld = Withholding(Allocation(shares={"bud_a": Share(0.5)}))
+    kept = Withholding(Allocation(shares={"bud_a": Share(0.5)}))
     columns = zip(plan.capacity, plan.workload.cost(many.event), strict=True)
     most = min(most // 2 // each for most, each in columns if each)
-    assert [holds(account, step, count, withheld) for count in (most, most + 1)] == [True, False]
+    assert [holds(account, step, count, kept) for count in (most, most + 1)] == [True, False]
     without_plan = replace(account, planned=(), weights=replace(weights, plan=None))
-    assert not holds(without_plan, step, most, withheld), "it is the plan that covers them"
+    assert not holds(without_plan, step, most, kept), "it is the plan that covers them"
