@@ -39,7 +39,7 @@ from .blocks import (
 
 BLOCKS = ("b0", "b1", "b2")
 
-limits = st.tuples(*[st.sampled_from([-1, 12, 20, 60, 60])] * ORDERS, st.sampled_from([0, 20]))
+limits = st.tuples(*[st.sampled_from([-1, 40, 60, 61])] * ORDERS, st.sampled_from([0, 20, 20]))
 
 
 @dataclass
@@ -84,11 +84,10 @@ class Arrivals:
 
 
 def asking(number: int) -> st.SearchStrategy[tuple[frozenset[str], Units]]:
-    """Demands about as large as a fair share of the larger limits."""
-    near = st.integers(0, 60 // number) | st.integers(0, 30)
-    deltas = st.sampled_from([0, 0, 20 // number, 9])
-    paths = st.frozensets(st.sampled_from(BLOCKS), min_size=1)
-    return st.tuples(paths, st.tuples(*[near] * ORDERS, deltas))
+    """Demands of which about half are no more than a fair share."""
+    small = st.tuples(*[st.integers(0, 40 // number)] * ORDERS, st.sampled_from([0, 0, 20 // number]))
+    large = st.tuples(*[st.integers(0, 40)] * ORDERS, st.sampled_from([0, 0, 9]))
+    return st.tuples(st.frozensets(st.sampled_from(BLOCKS), min_size=1), small | large)
 
 
 @st.composite
