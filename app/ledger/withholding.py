@@ -4,10 +4,9 @@ Withheld budget counts like a reservation while a plan is admitted, and is never
 one, and withholding can only refuse what it would have admitted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import ceil, floor
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Withholding:
         """Copy an account with the locked part of its limit among its reservations."""
         if account.limit is None or account.weights is None:
             return account
-        return _with_withheld(account, self._locked(account, account.bounds()), ())
+        return _with_withheld(account, self._locked(account, account.bounds()))
 
     def lasting(self) -> "Withholding":
         """Get what will still be withheld when the whole limit is unlocked: promises, if there is no later window."""
@@ -113,34 +112,46 @@ def lines_of(account: Account) -> Lines:
     return {1: account.spent + account.held} if account.exposure is None else account.exposure.total
 
 
-def _with_withheld(account: Account, withheld: RdpCurve, lines: Iterable[tuple[int, RdpCurve]]) -> Account:
-    """Copy an account whose reservations have besides what is withheld, and lines that it must keep to.
-
-    No more is withheld than is left of own deltas, of each mechanism of the plan, and where a charge adds nothing: all
-    of these must hold, and what needs none of one may not be refused for it. An order may be exceeded, like any other.
-    """
+def _with_withheld(account: Account, withheld: RdpCurve, lines: Sequence[tuple[int, RdpCurve]] = ()) -> Account:
+    """Copy an account whose reservations have besides what is withheld, and lines that it must keep to."""
+    exposure = account.exposure
+    if exposure is None and not lines:
+        kept = _left_of(account, withheld, account.spent + account.held)
+        return replace(account, held=account.held + kept)
+    total = {slope: base + _left_of(account, withheld, base, slope) for slope, base in lines_of(account).items()}
     whole = _part(account, account.bounds(), ALL)
-    apart = replace(whole, values=np.full_like(whole.values, EXHAUSTED))
-    total = {
-        slope: _larger(base, _smaller(base + withheld, apart if slope else whole))
-        for slope, base in lines_of(account).items()
-    }
+    most = replace(whole, values=np.full_like(whole.values, EXHAUSTED))
     for slope, line in lines:
-        least = _smaller(line, apart)
+        least = _smaller(line, most)
         total[slope] = _larger(total[slope], least) if slope in total else least
     held = held_of(account.spent, value(total))
-    exposure = account.exposure
     return replace(account, held=held, exposure=exposure and replace(exposure, total=total))
+
+
+def _left_of(account: Account, withheld: RdpCurve, taken: RdpCurve, slope: int = 1) -> RdpCurve:
+    """Limit what is withheld to what is left of own deltas and of each mechanism of the plan beside what is taken.
+
+    All of these must hold, and a charge that needs none of one may not be refused for it; nor, at any order, if it adds
+    nothing to a line. Any other order may be exceeded, as by charges.
+    """
+    bounds, plan, values, used = account.bounds(), account.plan, withheld.values, withheld.used
+    if not slope:
+        values = values.copy()
+        values[bounds.places] = np.minimum(values[bounds.places], np.maximum(bounds.left(taken), 0))
+    if plan is not None:
+        columns = zip(used[account.id], plan.capacity, plan.used_by(taken, account.id), strict=True)
+        used = {account.id: tuple([min(each, max(0, most - got)) for each, most, got in columns])}
+    return RdpCurve(values, min(withheld.delta, max(0, bounds.room - taken.delta)), used)
 
 
 def _part(account: Account, bounds: FilterBounds, part: Fraction, *, up: bool = True) -> RdpCurve:
     """Compute a part of a limit: at the orders of the filter, of the own deltas, and of the plan's coordinates."""
-    whole = ceil if up else floor
+    above, below, plan = part.numerator, part.denominator, account.plan
+    rest = below - 1 if up else 0  # far faster than multiplying fractions
     values = np.zeros_like(account.spent.values)
-    values[bounds.places] = [whole(part * max(0, int(bound))) for bound in bounds.bounds]
-    plan = account.plan
-    used = {} if plan is None else {account.id: tuple(whole(part * most) for most in plan.capacity)}
-    return RdpCurve(values, whole(part * bounds.room), used)
+    values[bounds.places] = [(max(0, most) * above + rest) // below for most in bounds.bounds.tolist()]
+    used = {} if plan is None else {account.id: tuple([(most * above + rest) // below for most in plan.capacity])}
+    return RdpCurve(values, (bounds.room * above + rest) // below, used)
 
 
 def _excess(one: RdpCurve, other: RdpCurve) -> RdpCurve:

@@ -76,7 +76,7 @@ def test_the_first_of_two_plans_is_tried_first(
     rule: SchedulingRule, what: str, asked: list[tuple[list[str], Units, float]]
 ) -> None:
     """The second arrived first, so that a tie would put it first."""
-    limits = LIMITS | {"b3": flat(50, 100), "b4": flat(200, 100), "b5": flat(200, 100), "b6": flat(100, 100)}
+    limits = LIMITS | {"b3": flat(160, 100), "b4": flat(200, 100), "b5": flat(200, 100), "b6": flat(100, 100)}
     accounts = {name: block(name, limit) for name, limit in limits.items()}
     accounts["b4"] = with_loss(accounts["b4"], flat(110), flat(30))
     accounts["b6"] = with_loss(accounts["b6"], flat(100))

@@ -19,8 +19,8 @@ CASES = (
     Mutation(
         "a limit is unlocked rounded up",
         "app/ledger/withholding.py",
-        "    whole = ceil if up else floor\n",
-        "    whole = floor if up else ceil\n",
+        "    rest = below - 1 if up else 0 ",
+        "    rest = 0 if up else below - 1 ",
         WITHHOLDING,
     ),
     Mutation(
@@ -62,8 +62,8 @@ CASES = (
     Mutation(
         "more own delta is withheld than is left",
         "app/ledger/withholding.py",
-        "_larger(base, _smaller(base + withheld, apart if slope else whole))",
-        "_larger(base, base + withheld)",
+        "min(withheld.delta, max(0, bounds.room - taken.delta))",
+        "withheld.delta",
         WITHHOLDING,
     ),
     Mutation(
