@@ -24,7 +24,7 @@ CASES = (
         WITHHOLDING,
     ),
     Mutation(
-        "a fair share is unlocked rounded down once more",
+        "less than a fair share is unlocked",
         "app/ledger/withholding.py",
         "return _part(account, bounds, 1 - self.unlocked)",
         "return _part(account, bounds, 1 - self.unlocked * Fraction(99, 100))",
