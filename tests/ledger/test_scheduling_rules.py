@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from app.accounting.events import Gaussian
+from app.accounting.events import EpsilonDelta, Gaussian
 from app.ledger.accounts import with_usage
 from app.ledger.allocation import SchedulingRule
 from app.ledger.scheduling import WaitingPlan
@@ -48,8 +48,8 @@ Case = tuple[str, list[tuple[list[str], Units, float]]]
 SHARES: list[Case] = [
     ("of the limit, not of the number", [(["b1"], flat(30), 1.0), (["b0"], flat(20), 1.0)]),
     ("the largest of the accounts decides", [(["b0", "b1"], (30, 30, 30, 0), 1.0), (["b0", "b1"], flat(31), 1.0)]),
-    ("the largest of the orders decides", [(["b0"], flat(40), 1.0), (["b0"], (1, 1, 41, 0), 1.0)]),
-    ("an order without room does not count", [(["b2"], (30, 1, 999, 0), 1.0), (["b2"], (31, 0, 0, 0), 1.0)]),
+    ("the least of the orders decides", [(["b0"], (40, 90, 90, 0), 1.0), (["b0"], (41, 42, 43, 0), 1.0)]),
+    ("an order without room does not count", [(["b2"], (30, 301, 999, 0), 1.0), (["b2"], (31, 310, 0, 0), 1.0)]),
     ("own deltas count", [(["b0"], flat(40), 1.0), (["b0"], flat(1, 41), 1.0)]),
     ("own deltas without room are infinite", [(["b0"], flat(99), 1.0), (["b2"], (1, 1, 1, 1), 1.0)]),
     ("the weight divides", [(["b0"], flat(40), 2.0), (["b0"], flat(21), 1.0)]),
@@ -127,7 +127,7 @@ def test_priority_is_before_age_and_age_before_the_rule(rule: SchedulingRule) ->
 
 
 @pytest.mark.parametrize("event", [Gaussian(40.0), Gaussian(80.0)])
-def test_a_plan_that_the_accounts_own_plan_covers_counts_with_its_part_of_that(event: Gaussian) -> None:
+def test_a_plan_counts_with_its_part_of_the_accounts_own_plan_if_that_covers_it(event: Gaussian) -> None:
     account = planning(make_account(1.0, 1e-5), StepEvent(Gaussian(40.0), MAX_COUNT))
     assert account.plan is not None
     step = account.price(StepEvent(event, 3))
@@ -138,12 +138,12 @@ def test_a_plan_that_the_accounts_own_plan_covers_counts_with_its_part_of_that(e
     share = max(each / most for each, most in columns if each)
     for rule in (SHARE, PACKED):
         assert line_of(rule, [plan]).scores([plan], books) == {"x": (share,)}
-    step = account.price(StepEvent(Gaussian(1.0), 1))
-    large = replace(waiting("y", [account.id], flat(0)), steps=(step,))
-    [score] = line_of(SHARE, [large]).scores([large], open_books([account], [large]))["y"]
+    step = account.price(StepEvent(EpsilonDelta(0.5, 0.0), 1))
+    other = replace(waiting("y", [account.id], flat(0)), steps=(step,))
+    [score] = line_of(SHARE, [other]).scores([other], open_books([account], [other]))["y"]
     bounds = account.bounds()
     asked = zip(map(int, step.curve.values[bounds.places]), map(int, bounds.bounds), strict=True)
-    assert score == max(each / most for each, most in asked if most > 0)
+    assert score == min(each / most for each, most in asked if most > 0)
 
 
 def test_a_filter_that_is_not_tuned_is_tuned_for_each_plan() -> None:
@@ -167,7 +167,7 @@ def test_a_filter_that_is_not_tuned_is_tuned_for_each_plan() -> None:
 def test_an_account_without_orders_or_a_limit() -> None:
     plans = [waiting("x", ["b0"], flat(1)), waiting("y", ["b1"], flat(1)), waiting("z", ["b2"], flat(1, 1))]
     books = open_books([block("b0", (-1, 0, -1, 9)), block("b1", None), block("b2", flat(9))], plans)
-    assert line_of(SHARE, plans).scores(plans, books) == {"x": (inf,), "y": (), "z": (inf,)}
+    assert line_of(SHARE, plans).scores(plans, books) == {"x": (inf,), "y": (0,), "z": (inf,)}
     assert line_of(PACKED, plans).scores(plans, books) == {"x": (inf,), "y": (0,), "z": (1 / 9,)}
 
 
