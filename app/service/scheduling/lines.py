@@ -44,6 +44,7 @@ class _Known:
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
+        left: accounts of plans that wait no longer, and may have reserved their turn.
         settled: states of accounts with which no plan that waits fits.
     """
 
@@ -53,6 +54,7 @@ class _Known:
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Allocation] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
     settled: dict[str, object] = field(default_factory=dict)
     settled_rows: dict[str, WaitingRow] = field(default_factory=dict)
 
@@ -116,6 +118,7 @@ class WaitingPlans:
         """Find the accounts and plans that have changed since no plan fitted."""
         known = self._known[organisation_id]
         accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
+        accounts |= known.left & look.states.keys()
         plans = {each for each, row in look.rows.items() if known.settled_rows.get(each) != row}
         return accounts, plans
 
@@ -123,6 +126,7 @@ class WaitingPlans:
         """Note that no plan fits in what a look has seen."""
         known = self._known[organisation_id]
         known.settled, known.settled_rows = look.states, look.rows
+        known.left.clear()
 
 
 _PLANS: "WeakKeyDictionary[Database, WaitingPlans]" = WeakKeyDictionary()
@@ -143,12 +147,12 @@ def grants_in(
     granted: list[Grant] = []
     for population in sorted(look.lines):
         line = look.lines[population]
-        wanted = {plan.id: plan for plan in line.candidates(look.books, accounts)}
+        aged = line.aged(look.now)
+        wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
         wanted |= {each: line.plans[each] for each in plans if each in line.plans}
         ready = [plan for plan in wanted.values() if plan.id == newcomer or look.rows[plan.id].run_status in BEGINS]
         if not ready:
             continue
-        aged = line.aged(look.now)
         with_runs(tx, organisation_id, look.books, [*ready, *(each.plan for each in aged)])
         granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
     return granted
@@ -256,7 +260,7 @@ def new_line(rule: Allocation) -> Line:
 
 
 def _remove(known: _Known, reservation_id: str) -> None:
-    del known.plans[reservation_id]
+    known.left.update(known.plans.pop(reservation_id).path[:-1])
     population, _ = known.homes.pop(reservation_id)
     line = known.lines.get(population)
     if line is not None and reservation_id in line.plans:
