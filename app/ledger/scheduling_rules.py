@@ -209,10 +209,10 @@ def _share(account: Account, plan: WaitingPlan) -> float:
     own = account.prepared_for(plan.steps, held=True)
     if own.weights is None:
         return 0.0
-    [share] = _Demands(own.bounds(), [plan]).shares().tolist()
+    share = float(_Demands(own.bounds(), [plan]).shares()[0])
     if own.plan is None:
-        return float(share)
-    return max(min(float(share), _usage(own, plan)), _part(plan.cost.delta, own.bounds().room))
+        return share
+    return max(min(share, _usage(own, plan)), _part(plan.cost.delta, own.bounds().room))
 
 
 def _usage(account: Account, plan: WaitingPlan) -> float:

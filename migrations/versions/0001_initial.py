@@ -554,7 +554,8 @@ def _create_runs() -> None:
             else [_foreign_key("reservations", account_id="run_id", reservation_id="id", name="fk_runs_reservation")]
         ),
         sa.CheckConstraint(
-            "status IN ('pending', 'waiting', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
+            "status IN ('pending', 'waiting', 'active', 'paused', 'completed', 'aborted', 'overdrawn')",
+            name="status_known",
         ),
         sa.CheckConstraint(
             "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"

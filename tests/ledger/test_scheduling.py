@@ -14,6 +14,7 @@ from app.ledger.allocation import ALL, SchedulingRule
 from app.ledger.scheduling import Books, WaitingPlan
 from app.ledger.scheduling_rules import Line
 from app.ledger.withholding import Withholding
+from tests.soak import few
 
 from .blocks import (
     NOTHING,
@@ -92,6 +93,7 @@ def worlds(draw: st.DrawFn, aging: st.SearchStrategy[timedelta | None] = st.just
 agings = st.sampled_from([None, AGING, timedelta(0)])
 
 
+@few(25)
 @given(worlds(agings))
 def test_no_grant_passes_a_limit_and_each_charges_all_of_its_path(world: World) -> None:
     line, books, replayed = world.line(), world.books(), world.books()
@@ -105,6 +107,7 @@ def test_no_grant_passes_a_limit_and_each_charges_all_of_its_path(world: World) 
     assert replayed.accounts == books.accounts
 
 
+@few(25)
 @given(worlds(agings))
 def test_after_a_pass_nothing_fits_that_no_older_plan_waits_for(world: World) -> None:
     line, books = world.line(), world.books()
@@ -118,6 +121,7 @@ def test_after_a_pass_nothing_fits_that_no_older_plan_waits_for(world: World) ->
     assert not run_pass(line, books, NOW)
 
 
+@few(25)
 @given(worlds(agings))
 def test_no_grant_takes_what_an_aged_plan_lacks(world: World) -> None:
     line, books = world.line(), world.books()
@@ -132,6 +136,7 @@ def test_no_grant_takes_what_an_aged_plan_lacks(world: World) -> None:
                 assert all(fits(world.left(books, name), units_of(each.plan.cost)) for name in shared)
 
 
+@few(25)
 @given(worlds(agings))
 def test_plans_are_tried_in_the_order_of_their_keys(world: World) -> None:
     line, books = world.line(), world.books()
@@ -143,6 +148,7 @@ def test_plans_are_tried_in_the_order_of_their_keys(world: World) -> None:
         assert set(tried(grant.overtaken)) <= set(tried(order[:place]))
 
 
+@few(25)
 @given(worlds(agings), st.randoms(use_true_random=False))
 def test_grants_do_not_depend_on_the_order_of_insertion(world: World, random: Random) -> None:
     other = replace(world, plans=tuple(random.sample(world.plans, len(world.plans))))
@@ -153,6 +159,7 @@ def test_grants_do_not_depend_on_the_order_of_insertion(world: World, random: Ra
     ]
 
 
+@few(25)
 @given(worlds(agings), st.sampled_from(BLOCKS), losses, losses, parts)
 def test_a_pass_over_changed_accounts_grants_what_a_pass_over_all_does(
     world: World, name: str, spent: Units, held: Units, part: Fraction

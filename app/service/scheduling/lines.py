@@ -147,15 +147,20 @@ def grants_in(
     granted: list[Grant] = []
     for population in sorted(look.lines):
         line = look.lines[population]
-        aged = line.aged(look.now)
+        aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or _may_begin(look, each.plan)]
         wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
         wanted |= {each: line.plans[each] for each in plans if each in line.plans}
-        ready = [plan for plan in wanted.values() if plan.id == newcomer or look.rows[plan.id].run_status in BEGINS]
+        ready = [plan for plan in wanted.values() if plan.id == newcomer or _may_begin(look, plan)]
         if not ready:
             continue
         with_runs(tx, organisation_id, look.books, [*ready, *(each.plan for each in aged)])
         granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
     return granted
+
+
+def _may_begin(look: Look, plan: WaitingPlan) -> bool:
+    """Check whether a run's plan may be granted; that of a paused run waits, and delays nobody."""
+    return look.rows[plan.id].run_status in BEGINS
 
 
 def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingPlan]) -> None:
