@@ -165,11 +165,12 @@ class Books:
                 self.withholdings[account.id] = withholding.after(path, cost)
 
 
-def never_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> str | None:
-    """Find an account of a path that could not hold a plan even if nothing had ever been charged to it."""
-    for account in short_accounts(list(map(_uncharged, path)), steps):
-        return account
-    return None
+def never_fits(
+    path: Sequence[Account], steps: Sequence[PricedStep], withholdings: Mapping[str, Withholding] | None = None
+) -> bool:
+    """Check whether a path could not hold a plan even if nothing had ever been charged, and all were unlocked."""
+    lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
+    return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
 
 
 def _uncharged(account: Account) -> Account:

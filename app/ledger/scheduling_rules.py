@@ -14,7 +14,7 @@ double-precision quotients of integers, which are the same on every machine; of 
 first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -107,6 +107,11 @@ class Line:
             self._demands.pop(account_id, None)
             if not others:
                 del self._through[account_id]
+
+    @property
+    def accounts(self) -> KeysView[str]:
+        """Ids of the accounts that its plans would charge."""
+        return self._through.keys()
 
     def through(self, account_ids: Iterable[str]) -> list[WaitingPlan]:
         """List the plans that would charge some of the accounts."""

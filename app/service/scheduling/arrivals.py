@@ -48,7 +48,7 @@ def hold_in_turn(
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
-    if waits and short_accounts(plan.path, plan.steps, views) and not never_fits(plan.path, plan.steps):
+    if waits and short_accounts(plan.path, plan.steps, views) and not never_fits(plan.path, plan.steps, withholdings):
         return None  # no alternatives are searched for
     holding = hold_priced(work, context, plan, expected_steps, views)
     if isinstance(holding, Refusal):

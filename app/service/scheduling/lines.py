@@ -4,6 +4,7 @@ A waiting plan never changes but for its priority, and an account only with its 
 wait and which versions accounts have, and further rows only of what is new.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,8 +15,9 @@ from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord, AccountVersion
 from app.ledger.allocation import Allocation, SchedulingRule
+from app.ledger.reservations import Reservation
 from app.ledger.runs import RunStatus
-from app.ledger.scheduling import Books, Grant, WaitingPlan, schedule
+from app.ledger.scheduling import Books, Grant, Standing, WaitingPlan, schedule
 from app.ledger.scheduling_rules import Line
 from app.ledger.step_events import StepEvent
 from app.persistence.database import Database
@@ -44,6 +46,7 @@ class _Known:
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
+        above: numbers of plans that would charge each account above their runs.
         left: accounts of plans that wait no longer, and may have reserved their turn.
         settled: states of accounts with which no plan that waits fits.
     """
@@ -54,6 +57,7 @@ class _Known:
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Allocation] = field(default_factory=dict)
+    above: Counter[str] = field(default_factory=Counter)
     left: set[str] = field(default_factory=set)
     settled: dict[str, object] = field(default_factory=dict)
     settled_rows: dict[str, WaitingRow] = field(default_factory=dict)
@@ -144,16 +148,22 @@ def grants_in(
 
     `newcomer` is the reservation of a plan of a run that the books have already.
     """
-    granted: list[Grant] = []
+    tried: list[tuple[Line, list[WaitingPlan], list[Standing]]] = []
     for population in sorted(look.lines):
         line = look.lines[population]
+        named = plans & line.plans.keys()
+        if not named and line.accounts.isdisjoint(accounts):
+            continue
         aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or _may_begin(look, each.plan)]
         wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
-        wanted |= {each: line.plans[each] for each in plans if each in line.plans}
+        wanted |= {each: line.plans[each] for each in named}
         ready = [plan for plan in wanted.values() if plan.id == newcomer or _may_begin(look, plan)]
-        if not ready:
-            continue
-        with_runs(tx, organisation_id, look.books, [*ready, *(each.plan for each in aged)])
+        if ready:
+            tried.append((line, ready, aged))
+    needed = [plan for _, ready, aged in tried for plan in (*ready, *(each.plan for each in aged))]
+    with_runs(tx, organisation_id, look.books, needed)
+    granted: list[Grant] = []
+    for line, ready, aged in tried:
         granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
     return granted
 
@@ -175,19 +185,20 @@ def _refresh(tx: Connection, organisation_id: str, known: _Known) -> None:
     rows = {row.id: row for row in waiting.list_waiting(tx, organisation_id)}
     for gone in known.plans.keys() - rows.keys():
         _remove(known, gone)
-    new = [row for row in rows.values() if row.id not in known.plans]
-    paths = {row.run_id: known.plans[row.id].path for row in rows.values() if row.id in known.plans}
-    if new:
-        paths |= locks.paths(tx, organisation_id, [row.run_id for row in new])
-    _refresh_accounts(tx, organisation_id, known, {each for path in paths.values() for each in path[:-1]})
+    new = reservations.get_many(tx, organisation_id, dict.fromkeys(rows.keys() - known.plans.keys()))
+    paths = locks.paths(tx, organisation_id, [each.run_id for each in new]) if new else {}
+    for path in paths.values():
+        known.above.update(path[:-1])
+    _refresh_accounts(tx, organisation_id, known)
     if new:
         _add(tx, organisation_id, known, new, paths)
     _refresh_lines(known, rows)
     known.rows = rows
 
 
-def _refresh_accounts(tx: Connection, organisation_id: str, known: _Known, wanted: set[str]) -> None:
+def _refresh_accounts(tx: Connection, organisation_id: str, known: _Known) -> None:
     """Read the accounts above waiting plans that have changed, and the parts of parallel ones."""
+    wanted = known.above.keys()
     seen = {each.id: each for each in locks.read_versions(tx, organisation_id, wanted)} if wanted else {}
     _read_stale(tx, organisation_id, known, seen)
     parallel = [each for each in wanted if known.records[each].account.partitions_per_unit is not None]
@@ -219,38 +230,43 @@ def _add(
     tx: Connection,
     organisation_id: str,
     known: _Known,
-    new: Sequence[WaitingRow],
+    new: Sequence[Reservation],
     paths: dict[str, tuple[str, ...]],
 ) -> None:
-    """Read plans that have begun to wait."""
-    read = {each.id: each for each in reservations.get_many(tx, organisation_id, {row.id: None for row in new})}
-    runs = waiting.parents(tx, organisation_id, [row.run_id for row in new])
+    """Add plans that have begun to wait."""
+    runs = waiting.parents(tx, organisation_id, [each.run_id for each in new])
     prices = CostCache()
-    for row in new:
-        path = paths[row.run_id]
+    for each in new:
+        path = paths[each.run_id]
         root = known.records[path[0]].account
-        steps = [StepEvent(item.event, item.count) for item in read[row.id].items]
+        steps = [StepEvent(item.event, item.count) for item in each.items]
         stored = prices.find_events(tx, CostTable.of(organisation_id, root), [step.event for step in steps])
         priced = tuple(price_steps(root, steps, stored, PrecomputedCosts()))
-        population = runs[row.run_id][1]
-        team = next((each for each in path[:-1] if known.records[each].account.parent_id == population), None)
-        known.homes[row.id] = (population, team)
-        known.plans[row.id] = WaitingPlan(row.id, path, priced, row.created_at, row.priority)
+        population = runs[each.run_id][1]
+        team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
+        known.homes[each.id] = (population, team)
+        assert each.created_at is not None, "it was read"
+        known.plans[each.id] = WaitingPlan(each.id, path, priced, each.created_at, each.priority)
 
 
 def _refresh_lines(known: _Known, rows: dict[str, WaitingRow]) -> None:
     """Put each plan into the line of its population, with its priority and weight."""
+    changed = {each for each, row in rows.items() if known.rows.get(each) != row}
+    renewed = set()
     for population in {home for home, _ in known.homes.values()}:
         rule = known.records[population].account.allocation or DEFAULT
         if known.rules.get(population) != rule:
             known.rules[population] = rule
             known.lines[population] = new_line(rule)
-    for each, row in rows.items():
+            renewed.add(population)
+    if renewed:
+        changed |= {each for each, (home, _) in known.homes.items() if home in renewed}
+    for each in changed:
         population, team = known.homes[each]
         line, plan = known.lines[population], known.plans[each]
         weight = known.rules[population].share_of(team).weight if team is not None else 1.0
-        if (plan.priority, plan.weight) != (row.priority, weight):
-            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, row.priority, weight)
+        if (plan.priority, plan.weight) != (rows[each].priority, weight):
+            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
             known.plans[each] = plan
         if line.plans.get(each) is not plan:
             if each in line.plans:
@@ -265,7 +281,9 @@ def new_line(rule: Allocation) -> Line:
 
 
 def _remove(known: _Known, reservation_id: str) -> None:
-    known.left.update(known.plans.pop(reservation_id).path[:-1])
+    above = known.plans.pop(reservation_id).path[:-1]
+    known.left.update(above)
+    known.above -= Counter(above)
     population, _ = known.homes.pop(reservation_id)
     line = known.lines.get(population)
     if line is not None and reservation_id in line.plans:
