@@ -11,6 +11,8 @@ from epsilon_ledger import AsyncLedgerClient, EventCount, LedgerClient, Run
 from tests.sdk.simulation import LOUD, Simulation
 
 HOUR = timedelta(hours=1)
+LEASE = 7 * 24 * 3600
+"""Of the plan that holds the budget, in seconds."""
 
 
 def plan(count: int) -> list[EventCount]:
@@ -36,7 +38,7 @@ class Waits:
         most = self.simulation.run().state.steps_remaining
         assert most is not None
         self.most = most
-        self.holder = self.simulation.run(plan=plan(most - self.free))
+        self.holder = self.simulation.run(plan=plan(most - self.free), lease_seconds=LEASE)
 
     @property
     def database(self) -> Database:
