@@ -148,7 +148,7 @@ class Line:
                 so the plans through its other accounts are listed, too.
         """
         changed = set(account_ids)
-        reached = changed.union(*(each.plan.path for each in aged if not changed.isdisjoint(each.plan.path)))
+        reached = changed.union(*(each.plan.path[:-1] for each in aged if not changed.isdisjoint(each.plan.path)))
         plans = self.through(sorted(reached))
         excluded: set[str] = set()
         for account_id in reached & self._through.keys():
