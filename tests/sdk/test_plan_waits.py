@@ -37,9 +37,8 @@ def waits(simulation: Simulation) -> Waits:
 
 def wait_for(waits: Waits, **terms: Any) -> Run:  # noqa: ANN401 - passed on
     """Create a run whose plan of 20 steps has to wait."""
-    return waits.client().create_run(
-        "second", **{"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR} | terms
-    )
+    wanted: dict[str, Any] = {"budget": BUDGET, "event": LOUD, "plan": plan(20), "wait": HOUR}
+    return waits.client().create_run("second", **(wanted | terms))
 
 
 def reservation_of(waits: Waits, run: str, status: str) -> Reservation:
@@ -294,6 +293,16 @@ def test_an_awaited_run_that_takes_too_long_cancels_the_plan(waits: Waits) -> No
     reservation_of(waits, only_waiter(waits), "cancelled")
 
 
+def test_an_opening_that_is_closed_sends_nothing_more(waits: Waits) -> None:
+    opening = waits.async_client().create_run("second", budget=BUDGET, plan=plan(20), wait=HOUR)
+    while not waits.pauses:
+        opening.send(None)
+    asked = len(waits.simulation.wire.requests)
+    opening.close()
+    assert len(waits.simulation.wire.requests) == asked
+    reservation_of(waits, only_waiter(waits), "waiting")
+
+
 def patient(waits: Waits) -> AsyncLedgerClient:
     """A client that really sleeps."""
     return AsyncLedgerClient("http://ledger.test", waits.simulation.key(), transport=waits.simulation.wire)
@@ -357,9 +366,14 @@ def test_a_wait_is_a_time_to_come(waits: Waits, wait: Any, error: type[Exception
         wait_for(waits, wait=wait)
 
 
-def test_only_a_plan_can_wait(waits: Waits) -> None:
+def test_only_a_plan_can_wait_and_grants_are_plans_themselves(waits: Waits) -> None:
     with pytest.raises(ValueError, match="Only a plan can wait"):
         wait_for(waits, plan=None)
+    with pytest.raises(ValueError, match="leave authorize_every at 1"):
+        wait_for(waits, authorize_every=5)
+    with pytest.raises(ValueError, match="leave authorize_every at 1"):
+        wait_for(waits, authorize_every=5, wait=None)
+    assert not [run for run in waits.simulation.client().list_runs(budget=BUDGET) if run.name == "second"]
 
 
 def test_a_plan_that_may_not_wait_is_told_that_others_are_first(waits: Waits) -> None:

@@ -48,8 +48,7 @@ class PlanProtocol:
         self.step_requests = StepRequests(state, state.reservation if with_plan else None)
         self.grants = GrantClient(self.step_requests, prefetch, clock, step)
         self._refused: tuple[int, BudgetExceededError] | None = None
-        if prefetch.every > 1 and self.step_requests.plan is not None:
-            raise ValueError("The run has a plan that is set aside: leave authorize_every at 1.")
+        prefetch.require_none(has_plan=self.step_requests.plan is not None)
 
     @property
     def state(self) -> RunState:
@@ -92,7 +91,7 @@ class PlanProtocol:
             ValueError: the run prefetches grants, which are reservations themselves.
             LedgerError: any other failure.
         """
-        self._require_no_grants()
+        self.grants.prefetch.require_none(has_plan=True)
         body = {
             "plan": wire_events(plan),
             "lease_seconds": lease_seconds,
@@ -120,7 +119,7 @@ class PlanProtocol:
             ValueError: the run has no plan, or prefetches grants.
             LedgerError: any other failure; the plan goes on waiting.
         """
-        self._require_no_grants()
+        self.grants.prefetch.require_none(has_plan=True)
         state = yield from self.refresh()
         if state.reservation is not None and state.reservation == self.step_requests.plan:
             return (yield from self.renew())
@@ -220,10 +219,6 @@ class PlanProtocol:
         self.step_requests.plan = claimed.id
         self.step_requests.update_state(state)
         return claimed
-
-    def _require_no_grants(self) -> None:
-        if self.grants.prefetch.every > 1:
-            raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
 
     def _own_plan(self) -> str:
         if self.step_requests.plan is None:

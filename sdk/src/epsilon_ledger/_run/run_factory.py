@@ -120,6 +120,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         **described,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
+    prefetch.require_none(has_plan=bool(plan))
     flow = Call(post("v1/runs", body), RunState).flow()
     if wait is not None:
         flow = _wait_for_plan(flow, on_wait)
