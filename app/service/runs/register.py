@@ -45,7 +45,7 @@ from app.service.governance.run_approvals import (
 from app.service.idempotency import use_case
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import PlanRequest, load_plan, reserve
-from app.service.scheduling.arrivals import record_queued
+from app.service.scheduling.arrivals import opens_later, record_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         _check_declaration(registration, budget.record.population)
     _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
-    require_open(ancestors, context.now)
+    if not (registration.plan and registration.wait_until and opens_later(ancestors, context.now)):
+        require_open(ancestors, context.now)
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
@@ -135,6 +136,8 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     if not needs_approval(path, size):
         excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
+    if status is RunStatus.PENDING:
+        require_open(ancestors, context.now)  # a plan that needs approval does not wait
     whose = context.organisation_id
     number = account_writes.add(tx, whose, account, ancestors, None, context.now, metadata=terms.metadata)
     run = Run(

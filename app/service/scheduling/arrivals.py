@@ -1,5 +1,6 @@
 """The arrival of a plan: it is held at once, or takes its place among those that wait."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,8 @@ from app.ledger.admission import Refusal
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
 from app.ledger.reservations import Reservation
-from app.ledger.scheduling import Books, WaitingPlan
+from app.ledger.policy_checks import require_open
+from app.ledger.scheduling import Books, WaitingPlan, never_fits
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
@@ -43,8 +45,9 @@ def hold_in_turn(
         PlansWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
-    if waits and _opens_later(plan, context.now):
-        return None
+    if waits and opens_later(plan.path, context.now):
+        return _refused_for_ever(work, context, plan, expected_steps)
+    require_open(plan.path, context.now)
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
     if all(account.allocation is None for account in plan.path) and not waiting.any_through(tx, owner, above):
         return hold_priced(work, context, plan, expected_steps)
@@ -61,10 +64,20 @@ def hold_in_turn(
     )
 
 
-def _opens_later(plan: PricedPlan, now: datetime) -> bool:
-    """Check whether some accounts of a path are closed, and all of them open later."""
-    closed = [account.window for account in plan.path if not account.window.holds(now)]
+def opens_later(path: Sequence[Account], now: datetime) -> bool:
+    """Check whether some accounts of a path are closed, and all of these open later."""
+    closed = [account.window for account in path if not account.window.holds(now)]
     return bool(closed) and all(window.opens_at is not None and window.opens_at > now for window in closed)
+
+
+def _refused_for_ever(
+    work: UnitOfWork, context: RequestContext, plan: PricedPlan, expected_steps: int | None
+) -> Refusal | None:
+    """Refuse a plan that could never fit, whatever opens later."""
+    if never_fits(plan.path, plan.steps) is None:
+        return None
+    holding = hold_priced(work, context, plan, expected_steps)
+    return holding if isinstance(holding, Refusal) else None
 
 
 def _is_next(
