@@ -14,7 +14,7 @@ from app.persistence.tables import account_ancestors, accounts, dp_events, reser
 
 
 class WaitingRow(NamedTuple):
-    """A waiting reservation, and the columns by which a change of its run shows."""
+    """A waiting reservation, the columns by which a change of its run shows, and whether it may be granted now."""
 
     id: str
     run_id: str
@@ -23,6 +23,7 @@ class WaitingRow(NamedTuple):
     expires_at: datetime
     run_status: str
     run_version: int
+    may_begin: bool = True
 
 
 _WAITING = (
@@ -50,7 +51,7 @@ _THROUGH = (
 
 def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
     """List the plans that wait in an organisation, in the order of arrival."""
-    return [WaitingRow._make(row) for row in tx.execute(_WAITING, {"of_organisation": organisation_id})]
+    return [WaitingRow(*row) for row in tx.execute(_WAITING, {"of_organisation": organisation_id})]
 
 
 def any_through(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> bool:

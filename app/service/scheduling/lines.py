@@ -44,7 +44,8 @@ class _Known:
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
-        settled: states of accounts with which no plan that waits fits.
+        barred: plans that fitted, and that a rule of their accounts forbade to grant; until when they are left out.
+        settled: states of accounts with which no plan that waits fits; `settled_rows` and `settled_plans` likewise.
     """
 
     rows: dict[str, WaitingRow] = field(default_factory=dict)
@@ -53,8 +54,10 @@ class _Known:
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Allocation] = field(default_factory=dict)
+    barred: dict[str, datetime] = field(default_factory=dict)
     settled: dict[str, object] = field(default_factory=dict)
     settled_rows: dict[str, WaitingRow] = field(default_factory=dict)
+    settled_plans: dict[str, WaitingPlan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class WaitingPlans:
         """
         known = self._known.setdefault(organisation_id, _Known())
         _refresh(tx, organisation_id, known)
+        _mark(known, now)
         found = {each: record.account for each, record in known.records.items()}
         withholdings = read_withholdings(tx, organisation_id, found.values(), earliest)
         closed = {each for each, record in known.records.items() if record.quarantine is not None}
@@ -113,16 +117,27 @@ class WaitingPlans:
         return Look(now, known.rows, known.lines, known.homes, books, states)
 
     def changed(self, organisation_id: str, look: Look) -> tuple[set[str], set[str]]:
-        """Find the accounts and plans that have changed since no plan fitted."""
+        """Find the accounts and plans that have changed since no plan fitted.
+
+        A plan that waits no longer, or in another place, may have delayed others: its accounts count as changed.
+        """
         known = self._known[organisation_id]
         accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
         plans = {each for each, row in look.rows.items() if known.settled_rows.get(each) != row}
+        for each, plan in known.settled_plans.items():
+            if each in plans or each not in look.rows:
+                accounts.update(plan.path[:-1])
         return accounts, plans
 
     def settle(self, organisation_id: str, look: Look) -> None:
         """Note that no plan fits in what a look has seen."""
         known = self._known[organisation_id]
         known.settled, known.settled_rows = look.states, look.rows
+        known.settled_plans = {each: known.plans[each] for each in look.rows if each in known.plans}
+
+    def bar(self, organisation_id: str, reservation_id: str, until: datetime) -> None:
+        """Leave a plan out of the order for a while, so that it keeps no other waiting."""
+        self._known[organisation_id].barred[reservation_id] = until
 
 
 _PLANS: "WeakKeyDictionary[Database, WaitingPlans]" = WeakKeyDictionary()
@@ -143,12 +158,14 @@ def grants_in(
     granted: list[Grant] = []
     for population in sorted(look.lines):
         line = look.lines[population]
-        wanted = {plan.id: plan for plan in line.candidates(look.books, accounts)}
+        aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or look.rows[each.plan.id].may_begin]
+        # One through a changed account may delay those through its other accounts no more.
+        reached = accounts.union(*(each.plan.path[:-1] for each in aged if not accounts.isdisjoint(each.plan.path)))
+        wanted = {plan.id: plan for plan in line.candidates(look.books, reached)}
         wanted |= {each: line.plans[each] for each in plans if each in line.plans}
-        ready = [plan for plan in wanted.values() if plan.id == newcomer or look.rows[plan.id].run_status in BEGINS]
+        ready = [plan for plan in wanted.values() if plan.id == newcomer or look.rows[plan.id].may_begin]
         if not ready:
             continue
-        aged = line.aged(look.now)
         with_runs(tx, organisation_id, look.books, [*ready, *(each.plan for each in aged)])
         granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
     return granted
@@ -175,6 +192,18 @@ def _refresh(tx: Connection, organisation_id: str, known: _Known) -> None:
         _add(tx, organisation_id, known, new, paths)
     _refresh_lines(known, rows)
     known.rows = rows
+
+
+def _mark(known: _Known, now: datetime) -> None:
+    """Mark the plans that may not be granted now: their runs do not begin, their time is over, or they are barred."""
+    known.barred = {each: until for each, until in known.barred.items() if now < until and each in known.rows}
+    stopped = {
+        each: row._replace(may_begin=False)
+        for each, row in known.rows.items()
+        if row.run_status not in BEGINS or now >= row.expires_at or each in known.barred
+    }
+    if stopped:
+        known.rows = known.rows | stopped
 
 
 def _refresh_accounts(tx: Connection, organisation_id: str, known: _Known, wanted: set[str]) -> None:
