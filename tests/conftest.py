@@ -103,7 +103,7 @@ ON_BOTH = {
         *("lists", "lowered_limits", "own_delta", "policies", "preceding_reservations", "problems"),
         *("refusals", "removal", "reports", "reservation_ends", "reservations", "run_states"),
         *("sequence", "steps", "stored_rows", "tenancy", "truncation", "unapproved_epsilon"),
-        *("verifications", "windows"),
+        *("verifications", "waiting_plans", "windows"),
     },
 }
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""
