@@ -98,7 +98,15 @@ ON_BOTH = {
     "service": None,
     "reliability": None,
     "api": {
-        *("account_creation", "account_history", "account_trees", "approvals", "attempts", "audit_scopes"),
+        *(
+            "account_creation",
+            "account_history",
+            "account_trees",
+            "allocations",
+            "approvals",
+            "attempts",
+            "audit_scopes",
+        ),
         *("decisions", "deviations", "experiments", "fairness", "history", "idempotent_creates"),
         *("lists", "lowered_limits", "own_delta", "policies", "preceding_reservations", "problems"),
         *("refusals", "removal", "reports", "reservation_ends", "reservations", "run_states"),
