@@ -159,8 +159,8 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
 def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
     """Find active runs without a change of their account or a decision since a time.
 
-    A renewal keeps a reservation active, and a run with one is left to its lease; one whose plan waits is expected to be
-    silent. The result has organisation and run ids.
+    A renewal keeps a reservation active, and a run with one is left to its lease. The trainer of a run whose plan waits
+    has nothing to say. The result has organisation and run ids.
     """
     last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
     waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)

@@ -114,8 +114,6 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         _check_declaration(registration, budget.record.population)
     _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
-    if not (registration.plan and registration.wait_until and opens_later(ancestors, context.now)):
-        require_open(ancestors, context.now)
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
@@ -136,8 +134,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     if not needs_approval(path, size):
         excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
-    if status is RunStatus.PENDING:
-        require_open(ancestors, context.now)  # a plan that needs approval does not wait
+    _require_open(registration, status, ancestors, context)
     whose = context.organisation_id
     number = account_writes.add(tx, whose, account, ancestors, None, context.now, metadata=terms.metadata)
     run = Run(
@@ -258,6 +255,15 @@ def _check_expected_steps(registration: RunRegistration) -> None:
                 f"`expected_steps` is {expected}, and `{name}` has {count} steps. Send the number of all steps of the "
                 "training."
             )
+
+
+def _require_open(
+    registration: RunRegistration, status: RunStatus, ancestors: Sequence[Account], context: RequestContext
+) -> None:
+    """Require open accounts, unless the plan of the run waits until they open."""
+    waits = bool(registration.plan) and registration.wait_until is not None and status is not RunStatus.PENDING
+    if not (waits and opens_later(ancestors, context.now)):
+        require_open(ancestors, context.now)
 
 
 def _check_declaration(registration: RunRegistration, population: Population) -> None:

@@ -11,8 +11,8 @@ from app.ledger.accounts import Account
 from app.ledger.admission import Refusal
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
-from app.ledger.reservations import Reservation
 from app.ledger.policy_checks import require_open
+from app.ledger.reservations import Reservation
 from app.ledger.scheduling import Books, WaitingPlan, never_fits
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
