@@ -142,9 +142,9 @@ def test_a_plan_waits_until_a_later_time_within_a_year(office: Waiting, ahead: t
     assert office.register(1, wait_until=(before + timedelta(days=366)).isoformat()).status_code == 201
 
 
-@pytest.mark.parametrize("until", ["2100-01-02", "2100-01-02T00:00:00", 5, True, "soon"])
-def test_a_time_to_wait_until_has_a_zone(office: Waiting, until: object) -> None:
-    is_refused(office.register(1, wait_until=until), 422, "invalid_request")
+def test_a_time_to_wait_until_has_a_zone(office: Waiting) -> None:
+    for until in ("2100-01-02", "2100-01-02T00:00:00", 5, True, "soon"):
+        is_refused(office.register(1, wait_until=until), 422, "invalid_request")
 
 
 def test_a_plan_that_fits_does_not_wait(office: Waiting) -> None:

@@ -13,6 +13,7 @@ from tests.mutation_cases import (
     persistence,
     plans,
     provisioning,
+    scheduling,
     verification,
 )
 from tests.mutation_cases.case import Mutation
@@ -30,5 +31,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *persistence.CASES,
     *plans.CASES,
     *provisioning.CASES,
+    *scheduling.CASES,
     *verification.CASES,
 )

@@ -8,7 +8,7 @@ import pytest
 from tests.reliability.conftest import ROUNDS, Service
 from tests.reliability.waiters import Waiters, training
 
-PLANS = 9 if ROUNDS == 1 else 24
+PLANS = 7 if ROUNDS == 1 else 24
 KILLS = 2 if ROUNDS == 1 else 4
 
 

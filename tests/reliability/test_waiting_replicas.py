@@ -10,7 +10,7 @@ from tests.reliability.clients import SAMPLED, open_budget
 from tests.reliability.conftest import ROUNDS, replicated
 from tests.reliability.waiters import Waiters, training
 
-PLANS = 10 if ROUNDS == 1 else 30
+PLANS = 8 if ROUNDS == 1 else 30
 
 
 @pytest.fixture(scope="module")

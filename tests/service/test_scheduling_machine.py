@@ -42,7 +42,7 @@ UNLOCKS: list[dict[str, Any] | None] = [
 ALLOCATIONS = st.none() | st.fixed_dictionaries(
     {
         "rule": st.sampled_from(["first_come", "dominant_share", "most_packed"]),
-        "aging_seconds": st.sampled_from([None, None, 0, 120]),
+        "aging_seconds": st.sampled_from([None, 0, 120]),
         "unlock": st.sampled_from(UNLOCKS),
         "minimum": st.sampled_from([0.0, 0.0, 0.3]),
         "maximum": st.sampled_from([1.0, 1.0, 0.5]),
@@ -67,9 +67,14 @@ WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "limit": (2, {"account": st.integers(0, 3), "epsilon": st.sampled_from([0.3, 0.6, 1.0, 1.5])}),
     "allocate": (2, {"account": st.integers(0, 3), "terms": ALLOCATIONS}),
     "pass_time": (3, {"seconds": st.sampled_from([1, 61, 100, 1000])}),
-    "cancel": (1, {"place": places}),
-    "prioritize": (2, {"place": places, "priority": st.sampled_from([-1, 0, 2])}),
-    "end": (2, {"place": places, "action": st.sampled_from(["pause", "resume", "abort", "attempts"])}),
+    "turn": (
+        4,
+        {
+            "place": places,
+            "how": st.sampled_from(["cancel", "cancel", "prioritize", "pause", "resume", "abort", "attempts"]),
+            "priority": st.sampled_from([-1, 0, 2]),
+        },
+    ),
 }
 """What may happen, how often, and with what; one rule, since hypothesis leaves out rules at random."""
 
@@ -206,20 +211,19 @@ class Scheduling(RuleBasedStateMachine):
         expire_reservations(self.ledger.database, self.now)
         expire_waiting(self.ledger.database)
 
-    def cancel(self, place: int) -> None:
-        one = self.picked(place)
-        if one is not None:
-            self.sent(f"reservations/{one.plan}/cancel", {"reason": "not needed"})
-
-    def prioritize(self, place: int, priority: int) -> None:
-        one = self.picked(place)
-        if one is not None:
-            self.sent(f"reservations/{one.plan}/prioritize", {"priority": priority, "reason": "a deadline"})
-
-    def end(self, place: int, action: str) -> None:
-        one = self.picked(place)
-        if one is not None:
-            self.sent(f"runs/{one.run}/{action}", {} if action in {"abort", "attempts"} else None)
+    def turn(self, place: int, how: str, priority: int) -> None:
+        """A plan loses its turn or gets another, while all is settled: those behind it may be let in."""
+        waiting = [one for one in self.asked if self.read("reservations", one.plan)["status"] == "waiting"]
+        if not waiting:
+            return
+        self.look()
+        one = waiting[place % len(waiting)]
+        bodies = {"cancel": {"reason": "not needed"}, "prioritize": {"priority": priority, "reason": "a deadline"}}
+        if how in bodies:
+            self.sent(f"reservations/{one.plan}/{how}", bodies[how])
+        else:
+            self.sent(f"runs/{one.run}/{how}", {} if how in {"abort", "attempts"} else None)
+        self.look()
 
     def look(self) -> None:
         """A pass grants what who knows nothing of earlier ones would grant, in this order, and leaves nothing over."""
@@ -312,7 +316,7 @@ def test_no_sequence_passes_a_limit_or_leaves_a_plan_that_fits(ledger: Ledger, m
     url = ledger.database.engine.url.render_as_string(hide_password=False)
     other = Database(url)
     Scheduling.replicas = [ledger.database, other]
-    examples = 3 if ledger.database.dialect == "postgresql" else 6
+    examples = 1 if ledger.database.dialect == "postgresql" else 3
     try:
         run_state_machine_as_test(
             Scheduling,

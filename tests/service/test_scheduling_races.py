@@ -98,20 +98,20 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
 
 def test_two_looks_grant_each_plan_once(raced: Raced) -> None:
     held = raced.held(FITTING)
-    plans = [raced.queued(f"run{place}", 20) for place in range(12)]
+    plans = [raced.queued(f"run{place}", 50) for place in range(6)]
     for database in raced.both:
         assert grant_in_organisation(database, raced.owner) == 0
     raced.void(held)
     looks = [lambda each=each: grant_in_organisation(each, raced.owner) for each in (*raced.both, *raced.both)]
-    assert sum(at_once(*looks)) == FITTING // 20
+    assert sum(at_once(*looks)) == FITTING // 50
     statuses = [raced.status(plan) for plan in plans]
-    assert statuses == ["active"] * (FITTING // 20) + ["waiting"] * (12 - FITTING // 20)
-    assert raced.ends() == Counter(plans[: FITTING // 20])
+    assert statuses == ["active"] * (FITTING // 50) + ["waiting"] * (6 - FITTING // 50)
+    assert raced.ends() == Counter(plans[: FITTING // 50])
 
 
 def test_a_plan_is_cancelled_or_granted(raced: Raced) -> None:
     held = raced.held(FITTING)
-    plans = [raced.queued(f"run{place}", 20) for place in range(8)]
+    plans = [raced.queued(f"run{place}", 20) for place in range(6)]
     raced.void(held)
     cancels = [
         lambda each=each: raced.ledger.post(f"/v1/reservations/{each}/cancel", {"reason": "late"}).status_code
@@ -127,7 +127,7 @@ def test_a_plan_is_cancelled_or_granted(raced: Raced) -> None:
 
 def test_who_does_not_wait_takes_nothing_from_those_who_do(raced: Raced) -> None:
     """An arrival at the moment of the look: it is refused, unless it fits beside all that wait."""
-    for turn in range(3):
+    for turn in range(2 * ROUNDS):
         held = raced.register(f"held{turn}", FITTING - 10, waits=False).json()["reservation"]
         waits = raced.queued(f"waits{turn}", FITTING - 40)
         raced.void(held)
@@ -207,7 +207,7 @@ class _Storm:
 def test_nobody_waits_for_one_who_waits_for_him(raced: Raced) -> None:
     """Looks, steps, ends, arrivals and lower limits lock in one order."""
     raced.ledger.budget("er")
-    storm, turns, deadlocks = _Storm(raced), 12 * ROUNDS, []
+    storm, turns, deadlocks = _Storm(raced), 8 * ROUNDS, []
     for database in raced.both:
         _watch_for_deadlocks(database, deadlocks)
     at_once(
