@@ -54,7 +54,7 @@ class Waiting:
     ) -> httpx2.Response:
         """Register a run whose plan waits for a day unless it fits; later ones arrive later."""
         self.later(milliseconds=1)
-        body = {"name": name, "budget": budget, "event": event, "plan": counted((event, count))}
+        body: dict[str, object] = {"name": name, "budget": budget, "event": event, "plan": counted((event, count))}
         key = more.pop("key", None)
         headers = {} if key is None else {"Idempotency_Key": key}
         body |= {"wait_until": self.until()} | more

@@ -13,8 +13,8 @@ from tests.mutation_cases import (
     persistence,
     plans,
     provisioning,
-    scheduling,
     verification,
+    waiting_plans,
 )
 from tests.mutation_cases.case import Mutation
 
@@ -31,6 +31,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *persistence.CASES,
     *plans.CASES,
     *provisioning.CASES,
-    *scheduling.CASES,
     *verification.CASES,
+    *waiting_plans.CASES,
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -132,9 +133,9 @@ def test_who_does_not_wait_takes_nothing_from_those_who_do(raced: Raced) -> None
         waits = raced.queued(f"waits{turn}", FITTING - 40)
         raced.void(held)
         reply, _, small = at_once(
-            lambda turn=turn: raced.register(f"late{turn}", 60, waits=False),
+            partial(raced.register, f"late{turn}", 60, waits=False),
             lambda: grant_in_organisation(raced.other, raced.owner),
-            lambda turn=turn: raced.register(f"small{turn}", 10, waits=False),
+            partial(raced.register, f"small{turn}", 10, waits=False),
         )
         assert reply.json()["code"] in {"plans_waiting", "budget_exceeded"}, reply.text
         assert small.status_code == 201, small.text
@@ -207,7 +208,8 @@ class _Storm:
 def test_nobody_waits_for_one_who_waits_for_him(raced: Raced) -> None:
     """Looks, steps, ends, arrivals and lower limits lock in one order."""
     raced.ledger.budget("er")
-    storm, turns, deadlocks = _Storm(raced), 8 * ROUNDS, []
+    storm, turns = _Storm(raced), 8 * ROUNDS
+    deadlocks: list[str] = []
     for database in raced.both:
         _watch_for_deadlocks(database, deadlocks)
     at_once(

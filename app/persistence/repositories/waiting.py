@@ -51,7 +51,7 @@ _THROUGH = (
 
 def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
     """List the plans that wait in an organisation, in the order of arrival."""
-    return [WaitingRow(*row) for row in tx.execute(_WAITING, {"of_organisation": organisation_id})]
+    return [WaitingRow._make((*row, True)) for row in tx.execute(_WAITING, {"of_organisation": organisation_id})]
 
 
 def any_through(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> bool:
