@@ -16,6 +16,7 @@ from app.api.routers import (
     allocations,
     api_keys,
     audit,
+    block_schedules,
     charts,
     checkpoints,
     experiments,
@@ -58,6 +59,7 @@ from app.version import VERSION
 ROUTERS = (
     steps,
     accounts,
+    block_schedules,
     runs,
     charts,
     experiments,

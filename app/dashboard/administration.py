@@ -67,6 +67,7 @@ ALERT_TYPES: Final = {
     AlertType.RESERVATION_GRANTED: "waiting plan set aside",
     AlertType.RESERVATION_STALE: "trainer silent",
     AlertType.RESERVATION_FORFEITED: "reservation forfeited",
+    AlertType.BLOCK_SCHEDULE_FAILED: "data block not opened",
     AlertType.RUN_PENDING: "run waits for an approval",
     AlertType.PROPOSAL_OPENED: "proposal opened",
     AlertType.PROPOSAL_DECIDED: "proposal decided",

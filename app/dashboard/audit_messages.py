@@ -13,6 +13,8 @@ from app.service.actors import ActorLabel, label_of
 
 SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.ALERT_SETTINGS_REPLACED: "changed the alert settings of {name}",
+    AuditAction.BLOCK_SCHEDULE_REMOVED: "removed the block schedule of {name}",
+    AuditAction.BLOCK_SCHEDULE_REPLACED: "set the block schedule of {name} with {limit} for each block",
     AuditAction.BUDGET_CREATED: "created the budget {name} with {limit}",
     AuditAction.BUDGET_LIMIT_CHANGED: "changed the limit of {name} from {limit_before} to {limit}",
     AuditAction.EXPERIMENT_CREATED: "created the experiment {name}",

@@ -62,6 +62,7 @@ class AlertType(StrEnum):
     RESERVATION_GRANTED = "reservation.granted"
     RESERVATION_STALE = "reservation.stale"
     RESERVATION_FORFEITED = "reservation.forfeited"
+    BLOCK_SCHEDULE_FAILED = "block_schedule.failed"
     RUN_PENDING = "run.pending"
     PROPOSAL_OPENED = "proposal.opened"
     PROPOSAL_DECIDED = "proposal.decided"

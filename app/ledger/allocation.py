@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from app.ledger.errors import InvalidInputError
@@ -165,6 +166,7 @@ class Allocation:
         return self.shares.get(account_id, DEFAULT_SHARE)
 
 
+@lru_cache(maxsize=4096)
 def decimal(value: float) -> Fraction:
     """Read a number as it is written: 0.1 is a tenth, so that three shares of 0.3, 0.3 and 0.4 are the whole."""
     return Fraction(repr(value))

@@ -30,6 +30,8 @@ class AuditAction(StrEnum):
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
     API_KEY_ROTATED = "api_key.rotated"
+    BLOCK_SCHEDULE_REMOVED = "block_schedule.removed"
+    BLOCK_SCHEDULE_REPLACED = "block_schedule.replaced"
     BUDGET_ARCHIVED = "budget.archived"
     BUDGET_CREATED = "budget.created"
     BUDGET_LIMIT_CHANGED = "budget.limit_changed"

@@ -10,6 +10,8 @@ from typing import Final, Literal
 from app.ledger.errors import InvalidInputError
 
 MAX_NAME_LENGTH: Final = 100
+MAX_PREFIX_LENGTH: Final = 50
+"""Of what begins the names of data blocks by calendar."""
 KEY_LENGTH: Final = 255
 """Of an idempotency key."""
 ACTOR_LENGTH: Final = 300

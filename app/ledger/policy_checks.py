@@ -59,11 +59,13 @@ class Size:
     delta: float
 
 
-def require_open(path: Iterable[Account], now: datetime) -> None:
-    """Raise BudgetClosedError unless all accounts that a new charge touches are open."""
+def require_open(path: Iterable[Account], now: datetime, wait_until: datetime | None = None) -> None:
+    """Raise BudgetClosedError unless all accounts that a new charge touches are open, or a plan may wait for that."""
     for account in path:
         window = account.window
         if window is ALWAYS or window.holds(now):
+            continue
+        if wait_until is not None and window.opens_at is not None and now < window.opens_at < wait_until:
             continue
         opens, closes = (
             window.opens_at and window.opens_at.isoformat(),

@@ -5,19 +5,22 @@ scheduling rule only says in which order the waiting plans are tried. It looks a
 times, never at data or outputs, so it costs no privacy.
 
 A plan that has waited for longer than an aging time is tried before all younger ones, and no other is granted that
-takes what it lacks. So no rule with an aging time starves a plan that could be granted without a higher limit.
+takes what it lacks, unless its priority is higher. So no rule with an aging time starves a plan that could be granted
+without a higher limit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import numpy as np
+
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, with_usage, zero_curve
-from app.ledger.admission import hold_if_fitting, short_accounts
+from app.ledger.admission import hold_if_fitting, prepared_plan, short_accounts
 from app.ledger.composition import exposed
 from app.ledger.step_events import PricedStep, total_cost
-from app.ledger.withholding import Withholding
+from app.ledger.withholding import Withholding, lines_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,13 +117,20 @@ class Books:
 
     def views(self, accounts: Sequence[Account]) -> Sequence[Account]:
         """Add what the accounts of a path withhold from its plan."""
+        return self._views(accounts, lambda withholding: withholding)
+
+    def _views(self, accounts: Sequence[Account], change: Callable[[Withholding], Withholding]) -> Sequence[Account]:
         if not self.withholdings:
             return accounts
         views = []
         for account in accounts:
             withholding = self.withholdings.get(account.id)
-            views.append(account if withholding is None else withholding.view(account, accounts))
+            views.append(account if withholding is None else change(withholding).view(account, accounts))
         return views
+
+    def is_composed(self, plan: WaitingPlan) -> bool:
+        """Check whether a plan reaches a parallel account, so that accounts grow by less or more than its cost."""
+        return not self._parts.keys().isdisjoint(plan.path)
 
     def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
         """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
@@ -129,13 +139,20 @@ class Books:
             return None
         return hold_if_fitting(path, plan.steps, self.views)
 
-    def short(self, plan: WaitingPlan) -> set[str]:
-        """Find the accounts that refuse a plan."""
-        return set(short_accounts(self.path(plan), plan.steps, self.views))
+    def seen_by(self, plan: WaitingPlan) -> tuple[Sequence[Account], RdpCurve]:
+        """Get the accounts of a plan with what they withhold from it, and its cost."""
+        accounts, cost = prepared_plan(self.path(plan), plan.steps)
+        return self.views(accounts), cost
 
     def is_hopeless(self, plan: WaitingPlan) -> bool:
-        """Check whether a plan would not fit even if all reservations were returned and nothing were withheld."""
-        return hold_if_fitting(self.path(plan, unreserved), plan.steps) is None
+        """Check whether a plan would not fit even if all reservations were returned and the whole limits unlocked.
+
+        So is a plan with a closed account, until that opens.
+        """
+        path = self.path(plan, unreserved)
+        if not all(map(self.is_open, path)):
+            return True
+        return hold_if_fitting(path, plan.steps, lambda each: self._views(each, Withholding.lasting)) is None
 
     def store(self, plan: WaitingPlan, held: Iterable[Account]) -> None:
         """Store the accounts of a granted plan."""
@@ -148,11 +165,12 @@ class Books:
                 self.withholdings[account.id] = withholding.after(path, cost)
 
 
-def never_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> str | None:
-    """Find an account of a path that could not hold a plan even if nothing had ever been charged to it."""
-    for account in short_accounts(list(map(_uncharged, path)), steps):
-        return account
-    return None
+def never_fits(
+    path: Sequence[Account], steps: Sequence[PricedStep], withholdings: Mapping[str, Withholding] | None = None
+) -> bool:
+    """Check whether a path could not hold a plan even if nothing had ever been charged, and all were unlocked."""
+    lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
+    return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
 
 
 def _uncharged(account: Account) -> Account:
@@ -178,27 +196,55 @@ def schedule(order: Sequence[Standing], aged: Sequence[Standing], books: Books) 
         books: the current accounts.
     """
     overtaken: list[Standing] = []
+    granted: set[str] = set()
     for standing in order:
         held = books.hold(standing.plan)
-        if held is None or _delays(standing, aged, books, held):
+        waiting = (each for each in aged if each.plan.id not in granted)
+        if held is None or _delays(standing, waiting, books, held):
             overtaken.append(standing)
             continue
         books.store(standing.plan, held)
+        granted.add(standing.plan.id)
         yield Grant(standing, held, tuple(overtaken))
 
 
-def _delays(standing: Standing, aged: Sequence[Standing], books: Books, held: Sequence[Account]) -> bool:
+def _delays(standing: Standing, aged: Iterable[Standing], books: Books, held: Sequence[Account]) -> bool:
     """Check whether a grant would take what an aged plan before it lacks, or would lack then."""
     after: Books | None = None
     for other in aged:
         if other.key >= standing.key:
             return False
         shared = set(other.plan.path) & set(standing.plan.path)
-        if not shared or books.is_hopeless(other.plan):
+        if not shared:
             continue
         if after is None:
             after = Books(books.accounts, books.withholdings)
             after.store(standing.plan, held)
-        if (books.short(other.plan) | after.short(other.plan)) & shared:
+        if _takes_from(other.plan, shared, books, after) and not books.is_hopeless(other.plan):
             return True
     return False
+
+
+def _takes_from(plan: WaitingPlan, shared: set[str], before: Books, after: Books) -> bool:
+    """Check whether one of the shared accounts refuses a plan after a grant, and has less for it than before.
+
+    It has no less if the grant was promised, or is in a disjoint partition.
+    """
+    were = {each.id: each for each in before.seen_by(plan)[0]}
+    now, cost = after.seen_by(plan)
+    return any(each.id in shared and not each.fits(cost) and _has_less(each, were[each.id]) for each in now)
+
+
+def _has_less(account: Account, before: Account) -> bool:
+    """Check whether an account has less left than before at an order, for own deltas or of its plan."""
+    if account.weights != before.weights:
+        return True
+    gate = before.bounds()
+    if account.delta_left(gate) < before.delta_left(gate):
+        return True
+    if np.less(account.headroom(gate), before.headroom(gate)).any():
+        return True
+    used, were = (
+        [line.used.get(account.id) for slope, line in lines_of(each).items() if slope] for each in (account, before)
+    )
+    return used != were

@@ -2,9 +2,9 @@
 
 - `first_come`: by arrival.
 - `dominant_share`: the least dominant share first, which is the largest part that a plan asks for of a limit, over its
-  accounts; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et al., OSDI 2021). There an
-  account's share is the largest over its orders. Here it is the least, that of the order at which the plan fits most
-  often: one order is enough to admit it, and others may have almost no part of delta.
+  accounts and their own deltas; of equal ones, the next largest decides. Source: DPF of PrivateKube (Luo et al., OSDI
+  2021). There an account's share is the largest over its orders. Here it is the least, that of the order at which the
+  plan fits most often: one order is enough to admit it, and others may have almost no part of delta.
 - `most_packed`: the most efficient first, by its weight and the sum of the parts that it asks for of what its accounts
   have left, each at the order at which the most of the plans that wait fit. Source: DPack (Tholoniat et al., EuroSys
   2025, arXiv 2212.13228).
@@ -14,7 +14,7 @@ double-precision quotients of integers, which are the same on every machine; of 
 first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -34,22 +34,24 @@ class _Demands:
 
     Args:
         bounds: of the account's filter, which is frozen.
-        plans: in the order of the rows.
+        plans: that wait, in any order.
         matrix: (n_plans, n_places) int64, units of 2^-44 nats.
     """
 
-    def __init__(self, bounds: FilterBounds, plans: Sequence[WaitingPlan]) -> None:
+    def __init__(self, bounds: FilterBounds, plans: Iterable[WaitingPlan]) -> None:
         self.bounds = bounds
-        self.plans = plans
-        self.matrix = np.array([plan.cost.values[bounds.places] for plan in plans])
-        self.weights = np.array([plan.weight for plan in plans])
+        self.plans = sorted(plans, key=lambda plan: (plan.arrived_at, plan.id))
+        self.matrix = np.array([plan.cost.values[bounds.places] for plan in self.plans])
+        self.weights = np.array([plan.weight for plan in self.plans])
 
     def shares(self) -> NDArray[np.float64]:
         """Compute the part of the limit that each plan asks for, at the order at which it is least; (n_plans,)."""
         usable = self.bounds.bounds > 0
         if not usable.any():
             return np.full(len(self.plans), np.inf)
-        shares: NDArray[np.float64] = (self.matrix[:, usable] / self.bounds.bounds[usable]).min(axis=1)
+        of_orders = (self.matrix[:, usable] / self.bounds.bounds[usable]).min(axis=1)
+        of_deltas = [_part(plan.cost.delta, self.bounds.room) for plan in self.plans]
+        shares: NDArray[np.float64] = np.maximum(of_orders, of_deltas)
         return shares
 
     def parts(self, room: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -106,6 +108,11 @@ class Line:
             if not others:
                 del self._through[account_id]
 
+    @property
+    def accounts(self) -> KeysView[str]:
+        """Ids of the accounts that its plans would charge."""
+        return self._through.keys()
+
     def through(self, account_ids: Iterable[str]) -> list[WaitingPlan]:
         """List the plans that would charge some of the accounts."""
         found: dict[str, WaitingPlan] = {}
@@ -131,20 +138,27 @@ class Line:
             standings.append(Standing(plan, aged, () if aged else scores[plan.id]))
         return sorted(standings, key=lambda each: each.key)
 
-    def candidates(self, books: Books, account_ids: Iterable[str]) -> list[WaitingPlan]:
-        """List the plans through some accounts, without those that surely do not fit into what these have left."""
-        plans = self.through(account_ids)
+    def candidates(self, books: Books, account_ids: Iterable[str], aged: Sequence[Standing] = ()) -> list[WaitingPlan]:
+        """List the plans through changed accounts, without those that surely do not fit into what these have left.
+
+        Args:
+            books: the current accounts.
+            account_ids: of accounts that have changed, and of those of plans that wait no longer.
+            aged: as `aged` lists them. One through a changed account may be hopeless now, and delay nobody any more;
+                so the plans through its other accounts above its run are listed, too.
+        """
+        changed = set(account_ids)
+        reached = changed.union(*(each.plan.path[:-1] for each in aged if not changed.isdisjoint(each.plan.path)))
+        plans = self.through(sorted(reached))
         excluded: set[str] = set()
-        for account_id in account_ids:
-            if account_id not in self._through:
-                continue
+        for account_id in reached & self._through.keys():
             account = books.accounts[account_id]
             demands = self._demands_at(account)
-            if demands is None or account.plan is not None or account.partitions_per_unit is not None:
+            if demands is None or account.plan is not None:
                 continue
             fitting = demands.may_fit(_room(account, demands, books))
             excluded.update(plan.id for plan, fits in zip(demands.plans, fitting, strict=True) if not fits)
-        return [plan for plan in plans if plan.id not in excluded]
+        return [plan for plan in plans if plan.id not in excluded or books.is_composed(plan)]
 
     def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
         """Compute the scores of plans; all plans of the line compete for their accounts."""
@@ -185,7 +199,7 @@ class Line:
             return None
         known, bounds = self._demands.get(account.id), account.bounds()
         if known is None or known.bounds is not bounds:
-            known = self._demands[account.id] = _Demands(bounds, list(self._through[account.id].values()))
+            known = self._demands[account.id] = _Demands(bounds, self._through[account.id].values())
         return known
 
 
@@ -200,8 +214,10 @@ def _share(account: Account, plan: WaitingPlan) -> float:
     own = account.prepared_for(plan.steps, held=True)
     if own.weights is None:
         return 0.0
-    [share] = _Demands(own.bounds(), [plan]).shares().tolist()
-    return float(share) if own.plan is None else min(share, _usage(own, plan))
+    share = float(_Demands(own.bounds(), [plan]).shares()[0])
+    if own.plan is None:
+        return share
+    return max(min(share, _usage(own, plan)), _part(plan.cost.delta, own.bounds().room))
 
 
 def _usage(account: Account, plan: WaitingPlan) -> float:
@@ -212,5 +228,9 @@ def _usage(account: Account, plan: WaitingPlan) -> float:
     for priced in plan.steps:
         for place, each in enumerate(own.workload.cost(priced.step.event)):
             cost[place] += each * priced.step.count
-    parts = [used / most if most else np.inf for used, most in zip(cost, own.capacity, strict=True) if used]
-    return max(parts, default=0.0)
+    return max(_part(used, most) for used, most in zip(cost, own.capacity, strict=True))
+
+
+def _part(asked: int, whole: int) -> float:
+    """Compute the part of a whole that is asked for; infinite if there is nothing."""
+    return asked / whole if whole else np.inf if asked else 0.0

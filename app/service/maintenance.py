@@ -21,11 +21,12 @@ from app.service.background import repeat
 from app.service.charging.close import close_reservation
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save
+from app.service.governance.block_schedules import open_due_blocks
 from app.service.scheduling.grants import expire_waiting, grant_waiting
 
 LOOK_SECONDS = 5.0
 PAGE = 100
-"""Interval between checks for lapsed reservations, and the page size."""
+"""Interval between checks for lapsed reservations and due data blocks, and the page size."""
 
 GRANT_SECONDS = 1.0
 """Interval between looks whether plans that wait fit."""
@@ -47,6 +48,7 @@ async def run_maintenance(db: Database) -> None:
             "maintenance",
             failure,
             LOOK_SECONDS,
+            lambda: open_due_blocks(db, db.clock.moment()),
             lambda: expire_reservations(db, db.clock.moment().earliest),
             lambda: alert_stale_reservations(db, db.clock.moment().earliest),
             lambda: expire_waiting(db),

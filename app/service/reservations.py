@@ -23,7 +23,6 @@ from app.ledger.reservations import (
     void,
 )
 from app.ledger.runs import RunStatus, require_active, require_attempt
-from app.ledger.scheduling import never_fits
 from app.ledger.step_events import StepEvent, total_cost
 from app.ledger.waiting import check_wait, wait
 from app.persistence.repositories import reservations
@@ -184,7 +183,7 @@ def reserve(
     plan = price_plan(work, context, request.run_id, plan_of(request.steps))
     work.remember_costs(plan.path[0], plan.steps)
     holding = hold_in_turn(tx, work, context, plan, request.expected_steps, waits=request.wait_until is not None)
-    if isinstance(holding, Refusal) and (request.wait_until is None or never_fits(plan.path, plan.steps)):
+    if isinstance(holding, Refusal):
         return replace(holding, limit_change=find_limit_change(tx, context.organisation_id, holding.binding))
     reservation = Reservation(
         id=new_id("res", context.now),

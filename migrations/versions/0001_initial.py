@@ -24,6 +24,7 @@ TABLES = (
     "run_budgets",
     "partition_attestations",
     "data_blocks",
+    "block_schedules",
     "experiments",
     "populations",
     "api_keys",
@@ -65,6 +66,7 @@ def upgrade() -> None:
     _create_run_budgets()
     _create_partition_attestations()
     _create_data_blocks()
+    _create_block_schedules()
     _create_experiments()
     _create_populations()
     _create_api_keys()
@@ -391,6 +393,30 @@ def _create_data_blocks() -> None:
     )
 
 
+def _create_block_schedules() -> None:
+    op.create_table(
+        "block_schedules",
+        _number("organisation_id"),
+        _number("account_id"),
+        sa.Column("period", sa.String(16), nullable=False),
+        sa.Column("start", sa.String(10), nullable=False),
+        sa.Column("epsilon_limit", sa.Float(53), nullable=False),
+        sa.Column("delta_limit", sa.Float(53), nullable=False),
+        sa.Column("prefix", sa.String(50), nullable=False),
+        _timestamp("due_at"),
+        sa.Column("failure", sa.Text),
+        sa.PrimaryKeyConstraint("organisation_id", "account_id"),
+        _foreign_key("accounts", account_id="id"),
+        sa.CheckConstraint("period IN ('week', 'month', 'quarter')", name="period_known"),
+        sa.CheckConstraint("start <> ''", name="start_not_empty"),
+        sa.CheckConstraint("failure <> ''", name="failure_not_empty"),
+        sa.CheckConstraint(
+            "epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
+            name="limit_in_range",
+        ),
+    )
+
+
 def _create_experiments() -> None:
     op.create_table(
         "experiments",
@@ -528,7 +554,8 @@ def _create_runs() -> None:
             else [_foreign_key("reservations", account_id="run_id", reservation_id="id", name="fk_runs_reservation")]
         ),
         sa.CheckConstraint(
-            "status IN ('pending', 'waiting', 'active', 'paused', 'completed', 'aborted', 'overdrawn')", name="status_known"
+            "status IN ('pending', 'waiting', 'active', 'paused', 'completed', 'aborted', 'overdrawn')",
+            name="status_known",
         ),
         sa.CheckConstraint(
             "status <> 'pending' OR (attempt = 1 AND reservation_id IS NULL)", name="pending_not_started"

@@ -14,6 +14,7 @@ from tests.conftest import SAMPLED
 
 APP = create_app(Settings(database_url="sqlite:///never-opened.db"))
 DOCUMENT: dict[str, Any] = APP.openapi()
+NEEDED_QUERY = {"removeBlockSchedule": "?reason=Over."}
 PUBLIC = {"/healthz", "/metrics", "/readyz"}
 
 
@@ -30,8 +31,8 @@ class Operation:
         return str(self.described["operationId"])
 
     def at(self, **ids: str) -> str:
-        """The path with ids in it."""
-        return self.path.format(**ids)
+        """The path with ids in it, and with a query if one is needed."""
+        return self.path.format(**ids) + NEEDED_QUERY.get(self.id, "")
 
     def takes(self, method: str, path: str) -> bool:
         """Whether a request belongs to this operation."""
@@ -117,6 +118,12 @@ NOWHERE = {
 }
 """Ids that mean nothing, by the names of path parameters."""
 
+CONDITIONAL = {
+    *("changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"),
+    *("replaceBlockSchedule", "removeBlockSchedule"),
+}
+"""Operations that need If-Match."""
+
 CHEAP = {"type": "gaussian", "noise_multiplier": 50.0}
 """What a planning question is about: what such a question costs is no matter of who asks it, or how."""
 
@@ -136,6 +143,10 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
         "updateRun": {"owner": name},
         "createBudget": {"name": name, "parent": "mimic", "limit": limit},
         "createBlocks": {"period": "month", "start": "2026-01-01", "count": 2, "limit": limit},
+        "replaceBlockSchedule": {
+            "schedule": {"period": "month", "start": "2026-01-01", "limit": limit},
+            "reason": "Each month has a budget of its own.",
+        },
         "createRun": {"name": name, "budget": "mimic/icu-team"},
         "createExperiment": {"name": name, "budget": "mimic/icu-team", "charging_mode": "each_run"},
         "authorizeSteps": {"event": SAMPLED},
@@ -163,8 +174,4 @@ def valid_body(operation: Operation, name: str = "n") -> dict[str, Any] | None:
 
 def valid_headers(operation: Operation) -> dict[str, str]:
     """Headers without which the operation does nothing."""
-    return (
-        {"If-Match": "*"}
-        if operation.id in {"changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"}
-        else {}
-    )
+    return {"If-Match": "*"} if operation.id in CONDITIONAL else {}

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from sqlalchemy import delete, select, update
 
+from app.ledger.alerts import AlertType
 from app.persistence.database import ALL_TENANTS
 from app.persistence.tables import deliveries, receivers
 from app.service.alerts.receivers import MOST_RECEIVERS
@@ -57,7 +58,7 @@ def test_a_receiver_is_read_as_it_was_made_without_its_secret(seeded: SeededLedg
         {"url": URL, "types": ["everything"]},
         {"url": URL, "types": ["receiver.test"]},
         {"url": URL, "types": "run.overdrawn"},
-        {"url": URL, "types": ["run.overdrawn"] * 11},
+        {"url": URL, "types": ["run.overdrawn"] * (len(AlertType) + 1)},
         {"url": URL, "account": ""},
         {"url": URL, "secret": "whsec_bWluZQ=="},
     ],

@@ -16,6 +16,7 @@ from tests.api.conftest import SeededLedger
 from tests.api.matrix import EVERYONE, MAY
 from tests.api.operations import GUARDED, Operation, valid_body, valid_headers
 from tests.conftest import SAMPLED
+from tests.ledgers import schedule_blocks
 
 NUMBERS: Iterator[int] = itertools.count()
 
@@ -90,9 +91,11 @@ def _fresh(shared: SeededLedger, operation: Operation) -> dict[str, str]:
         ids["run_id"] = shared.ledger.run()
     if "account_id" in operation.path or "proposal_id" in operation.path:
         ids |= _account(shared, proposed="proposal_id" in operation.path)
-    if operation.id == "createBlocks":
+    if operation.id in {"createBlocks", "replaceBlockSchedule", "removeBlockSchedule"}:
         parts = {"composition": "parallel", "attestation": "A record has one date."}
         ids["account_id"] = str(shared.ledger.budget(f"b-{next(NUMBERS)}", **parts)["id"])
+    if operation.id == "removeBlockSchedule":
+        schedule_blocks(shared.ledger, ids["account_id"])
     if operation.id == "liftQuarantine":
         with shared.ledger.database.write(EVERYWHERE) as tx:
             owner = organisations.find_organisation(tx, "hospital")

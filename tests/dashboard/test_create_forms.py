@@ -100,6 +100,43 @@ def _fill_population(page: Page, name: str, delta: str = "1e-6") -> Locator:
     return form
 
 
+def test_blocks_open_by_themselves_until_the_schedule_is_removed(
+    page: Page, changing: LiveServer, sign_in: SignIn
+) -> None:
+    with changing.client("admin") as api:
+        people = {"privacy_unit": "visitor", "neighboring_relation": "add_or_remove_one"}
+        parts = {"composition": "parallel", "attestation": "Each visit has one date."}
+        body = {"name": "visits", "limit": {"epsilon": 4.0, "delta": 1e-6}} | people | parts
+        top = api.post("/v1/populations", json=body).json()["id"]
+    sign_in(page, changing, "privacy_officer")
+    page.goto(f"{changing.url}/accounts/{top}")
+    page.get_by_text("Open data blocks by themselves").click()
+    form = page.locator("#schedule-blocks")
+    form.get_by_label("First day").fill("2999-03-15")
+    form.get_by_label("Limit of each: epsilon").fill("1")
+    form.get_by_label("Limit of each: delta").fill("1e-7")
+    form.get_by_label("Names begin with").fill("v-")
+    form.get_by_label("Reason, recorded in the audit log").fill("The board has met.")
+    form.get_by_role("button", name="Set the block schedule").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("A budget under visits opens for each month of data from the one with 2999-03-15")
+    expect(dialog).to_contain_text("with epsilon 1 at delta 1e-7")
+    dialog.get_by_role("button", name="Set the schedule").click()
+    expect(page.locator("#message")).to_have_text("Block schedule set.")
+    expect(page.locator("#facts")).to_contain_text("A data block for each month opens by itself when it begins")
+
+    page.get_by_text("Change or remove the block schedule").click()
+    expect(form.get_by_label("Names begin with")).to_have_value("v-")
+    form.get_by_label("Reason for removing it").fill("The study ends & is over.")
+    form.get_by_role("button", name="Remove the block schedule").click()
+    dialog.get_by_role("button", name="Remove").click()
+    expect(page.locator("#message")).to_have_text("Block schedule removed.")
+    expect(page.locator("#facts")).not_to_contain_text("opens by itself")
+    with changing.client("admin") as api:
+        [newest] = api.get("/v1/audit-events?action=block_schedule.*&limit=1").json()["items"]
+    assert (newest["action"], newest["reason"]) == ("block_schedule.removed", "The study ends & is over.")
+
+
 def test_monthly_data_is_opened_as_disjoint_blocks(
     context: BrowserContext, changing: LiveServer, sign_in: SignIn
 ) -> None:

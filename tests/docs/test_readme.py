@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 FIRST = fences((ROOT / "docs" / "tutorial" / "first-budget.md").read_text())
 FURTHER = fences((ROOT / "docs" / "how-to" / "authorize-steps.md").read_text())
 ALERTS = fences((ROOT / "docs" / "how-to" / "send-alerts.md").read_text())
+SHARING = fences((ROOT / "docs" / "how-to" / "share-budgets.md").read_text())
 TREES = fences((ROOT / "docs" / "how-to" / "arrange-budgets.md").read_text())
 BEGINNING = 2
 """The number of blocks of the first tutorial that create an organisation and start the service."""
@@ -30,7 +31,7 @@ SEPARATOR = "\x1e"
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each bash block wrote, by its text."""
-    pages = (FIRST, FURTHER, ALERTS, TREES)
+    pages = (FIRST, FURTHER, ALERTS, TREES, SHARING)
     first, *further = ([fence for fence in page if fence.language == "bash"] for page in pages)
     body = ran(first, tmp_path_factory.mktemp("first"))
     for page in further:
@@ -77,7 +78,10 @@ def test_every_answer_follows_the_commands_that_it_answers() -> None:
     ("block", "answer"),
     [
         pytest.param(block, answer, id=f"{page} line {block.line}")
-        for page, found in (("first-budget", FIRST), ("steps", FURTHER), ("alerts", ALERTS), ("trees", TREES))
+        for page, found in (
+            *(("first-budget", FIRST), ("steps", FURTHER), ("alerts", ALERTS)),
+            *(("trees", TREES), ("sharing", SHARING)),
+        )
         for block, answer in pairwise(found)
         if block.language == "bash" and answer.language in {"json", "text"}
     ],

@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.routing import Route
 
 from app.ledger.permissions import Role
-from tests.api.operations import APP, OPERATIONS, Operation
+from tests.api.operations import APP, CONDITIONAL, OPERATIONS, Operation
 from tests.fuzz.known_objects import ORGANISATIONS, SCOPED, KnownObjects
 from tests.fuzz.shapes import Shapes
 
@@ -146,7 +146,7 @@ class Requests:
         shapes = Shapes(self._world, organisation)
         names = re.findall(r"\{(\w+)\}", operation.path)
         ids = {name: self._world.some_id(organisation, *SCOPED.get(name, ("run",))) for name in names}
-        path = operation.at(**ids) + self._query(operation, organisation)
+        path = operation.path.format(**ids) + self._query(operation, organisation)
         content = None
         if "requestBody" in operation.described:
             body = shapes.body(operation)
@@ -156,7 +156,7 @@ class Requests:
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if operation.method == "POST" and self._choice.random() < 0.4:
             headers["Idempotency-Key"] = f"k{self._choice.randrange(10**12)}"
-        if operation.id in {"changeAccountLimit", "replaceOrganisationPolicy", "replaceAccountPolicy"}:
+        if operation.id in CONDITIONAL:
             headers["If-Match"] = "*"
         role = "admin" if self._choice.random() < 0.6 else self._choice.choice([*map(str, Role)])
         return Asked(organisation, role, operation.method, path, content, headers)

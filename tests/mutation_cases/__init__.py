@@ -13,6 +13,7 @@ from tests.mutation_cases import (
     persistence,
     plans,
     provisioning,
+    scheduling,
     verification,
     waiting_plans,
 )
@@ -31,6 +32,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *persistence.CASES,
     *plans.CASES,
     *provisioning.CASES,
+    *scheduling.CASES,
     *verification.CASES,
     *waiting_plans.CASES,
 )

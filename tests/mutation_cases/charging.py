@@ -15,7 +15,7 @@ CASES = (
     Mutation(
         "a price that a restore has lost is believed",
         "app/service/charging/saving.py",
-        "in work.costs.items() if work.changed else ():",
+        "in work.costs.items() if work.changed or work.queued else ():",
         "in ():",
         ("tests/service/test_restored_databases.py",),
     ),
@@ -110,8 +110,8 @@ CASES = (
     Mutation(
         "a refusal is written without its event",
         "app/service/charging/unit_of_work.py",
-        "others = (self.opened, self.closed, self.alerts, self.mentioned, self.added_costs, self.changed_plan_items)",
-        "others = (self.opened, self.closed, self.alerts, self.added_costs, self.changed_plan_items)",
+        "*(self.mentioned, self.added_costs, self.changed_plan_items)",
+        "*(self.added_costs, self.changed_plan_items)",
         (RECALLED,),
         "postgresql",
     ),

@@ -3,8 +3,37 @@
 from tests.mutation_cases.case import Mutation
 
 LIFTED = "tests/service/test_lifted_quarantines.py"
+SCHEDULES = "tests/service/test_block_schedules.py"
 
 CASES = (
+    Mutation(
+        "a block opens a period too early",
+        "app/ledger/calendar.py",
+        "_place(self.period, self.start) + 1)",
+        "_place(self.period, self.start) + 2)",
+        ("tests/ledger/test_block_schedules.py",),
+    ),
+    Mutation(
+        "a week begins on Sunday",
+        "app/ledger/calendar.py",
+        "return (day.toordinal() - 1) // 7",
+        "return day.toordinal() // 7",
+        ("tests/ledger/test_block_schedules.py",),
+    ),
+    Mutation(
+        "a block that cannot be opened stops the others",
+        "app/service/governance/block_schedules.py",
+        "            failures.append((terms.name, reason.detail))\n",
+        "            failures.append((terms.name, reason.detail))\n            break\n",
+        (SCHEDULES,),
+    ),
+    Mutation(
+        "a block that cannot be opened is told each time",
+        "app/service/governance/block_schedules.py",
+        "if failure != status.failure:",
+        "if failure:",
+        (SCHEDULES,),
+    ),
     Mutation(
         "whoever proposes approves",
         "app/service/governance/proposals.py",
@@ -252,7 +281,7 @@ CASES = (
     ),
     Mutation(
         "the run of an approved sweep sets a plan aside",
-        "app/service/reservations.py",
+        "app/service/scheduling/holding.py",
         "    require_no_sweep(run, work.sweeps)\n",
         "",
         ("tests/api/test_experiments.py",),

@@ -106,7 +106,7 @@ CASES = (
     ),
     Mutation(
         "plans that do not bound removal are set aside where units leave their parts",
-        "app/service/reservations.py",
+        "app/service/scheduling/holding.py",
         "    require_bounded_on_removal(path, events)\n",
         "",
         ("tests/api/test_removal.py",),

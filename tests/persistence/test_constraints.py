@@ -20,6 +20,7 @@ from app.persistence.tables import metadata
 from app.persistence.tables.base import NumberedId
 from app.service.governance.first_admin import create_sign_in_link
 from tests.conftest import Ledger, open_ledger
+from tests.ledgers import schedule_blocks
 from tests.login_helpers import cookie_for
 from tests.persistence.dump import dump
 from tests.service.reservation_rows import NOW, Reserver
@@ -44,6 +45,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         ledger.population("cohort", composition="parallel", attestation="by month")
         block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
         ledger.budget("may", "cohort", block=block)
+        assert schedule_blocks(ledger, "cohort").status_code == 200
         sweep = {"name": "sweep", "budget": "mimic/icu-team", "charging_mode": "each_run"}
         assert ledger.post("/v1/experiments", sweep).status_code == 201
         run = ledger.run()
@@ -65,6 +67,9 @@ def database(tmp_path_factory: pytest.TempPathFactory, module_database_url: str)
         plan = (StepEvent(Gaussian(90.0), 3), StepEvent(Gaussian(80.0), 1))
         trainer.close(forfeit(trainer.reserve(*plan)))
         trainer.reserve(*plan)
+        ledger.budget("later", "mimic", opens_at=LATER.isoformat())
+        waits = {"name": "waits", "budget": "mimic/later", "plan": TWO_EVENTS[:1], "wait_until": NEXT_WEEK.isoformat()}
+        assert ledger.post("/v1/runs", waits).json()["status"] == "waiting"
         _have_alerts(ledger)
         yield ledger.database
 
@@ -95,6 +100,7 @@ REFUSED = ("position", 2)
 FORFEITED = ("outcome", "forfeited")
 RESERVED = ("status", "active")
 ENDED = ("status", "forfeited")
+WAITING = ("status", "waiting")
 ITEM = ("reservation_id", "active one")
 HOOK = ("url", "https://alerts.example/a")
 NEVER_ROTATED: dict[str, object] = {"previous_secret": None, "previous_secret_expires_at": None}
@@ -105,9 +111,11 @@ READ = ("utilisation", 0.5)
 CHARGED = ("position", 0)
 SAID = ("attestation", "by month")
 BLOCK = ("account_id", "may")
+SCHEDULED = ("account_id", "cohort")
 LABELLED = ("key", "team")
 SWEEP = ("charging_mode", "each_run")
 LATER = NOW + timedelta(days=1)
+NEXT_WEEK = NOW + timedelta(days=7)
 NO_ID = "a word that is no id"
 SIGNED_IN = ("organisation_id", "hospital")
 PERSON = {"role": "admin", "oidc_key_thumbprint": "t"}
@@ -210,6 +218,8 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("proposals", OPEN, {"id": "p", "kind": "run", "account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("accounts", KIND, {"id": "a", "path": "x", "limit_revision": -1}, "ck_accounts_limit_revision_nonnegative"),
     ("accounts", KIND, {"id": "a", "path": "x", "policy_revision": -1}, "ck_accounts_policy_revision_nonnegative"),
+    ("accounts", KIND, {"id": "a", "path": "x", "allocation_revision": -1}, "allocation_revision_nonnegative"),
+    ("accounts", RUN, {"id": "a", "path": "x", "allocation": "{}"}, "ck_accounts_allocation_not_on_runs"),
     ("accounts", ("kind", "run"), {"id": "a", "policy": "{}"}, "ck_accounts_policy_not_on_runs"),
     (
         "accounts",
@@ -365,6 +375,14 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("data_blocks", BLOCK, {"account_id": "mimic", "label": ""}, "ck_data_blocks_label_not_empty"),
     ("data_blocks", BLOCK, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
     ("data_blocks", BLOCK, {"organisation_id": "clinic"}, "FOREIGN KEY"),
+    ("block_schedules", SCHEDULED, {}, "block_schedules.account_id"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "period": "day"}, "ck_block_schedules_period_known"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "start": ""}, "ck_block_schedules_start_not_empty"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "failure": ""}, "ck_block_schedules_failure_not_empty"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "epsilon_limit": 0}, "ck_block_schedules_limit_in_range"),
+    ("block_schedules", SCHEDULED, {"account_id": "mimic", "delta_limit": 0.5}, "ck_block_schedules_limit_in_range"),
+    ("block_schedules", SCHEDULED, {"account_id": "bud_nowhere"}, "FOREIGN KEY"),
+    ("block_schedules", SCHEDULED, {"organisation_id": "clinic"}, "FOREIGN KEY"),
     ("experiments", SWEEP, {"account_id": "mimic"}, "experiments.id"),
     ("experiments", SWEEP, {"id": "e"}, "experiments.account_id"),
     (
@@ -466,8 +484,18 @@ COPIES: list[tuple[str, tuple[str, object], dict[str, object], str]] = [
     ("reservations", RESERVED, {"id": "res_2", "run_id": "icu-team"}, "FOREIGN KEY"),
     ("reservations", ENDED, {"id": "res_2", "attempt": 2}, "FOREIGN KEY"),
     ("reservations", ENDED, {"id": "res_2", "organisation_id": "clinic"}, "FOREIGN KEY"),
-    ("reservations", ENDED, {"id": "res_2", "status": "expired"}, "ck_reservations_status_known"),
-    ("reservations", ENDED, {"id": "res_2", "closed_at": None}, "ck_reservations_closed_at_unless_active"),
+    ("reservations", ENDED, {"id": "res_2", "status": "lost"}, "ck_reservations_status_known"),
+    ("reservations", ENDED, {"id": "res_2", "closed_at": None}, "ck_reservations_closed_at_unless_waiting_or_active"),
+    ("reservations", ENDED, {"id": "res_2", "status": "expired"}, "ck_reservations_wait_until_if_not_granted"),
+    ("reservations", ENDED, {"id": "res_2", "granted_at": NEXT_YEAR}, "ck_reservations_granted_at_if_waited"),
+    (
+        "reservations",
+        ENDED,
+        {"id": "res_2", "wait_until": NEXT_YEAR, "claimed_at": NEXT_YEAR},
+        "ck_reservations_claimed_at_if_granted",
+    ),
+    ("reservations", ENDED, {"id": "res_2", "priority": 101}, "ck_reservations_priority_in_range"),
+    ("reservations", WAITING, {"id": "res_2"}, "reservations.run_id"),
     ("reservations", ENDED, {"id": "res_2", "steps_executed": 1}, "ck_reservations_steps_executed_if_committed"),
     ("reservations", ENDED, {"id": "res_2", "status": "committed"}, "ck_reservations_steps_executed_if_committed"),
     ("reservations", ENDED, {"id": "res_2", "status": "committed", "steps_executed": -1}, "steps_executed_nonnegative"),

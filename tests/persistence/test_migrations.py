@@ -78,6 +78,7 @@ def test_partial_indexes_stay_partial(database: Database) -> None:
         "uq_decisions_idempotency_key",
         "uq_proposals_open",
         "uq_reservations_active",
+        "uq_reservations_waiting",
     }
 
 

@@ -75,6 +75,9 @@ def _furnish(ledger: Ledger, organisation: str) -> str:
     month = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
     made("/v1/populations", {**terms, "limit": limit, **parts}, key="parts")
     made("/v1/budgets", {"name": "may", "parent": "parts", "limit": limit, "block": month}, key="may")
+    schedule = {"schedule": {"period": "month", "start": "2999-01-01", "limit": limit}, "reason": "By month."}
+    reply = ledger.http.put("/v1/accounts/parts/block-schedule", json=schedule, headers=headers)
+    assert reply.status_code == 200, reply.text
     made("/v1/experiments", {"name": "sweep", "budget": "p/b", "charging_mode": "each_run"})
     run = str(made("/v1/runs", {"name": "r", "budget": "p/b", "event": event, "labels": {"a": "b"}})["id"])
     further = {"type": "gaussian", "noise_multiplier": 60.0}

@@ -8,6 +8,7 @@ import pytest
 
 import epsilon_ledger
 from epsilon_ledger import (
+    AccountBlockSchedule,
     AccountHistory,
     AccountLimit,
     AccountPolicy,
@@ -17,6 +18,7 @@ from epsilon_ledger import (
     ArchivedAccount,
     AuditEvent,
     AvailableEpsilon,
+    BlockSchedule,
     Budget,
     ChildShare,
     CreatedApiKey,
@@ -45,7 +47,11 @@ SCHEMAS = json.loads((ROOT / "openapi" / "openapi.json").read_text())["component
 # By the client's name: the schema of another name.
 RENAMED = {"RunState": "Run"}
 # The client's own, or of several schemas.
-OWN = {"Experiment": {"trials"}, "RunHistory": {"next_cursor"}, "AccountLimit": {"etag"}, "AccountPolicy": {"etag"}}
+OWN = {
+    "Experiment": {"trials"},
+    "RunHistory": {"next_cursor"},
+    **{name: {"etag"} for name in ("AccountBlockSchedule", "AccountLimit", "AccountPolicy")},
+}
 # Not responses of the API.
 NO_SCHEMA = {
     *("ParallelComposition", "Problem", "RdpComparison", "PlanUsage", "LatestLimitChange", "Trial"),
@@ -53,7 +59,7 @@ NO_SCHEMA = {
 }
 WHOLE = (
     *(AccountHistory, AccountLimit, AccountPolicy, Alert, AlertSettings, ApiKey, ArchivedAccount, AuditEvent),
-    *(AvailableEpsilon, Budget, LimitReached),
+    *(AccountBlockSchedule, AvailableEpsilon, BlockSchedule, Budget, LimitReached),
     *(ChildShare, CreatedApiKey, Decision, Delivery, Discrepancy, Experiment, Forecast, LimitChange, Link, Population),
     *(Proposal, Quarantine, Reservation, RunHistory, RunHistoryPoint, Signature, SigningKey, Verification),
 )

@@ -15,12 +15,14 @@ from epsilon_ledger import (
     AccountLimit,
     AccountPolicy,
     AsyncLedgerClient,
+    BlockSchedule,
     EventCount,
     InvalidRequestError,
     InvalidSignatureError,
     LedgerClient,
     Limit,
     Link,
+    NotFoundError,
     ParallelComposition,
     PermissionDeniedError,
     PreconditionFailedError,
@@ -147,6 +149,21 @@ def open_blocks(admin: LedgerClient, name: str) -> None:
     with pytest.raises(InvalidRequestError, match="overlaps"):
         admin.create_blocks(visits.id, "month", start=date(2026, 6, 1), count=3, limit=limit)
     assert list(admin.list_budgets(parent=visits.path)) == list(reversed(made))
+    schedule_blocks(admin, visits.path)
+
+
+def schedule_blocks(admin: LedgerClient, account: str) -> None:
+    none = admin.get_block_schedule(account)
+    assert (none.path, none.schedule, none.failure) == (account, None, None)
+    schedule = BlockSchedule("quarter", date(2999, 2, 14), Limit(1.0, 1e-5), prefix="visits-")
+    made = admin.replace_block_schedule(account, schedule, reason="Visits go on.", if_match=none)
+    assert (made.schedule, made.next_opens_at) == (schedule, datetime(2999, 1, 1, tzinfo=UTC))
+    assert made == admin.get_block_schedule(account)
+    with pytest.raises(PreconditionFailedError):
+        admin.remove_block_schedule(account, reason="Late.", if_match=none)
+    admin.remove_block_schedule(account, reason="Visits end & no more.", if_match=made)
+    with pytest.raises(NotFoundError, match="has no block schedule"):
+        admin.remove_block_schedule(account, reason="Twice.")
 
 
 def train(trainer: LedgerClient, budget: str) -> None:

@@ -15,6 +15,7 @@ from app.service.signatures import signer_of
 from app.settings import Settings
 from tests.api.trainer import HUGE, LOUD, QUIET, Trainer, hired
 from tests.conftest import Ledger, signing_key
+from tests.ledgers import schedule_blocks
 from tests.login_helpers import cookie_for
 
 SAMPLED = {"type": "poisson_sampled", "sampling_probability": 0.01, "event": QUIET}
@@ -55,6 +56,7 @@ def fill(ledger: Ledger) -> Trainer:
     lost = _employed(ledger, "überall/all", "lost")
     assert lost.steps(event=HUGE, mode="report").json()["overdrawn"]
     ledger.population("blocks", composition="parallel", attestation="by month")
+    _answered(200, schedule_blocks(ledger, "blocks", prefix="b-"))
     block = {"data_from": "2026-05-01T00:00:00Z", "data_to": "2026-06-01T00:00:00Z"}
     ledger.budget("may", "blocks", block=block, opens_at="2026-06-01T00:00:00Z")
     both = ledger.post("/v1/runs", {"name": "both", "budgets": ["blocks/may", "mimic/icu-team"], "event": LOUD})

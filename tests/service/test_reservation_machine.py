@@ -248,7 +248,7 @@ class Reserving(RuleBasedStateMachine):
             other = replace(call, principal=replace(call.principal, actor="key_of_another_person"))
             self.attempted(lambda: proposals.approve(other, answer.id, "as well"))
         for plan in (run.active for run in self.runs if run.active is not None):
-            kept = reservations.get_reservation(call, plan.id)
+            kept, _ = reservations.get_reservation(call, plan.id)
             revoked = Counter({item.event: item.revoked for item in kept.items if item.revoked})
             assert all(revoked[event] >= count for event, count in plan.revoked.items())
             plan.further, plan.revoked = revoked - plan.revoked, revoked
@@ -436,7 +436,7 @@ class Reserving(RuleBasedStateMachine):
                     assert said(entries, plan, DecisionOutcome.ADMITTED) == plan.used - plan.reported
                     assert said(entries, plan, DecisionOutcome.REPORTED) == plan.reported
                     assert said(entries, plan, DecisionOutcome.FORFEITED) == plan.forfeited
-                    found = reservations.get_reservation(runner.call(), plan.id)
+                    found, _ = reservations.get_reservation(runner.call(), plan.id)
                     assert (str(found.status), found.steps_executed) == (plan.status, plan.executed)
                     rest = plan.unused - plan.forfeited  # still held while the plan is active, returned afterwards
                     assert cost(plan.planned) == cost(plan.used + plan.forfeited + rest)

@@ -115,7 +115,7 @@ def create_blocks(account_id: str, body: CreateBlocks, context: ContextDep, idem
 
     The account must be composed in parallel: one record is in one block, by its date, and the largest loss counts.
     """
-    return idempotency.respond(create.create_blocks(context, account_id, body.series()), _blocks, body)
+    return idempotency.respond(create.create_blocks(context, account_id, body.domain(), body.count), _blocks, body)
 
 
 def _blocks(created: list[AccountView]) -> CreatedBlocks:

@@ -12,21 +12,11 @@ from app.service.scheduling import requests
 routes = router("allocations")
 
 
-@routes.get(
-    "/accounts/{account_id}/allocation",
-    summary="Get the allocation of an account",
-    response_model=AccountAllocation,
-    responses=responses(*READ_ERRORS),
-)
-def get_allocation(account_id: str, context: ContextDep) -> Response:
-    """Get how a population or budget shares out its limit among plans, and what of it is usable now.
-
-    The ETag is for If-Match; what is usable changes without it.
-    """
+@routes.read("/accounts/{account_id}/allocation", "Get the allocation of an account", AccountAllocation, *READ_ERRORS)
+def get_allocation(account_id: str, request: Request, context: ContextDep) -> Response:
+    """Get how a population or budget shares out its limit among plans, and what of it is usable now."""
     record = allocations.read_allocation(context, account_id)
-    return Response(
-        AccountAllocation.of(record).model_dump_json(), headers={"ETag": record.tag}, media_type="application/json"
-    )
+    return etag_response(request, AccountAllocation.of(record), record.tag)
 
 
 @routes.put(

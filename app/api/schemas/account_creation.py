@@ -22,11 +22,11 @@ from app.api.schemas.common import (
 from app.api.schemas.events import PlannedEvents, planned_events_of
 from app.api.schemas.metadata import MetadataInput
 from app.ledger.account_records import Block, Population
-from app.ledger.calendar import CalendarPeriod
+from app.ledger.calendar import BlockSchedule, CalendarPeriod
 from app.ledger.composition import MAX_PARTITIONS
 from app.ledger.filters import check_delta
+from app.ledger.names import MAX_PREFIX_LENGTH
 from app.ledger.windows import ALWAYS, Window
-from app.service.accounts.create import BlockSeries
 from app.service.accounts.spec import AccountSpec, ParallelSpec
 
 BLOCK_EXAMPLE: dict[str, Any] = {
@@ -184,20 +184,15 @@ def _written_day(value: object) -> object:
         raise ValueError('write a day, as "2026-01-01"') from None
 
 
-class CreateBlocks(Body):
-    """Consecutive data blocks by calendar."""
-
-    model_config = example(
-        {"period": "month", "start": "2026-01-01", "count": 12, "limit": {"epsilon": 1.0, "delta": 1e-5}}
-    )
+class BlockTemplate(Input):
+    """Common fields of data blocks by calendar."""
 
     period: Annotated[CalendarPeriod, Field(strict=False)] = Field(
         description="Length of each block, in UTC; weeks are those of ISO 8601."
     )
     start: Annotated[date, BeforeValidator(_written_day)] = Field(description="A day of the first period.")
-    count: int = Field(ge=1, le=MAX_PARTITIONS, description="Number of blocks.")
     limit: LimitInput = Field(description="The limit of each block.")
-    prefix: Annotated[str, Field(max_length=50)] = Field(
+    prefix: Annotated[str, Field(max_length=MAX_PREFIX_LENGTH)] = Field(
         default="", description="Begins the names, which end with the period: 2026-W01, 2026-01 or 2026-Q1."
     )
 
@@ -207,6 +202,16 @@ class CreateBlocks(Body):
         valid_name(f"{prefix}2026-W01")
         return prefix
 
-    def series(self) -> BlockSeries:
-        """Convert to the use case's series."""
-        return BlockSeries(self.period, self.start, self.count, self.limit.domain(), self.prefix)
+    def domain(self) -> BlockSchedule:
+        """Convert to the domain."""
+        return BlockSchedule(self.period, self.start, self.limit.domain(), self.prefix)
+
+
+class CreateBlocks(Body, BlockTemplate):
+    """Consecutive data blocks by calendar."""
+
+    model_config = example(
+        {"period": "month", "start": "2026-01-01", "count": 12, "limit": {"epsilon": 1.0, "delta": 1e-5}}
+    )
+
+    count: int = Field(ge=1, le=MAX_PARTITIONS, description="Number of blocks.")

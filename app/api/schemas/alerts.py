@@ -78,6 +78,7 @@ SubscribedAlertType = TypeAliasType(
         "run.overdrawn",
         "reservation.stale",
         "reservation.forfeited",
+        "block_schedule.failed",
         "run.pending",
         "proposal.opened",
         "proposal.decided",

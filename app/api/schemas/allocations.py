@@ -172,16 +172,16 @@ class AccountAllocation(Output):
     account: str
     path: str
     plans_only: bool = Field(description="Whether it has an allocation, and so admits steps of plans only.")
-    rule: SchedulingRule | None
-    aging_seconds: int | None
-    unlock: dict[str, Any] | None
+    rule: SchedulingRule | None = None
+    aging_seconds: int | None = None
+    unlock: dict[str, Any] | None = None
     shares: list[Share]
     revision: int = Field(description="Number of changes.")
     unlocked: float = Field(description="Usable part of the limit.")
     epsilon_unlocked: float = Field(description="Epsilon that is reached when the usable part is used up.")
     epsilon_limit: float
-    next_unlock_at: datetime | None = Field(description="When the next part becomes usable.")
-    arrivals: int | None = Field(description="Runs that have asked for a plan, if they unlock the limit.")
+    next_unlock_at: datetime | None = Field(default=None, description="When the next part becomes usable.")
+    arrivals: int | None = Field(default=None, description="Runs that have asked for a plan, if they unlock the limit.")
 
     @classmethod
     def of(cls, record: AllocationRecord) -> Self:

@@ -230,7 +230,7 @@ class Shortage(Output):
     order: float = Field(description="The Rényi order at which the plan comes closest to fitting.")
     requested: ExtendedNumber = Field(description="By the plan, in nats at this order.")
     available: float = Field(description="In nats at this order.")
-    opens_at: datetime | None = Field(description="When a closed account opens.")
+    opens_at: datetime | None = Field(default=None, description="When a closed account opens.")
 
 
 class Waiting(Output):
@@ -242,12 +242,13 @@ class Waiting(Output):
     position: int = Field(description="From 1.")
     plans: int = Field(validation_alias="waiting", description="Number of plans that wait for one of its accounts.")
     aged: bool = Field(description="Whether it has waited so long that no younger plan may delay it.")
-    score: ExtendedNumber | None = Field(description="By the rule; the least is first. Null: by arrival.")
+    score: ExtendedNumber | None = Field(default=None, description="By the rule; the least is first. Null: by arrival.")
     lacks: list[Shortage] = Field(
         validation_alias="shortages", description="Empty: the plan fits, and others are served before it."
     )
     estimated_at: datetime | None = Field(
-        description="When it will be reserved if nothing changes but what time unlocks and opens; null: unknown."
+        default=None,
+        description="When it will be reserved if nothing changes but what time unlocks and opens; null: unknown.",
     )
 
 
@@ -287,11 +288,12 @@ class Reservation(Output):
     lease_seconds: int
     expires_at: datetime = Field(description="When the lease ends, or when a waiting plan expires.")
     created_at: datetime
-    wait_until: datetime | None = Field(description="Until when it waits, or would have waited.")
-    granted_at: datetime | None = Field(description="When it was reserved after it had waited.")
+    wait_until: datetime | None = Field(default=None, description="Until when it waits, or would have waited.")
+    granted_at: datetime | None = Field(default=None, description="When it was reserved after it had waited.")
     claimed_at: datetime | None = Field(
+        default=None,
         description="When its trainer has renewed it since. A plan that was granted and not claimed before its lease "
-        "ends is returned, not charged."
+        "ends is returned, not charged.",
     )
     priority: int = Field(description="Among those that wait; 0 unless the privacy office has changed it.")
     waiting: Waiting | None = Field(default=None, description="What it waits for; null: it does not wait.")

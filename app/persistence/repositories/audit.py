@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Row, delete, func, insert, or_, select, true, union_all
@@ -20,6 +20,7 @@ from app.ledger.audit import (
     audit_genesis,
     canonical,
 )
+from app.ledger.calendar import CalendarPeriod
 from app.ledger.experiments import ChargingMode
 from app.ledger.pages import Page, PageRequest
 from app.ledger.permissions import Role
@@ -44,6 +45,7 @@ from app.persistence.tables import (
     api_keys,
     attempts,
     audit_entries,
+    block_schedules,
     checkpoints,
     deliveries,
     experiments,
@@ -215,7 +217,7 @@ def all_checkpoints(
 
 
 RECORDED: Final = (
-    *(account_labels, account_metadata, api_keys, attempts, experiments),
+    *(account_labels, account_metadata, api_keys, attempts, block_schedules, experiments),
     *(organisations, proposals, receivers, run_anchors, sessions, sign_in_links),
 )
 """Tables whose rows follow from the audit log."""
@@ -226,6 +228,8 @@ UNPROVEN: Final = (account_usage_snapshots, alerts, deliveries, idempotent_respo
 _CONTENTS: Final[Contents] = {
     account_metadata.c.links: json.loads,
     api_keys.c.role: Role,
+    block_schedules.c.period: CalendarPeriod,
+    block_schedules.c.start: date.fromisoformat,
     experiments.c.charging_mode: ChargingMode,
     organisations.c.policy: read_policy,
     proposals.c.kind: ProposalKind,

@@ -195,7 +195,7 @@ class RunOutline:
     updated_at: datetime
 
 
-UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.PAUSED, RunStatus.OVERDRAWN)
+UNFINISHED = (RunStatus.ACTIVE, RunStatus.PENDING, RunStatus.WAITING, RunStatus.PAUSED, RunStatus.OVERDRAWN)
 
 
 def unfinished_runs(

@@ -16,9 +16,10 @@ from sqlalchemy import (
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.accounts import AccountKind
+from app.ledger.calendar import CalendarPeriod
 from app.ledger.experiments import ChargingMode
 from app.ledger.metadata import MAX_DISPLAY_NAME, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_OWNER
-from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH
+from app.ledger.names import ACTOR_LENGTH, KEY_LENGTH, MAX_NAME_LENGTH, MAX_PREFIX_LENGTH
 from app.ledger.permissions import Role
 from app.persistence.tables.base import (
     NumberedId,
@@ -190,6 +191,20 @@ data_blocks = owned_table(
     foreign_key("accounts", account_id="id"),
     key=("account_id",),
     data_range_order="data_to > data_from",
+)
+
+block_schedules = owned_table(
+    "block_schedules",
+    *enum_column("period", 16, CalendarPeriod),
+    *text_column("start", String(10)),
+    Column("epsilon_limit", Float(53), nullable=False),
+    Column("delta_limit", Float(53), nullable=False),
+    Column("prefix", String(MAX_PREFIX_LENGTH), nullable=False),
+    Column("due_at", UtcDateTime),
+    *text_column("failure", Text(), nullable=True),
+    foreign_key("accounts", account_id="id"),
+    key=("account_id",),
+    limit_in_range="epsilon_limit > 0 AND epsilon_limit <= 10000 AND delta_limit > 0 AND delta_limit < 0.5",
 )
 
 experiments = owned_table(

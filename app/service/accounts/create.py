@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import date
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
 from app.accounting.events import NeighboringRelation
 from app.ledger.account_filters import AccountFilter
-from app.ledger.account_records import AccountRecord, Population
+from app.ledger.account_records import AccountRecord, Block, Population
 from app.ledger.accounts import MAX_DEPTH, Account, AccountKind
 from app.ledger.audit import AuditAction
-from app.ledger.calendar import CalendarPeriod, calendar_blocks
+from app.ledger.calendar import BlockSchedule
 from app.ledger.errors import InvalidInputError, NameTakenError
 from app.ledger.filters import Limit
 from app.ledger.metadata import metadata_of
@@ -149,37 +148,32 @@ def create_budget(tx: Connection, context: RequestContext, parent: str, terms: A
     return open_budget(tx, context, find_parent(tx, context, parent), terms)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSeries:
-    """Consecutive data blocks of one calendar period, each a budget with the same limit.
-
-    `prefix` begins their names, which end with the label of the period.
-    """
-
-    period: CalendarPeriod
-    start: date
-    count: int
-    limit: Limit
-    prefix: str = ""
-
-
 @use_case(Permission.ACCOUNT_MANAGE)
-def create_blocks(tx: Connection, context: RequestContext, parent: str, series: BlockSeries) -> list[AccountView]:
-    """Create a budget for each block of a series, all or none.
+def create_blocks(
+    tx: Connection, context: RequestContext, parent: str, schedule: BlockSchedule, count: int
+) -> list[AccountView]:
+    """Create a budget for each of the first blocks of a schedule, all or none.
 
     Raises:
         As `create_budget`, for the first block that cannot be created.
     """
     above = find_parent(tx, context, parent)
-    created = []
-    for block in calendar_blocks(series.period, series.start, series.count):
-        terms = AccountSpec(f"{series.prefix}{block.label}", series.limit, (), block=block)
-        created.append(open_budget(tx, context, above, terms))
-    return created
+    return [open_budget(tx, context, above, block_terms(schedule, block)) for block in schedule.blocks(count)]
+
+
+def block_terms(schedule: BlockSchedule, block: Block) -> AccountSpec:
+    """Specify the budget of a schedule's block."""
+    return AccountSpec(schedule.name_of(block), schedule.limit, (), block=block)
 
 
 def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec) -> AccountView:
     """Create a budget as `create_budget`; the organisation is locked and the caller authorised."""
+    *path, account = check_budget(tx, context, above, terms)
+    return _open(tx, context, account, path, None, terms)
+
+
+def check_budget(tx: Connection, context: RequestContext, above: AccountRecord, terms: AccountSpec) -> list[Account]:
+    """Validate a budget as `create_budget`, and return its path with its account at the end; nothing is written."""
     require_unarchived(tx, context, above.account.id)
     if above.account.depth >= MAX_DEPTH:
         raise InvalidInputError(f"Budgets are at most {MAX_DEPTH} levels under their population.")
@@ -191,7 +185,7 @@ def open_budget(tx: Connection, context: RequestContext, above: AccountRecord, t
     account = with_plan(proposed, path, context.costs)
     require_dates([*path, account], above.population)
     require_name_free(tx, context, above.account.id, terms.name)
-    return _open(tx, context, account, path, None, terms)
+    return [*path, account]
 
 
 def get_account(context: RequestContext, kind: AccountKind, account_id: str) -> AccountView:

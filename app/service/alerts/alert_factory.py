@@ -41,6 +41,11 @@ def make_test_alert(receiver_id: str, now: datetime) -> Alert:
     return Alert(alert_id, AlertType.TEST, None, alert_id, {"receiver": receiver_id}, now)
 
 
+def schedule_failed_alert(account: Account, block: str, reason: str, now: datetime) -> Alert:
+    """Build the alert that the block of an account's schedule with the name `block` was not opened."""
+    return _alert(AlertType.BLOCK_SCHEDULE_FAILED, account, block, {"block": block, "detail": reason}, now)
+
+
 def overdrawn_alert(run: Account, binding: Account, now: datetime) -> Alert:
     """Build the alert that a run reported more than the account `binding` allows."""
     return _alert(AlertType.OVERDRAWN, run, "overdrawn", {"over_limit": _account_payload(binding)}, now)

@@ -146,6 +146,15 @@ def _forecast(payload: Mapping[str, Any]) -> Wording:
     )
 
 
+def _schedule_failed(payload: Mapping[str, Any]) -> Wording:
+    return Wording(
+        f"The data block {payload['block']} of {payload['account_path']} was not opened",
+        f"Its period has begun, and the block schedule of {payload['account_path']} did not open it. "
+        f"{payload['detail']}",
+        "Who administers this budget should remove the cause, or replace the schedule. It is tried again until then.",
+    )
+
+
 def _overdrawn(payload: Mapping[str, Any]) -> Wording:
     over = payload["over_limit"]["account_path"]
     return Wording(
@@ -260,6 +269,7 @@ def _test(_: Mapping[str, Any]) -> Wording:
 
 
 _WRITERS: Final[Mapping[AlertType, Callable[[Mapping[str, Any]], Wording]]] = {
+    AlertType.BLOCK_SCHEDULE_FAILED: _schedule_failed,
     AlertType.THRESHOLD: _threshold,
     AlertType.EXHAUSTED: _exhausted,
     AlertType.FORECAST: _forecast,

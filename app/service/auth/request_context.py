@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from app.ledger.audit import Actor, AuditAction, AuditEvent
+from app.ledger.audit import SERVICE, Actor, AuditAction, AuditEvent
 from app.ledger.errors import InsufficientScopeError
 from app.ledger.permissions import PERMISSIONS, Permission, Role, holders
+from app.persistence.clock import Moment
 from app.persistence.database import Database
 from app.persistence.repositories.audit import record_event
 from app.service.auth.authentication import CLI_ACTOR, Principal
@@ -38,7 +39,10 @@ class RequestContext:
 
     @property
     def lapsed_by(self) -> datetime:
-        """Leases that end by this time have expired, whatever the error of the clock."""
+        """Leases that end by this time have expired, and periods that begin by it have begun.
+
+        That holds whatever the error of the clock.
+        """
         return self.earliest or self.now
 
     @property
@@ -116,6 +120,11 @@ class RequestContext:
                 f"Your role is limited to {self.principal.scope} only, and this lies elsewhere.",
                 scope=self.principal.scope,
             )
+
+
+def service_context(db: Database, organisation_id: str, moment: Moment) -> RequestContext:
+    """Build the context of the service's own work in an organisation, which has all permissions."""
+    return RequestContext(db, Principal(organisation_id, SERVICE.id, Role.ADMIN), moment.latest, None, moment.earliest)
 
 
 def cli_context(db: Database, organisation_id: str, now: datetime) -> RequestContext:

@@ -60,8 +60,9 @@ class AllocationRecord:
 
     @property
     def tag(self) -> str:
-        """Entity tag of the allocation."""
-        return f'"{self.account.id}-allocation-{self.account.allocation_revision}"'
+        """Entity tag of the allocation and of what is usable."""
+        usable = f"{self.unlocked.numerator}.{self.unlocked.denominator}.{self.arrivals}"
+        return f'"{self.account.id}-allocation-{self.account.allocation_revision}-{usable}"'
 
     def facts(self) -> dict[str, object]:
         """Build the audit payload."""

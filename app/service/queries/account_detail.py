@@ -24,6 +24,7 @@ from app.service.accounts.damaged_rows import read_tolerating_damage
 from app.service.accounts.lookup import AccountView, account_views, find_path_of
 from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
+from app.service.governance.block_schedules import AccountSchedule, find_schedule
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
 from app.service.queries.account_status import AccountStatus, ancestors, with_burn_rate, with_metadata
 from app.service.queries.account_status_cache import AccountStatusCache
@@ -109,6 +110,7 @@ class AccountDetail:
         spenders: the largest share first.
         limit: its limit, for the form that changes it.
         archived: path of the topmost archived account among it and those above it; None: nothing is archived.
+        schedule: of its data blocks; None: its children are no disjoint parts.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
     """
 
@@ -121,6 +123,7 @@ class AccountDetail:
     refusals: Sequence[DecisionWithPath]
     limit: CurrentLimit
     archived: str | None
+    schedule: AccountSchedule | None
     answer: WhatIfResult | None
 
 
@@ -167,6 +170,7 @@ def get_account_detail(
             refusals=decisions.page(tx, context.organisation_id, refused, PageRequest(REFUSALS)).items,
             limit=current_limit(tx, context, path),
             archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
+            schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
         )
 

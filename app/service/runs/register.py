@@ -45,7 +45,7 @@ from app.service.governance.run_approvals import (
 from app.service.idempotency import use_case
 from app.service.queries.runs import RunRecord, read_run
 from app.service.reservations import PlanRequest, load_plan, reserve
-from app.service.scheduling.arrivals import opens_later, record_queued
+from app.service.scheduling.arrivals import record_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
         _check_declaration(registration, budget.record.population)
     _check_expected_steps(registration)
     ancestors = _in_order([account for budget in charged for account in budget.path])
+    require_open(ancestors, context.now, registration.wait_until)
     first, terms = charged[0].record.account, registration.terms
     account = new_account(tx, context, AccountKind.RUN, first, terms, first.relation, depth=ancestors[-1].depth)
     for budget in charged:
@@ -134,7 +135,6 @@ def insert_run(tx: Connection, context: RequestContext, registration: RunRegistr
     if not needs_approval(path, size):
         excess = find_excess(tx, context, ancestors, _promised(charged, account, size, bounded=registration.bounded))
     status = RunStatus.PENDING if excess or needs_approval(path, size) else RunStatus.ACTIVE
-    _require_open(registration, status, ancestors, context)
     whose = context.organisation_id
     number = account_writes.add(tx, whose, account, ancestors, None, context.now, metadata=terms.metadata)
     run = Run(
@@ -255,15 +255,6 @@ def _check_expected_steps(registration: RunRegistration) -> None:
                 f"`expected_steps` is {expected}, and `{name}` has {count} steps. Send the number of all steps of the "
                 "training."
             )
-
-
-def _require_open(
-    registration: RunRegistration, status: RunStatus, ancestors: Sequence[Account], context: RequestContext
-) -> None:
-    """Require open accounts, unless the plan of the run waits until they open."""
-    waits = bool(registration.plan) and registration.wait_until is not None and status is not RunStatus.PENDING
-    if not (waits and opens_later(ancestors, context.now)):
-        require_open(ancestors, context.now)
 
 
 def _check_declaration(registration: RunRegistration, population: Population) -> None:

@@ -1,6 +1,7 @@
 """The arrival of a plan: it is held at once, or takes its place among those that wait."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.accounting.events import fingerprint
 from app.ledger.accounts import Account
-from app.ledger.admission import Refusal
+from app.ledger.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
 from app.ledger.policy_checks import require_open
@@ -19,7 +20,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans
+from app.service.scheduling.lines import DEFAULT, grants_in, new_line, waiting_plans
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
@@ -38,23 +39,29 @@ def hold_in_turn(
     """Hold a plan on its locked path, if it fits and no other plan is to be served first; nothing is written.
 
     Returns:
-        The accounts, or a refusal. None, only if the plan `waits`: other plans are served first, or an account of its
-        path opens later.
+        The accounts, or a refusal. None, only if the plan `waits`: it does not fit now, other plans are served first,
+        or an account of its path opens later.
 
     Raises:
         PlansWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
-    if waits and opens_later(plan.path, context.now):
-        return _refused_for_ever(work, context, plan, expected_steps)
-    require_open(plan.path, context.now)
+    later = waits and opens_later(plan.path, context.now)
+    if not later:
+        require_open(plan.path, context.now)
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
-    if all(account.allocation is None for account in plan.path) and not waiting.any_through(tx, owner, above):
-        return hold_priced(work, context, plan, expected_steps)
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
+    lacks = later or (waits and short_accounts(plan.path, plan.steps, views))
+    if lacks and not never_fits(plan.path, plan.steps, withholdings):
+        return None  # no alternatives are searched for
     holding = hold_priced(work, context, plan, expected_steps, views)
-    if isinstance(holding, Refusal) or _is_next(tx, work, context, plan, withholdings):
+    if isinstance(holding, Refusal):
+        return holding
+    if later:
+        return None
+    contended = bool(withholdings) or waiting.any_through(tx, owner, above)
+    if not contended or _is_next(tx, work, context, plan, withholdings):
         return holding
     if waits:
         return None
@@ -68,16 +75,6 @@ def opens_later(path: Sequence[Account], now: datetime) -> bool:
     """Check whether some accounts of a path are closed, and all of these open later."""
     closed = [account.window for account in path if not account.window.holds(now)]
     return bool(closed) and all(window.opens_at is not None and window.opens_at > now for window in closed)
-
-
-def _refused_for_ever(
-    work: UnitOfWork, context: RequestContext, plan: PricedPlan, expected_steps: int | None
-) -> Refusal | None:
-    """Refuse a plan that could never fit, whatever opens later."""
-    if never_fits(plan.path, plan.steps) is None:
-        return None
-    holding = hold_priced(work, context, plan, expected_steps)
-    return holding if isinstance(holding, Refusal) else None
 
 
 def _is_next(
@@ -98,7 +95,7 @@ def _is_next(
         line.add(WaitingPlan(NEWCOMER, ids, tuple(plan.steps), context.now, weight=weight))
         try:
             lines = {**look.lines, population: line}
-            seen = Look(look.now, look.rows, lines, look.homes, books, look.states)
+            seen = replace(look, lines=lines, books=books)
             grants = grants_in(tx, owner, seen, set(ids), {NEWCOMER}, newcomer=NEWCOMER)
         finally:
             line.remove(NEWCOMER)

@@ -18,6 +18,10 @@ SHOWN: Final = 10
 """Maximum number of overtaken plans that the audit log names."""
 
 
+MOST_ESTIMATED: Final = 200
+"""Maximum number of plans in a line for which estimates are computed: each needs all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingDetail:
     """The place of a waiting plan, and what it waits for.
@@ -48,7 +52,8 @@ def explain(
     details = []
     for plan in plans:
         line = look.line_of(plan.id)
-        with_runs(tx, organisation_id, look.books, line.plans.values())
+        few = len(line.plans) <= MOST_ESTIMATED
+        with_runs(tx, organisation_id, look.books, line.plans.values() if few else [plan])
         rivals = line.order(line.through(each for each in plan.path[:-1]), look.books, look.now)
         place = next(place for place, each in enumerate(rivals) if each.plan.id == plan.id)
         lacking = tuple(shortages(plan, look.books, look.now))
@@ -60,7 +65,9 @@ def explain(
                 aged=rivals[place].aged,
                 score=next(iter(rivals[place].score), None),
                 shortages=lacking,
-                estimated_at=estimate(plan, line, look.books, look.now, until) if _may_change(lacking) else None,
+                estimated_at=estimate(plan, line, look.books, look.now, until)
+                if few and _may_change(lacking)
+                else None,
             )
         )
     return details

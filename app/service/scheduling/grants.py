@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from app.ledger.admission import Refusal
 from app.ledger.audit import SERVICE, AuditAction
-from app.ledger.errors import LedgerError
+from app.ledger.errors import LedgerError, ReservationStateConflictError
 from app.ledger.permissions import Role
 from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
@@ -33,7 +33,7 @@ PAGE: Final = 100
 """Maximum number of plans that one look ends, and that one transaction grants."""
 
 BARRED: Final = timedelta(minutes=1)
-"""For so long a plan that fitted, and that a rule of its accounts forbade to grant, keeps no other waiting."""
+"""For so long a plan that fits, and may not be granted, is left out, and keeps no other waiting."""
 
 _logger = logging.getLogger(__name__)
 
@@ -73,8 +73,6 @@ def grant_in_organisation(db: Database, organisation_id: str) -> int:
                 return total
         granted, barred = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
         if not granted and not barred:
-            with plans.lock:
-                plans.settle(organisation_id, look)
             return total
         total += granted
 
@@ -93,8 +91,9 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
         look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
         books = Books({}, look.books.withholdings)  # as they are before the first grant
         found = grants_in(tx, organisation_id, look, *plans.changed(organisation_id, look))[:PAGE]
-    if not found:
-        return 0, False
+        if not found:
+            plans.settle(organisation_id, look)
+            return 0, False
     wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
     work = load(tx, LedgerCache(), organisation_id, wanted)
     waited = reservations.get_many(tx, organisation_id, {each.standing.plan.id: None for each in found})
@@ -107,7 +106,7 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
             if not _grant_one(work, context, books, one, reservation):
                 break
         except LedgerError as reason:
-            _logger.warning("The plan %s fits, and may not be granted: %s", reservation.id, reason.detail)
+            _logger.warning("The plan %s fits, and is not granted: %s", reservation.id, reason.detail)
             with plans.lock:
                 plans.bar(organisation_id, reservation.id, context.now + BARRED)
             barred = True
@@ -138,11 +137,13 @@ def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Gra
     """Hold a plan on its locked path and activate it, unless it does not fit or wait any more.
 
     Raises:
-        LedgerError: it fits, and a rule of its accounts forbids it.
+        LedgerError: it fits, and its time is over, or a rule of its accounts forbids it.
     """
     run = work.run(waited.run_id)
-    if run.status not in BEGINS or run.reservation_id is not None or has_expired(waited, context.now):
+    if run.status not in BEGINS or run.reservation_id is not None:
         return False
+    if has_expired(waited, context.now):
+        raise ReservationStateConflictError("It has waited in vain, and is ended soon.")
     plan = one.standing.plan
     work.costs_of(work.record(plan.path[0]).account).update({each.step.event: each.curve for each in plan.steps})
     priced = price_plan(work, context, waited.run_id, waited.items)

@@ -182,6 +182,16 @@ def _archive(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
     _row(records, "account_metadata", entry.subject, archived_at=archived_at)
 
 
+def _schedule(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
+    template = {name: after[name] for name in ("period", "start", "prefix")}
+    limits = {"epsilon_limit": after["limit"]["epsilon"], "delta_limit": after["limit"]["delta"]}
+    _row(records, "block_schedules", entry.subject, **template, **limits)
+
+
+def _schedule_removed(records: Records, entry: AuditEntry, _: Mapping[str, Any]) -> None:
+    records["block_schedules"].pop(entry.subject)
+
+
 def _run(records: Records, entry: AuditEntry, after: Mapping[str, Any]) -> None:
     _account(records, entry, after)
     _row(records, "attempts", f"{entry.subject}/1", first_step=0, created_at=entry.created_at)
@@ -212,6 +222,8 @@ _HANDLERS: Final[Mapping[str, Callable[[Records, AuditEntry, Mapping[str, Any]],
     **dict.fromkeys((AuditAction.POPULATION_CREATED, AuditAction.BUDGET_CREATED), _account),
     **dict.fromkeys(METADATA_CHANGES.values(), _metadata),
     **dict.fromkeys((*ARCHIVALS.values(), *UNARCHIVALS.values()), _archive),
+    AuditAction.BLOCK_SCHEDULE_REPLACED: _schedule,
+    AuditAction.BLOCK_SCHEDULE_REMOVED: _schedule_removed,
     AuditAction.RUN_CREATED: _run,
     AuditAction.RUN_ATTEMPT_CREATED: _attempt,
 }

@@ -110,8 +110,10 @@ from epsilon_ledger._wire.histories import (
 )
 from epsilon_ledger._wire.metadata import ArchivedAccount, Link, Metadata, MetadataChanges
 from epsilon_ledger._wire.models import (
+    AccountBlockSchedule,
     Attestation,
     AvailableEpsilon,
+    BlockSchedule,
     Budget,
     DataBlock,
     Deviation,
@@ -173,6 +175,7 @@ from epsilon_ledger._wire.signatures import Checkpoint, Signature, SigningKey, S
 
 __all__ = [
     "AccountArchivedError",
+    "AccountBlockSchedule",
     "AccountHistory",
     "AccountHistoryPoint",
     "AccountLimit",
@@ -197,6 +200,7 @@ __all__ = [
     "AuditEvent",
     "AuthenticationError",
     "AvailableEpsilon",
+    "BlockSchedule",
     "Budget",
     "BudgetClosedError",
     "BudgetExceededError",

@@ -21,6 +21,7 @@ from epsilon_ledger._wire.endpoints import (
     alerts,
     api_keys,
     audit,
+    block_schedules,
     budgets,
     experiments,
     governance,
@@ -105,6 +106,9 @@ class AsyncLedgerClient:
     list_populations = async_list_method(populations.list_populations)
     create_budget = async_client_method(budgets.create_budget)
     create_blocks = async_client_method(budgets.create_blocks)
+    get_block_schedule = async_client_method(block_schedules.get_block_schedule)
+    replace_block_schedule = async_client_method(block_schedules.replace_block_schedule)
+    remove_block_schedule = async_client_method(block_schedules.remove_block_schedule)
     get_budget = async_client_method(budgets.get_budget)
     update_budget = async_client_method(budgets.update_budget)
     list_budgets = async_list_method(budgets.list_budgets)

@@ -20,6 +20,7 @@ from epsilon_ledger._wire.endpoints import (
     alerts,
     api_keys,
     audit,
+    block_schedules,
     budgets,
     experiments,
     governance,
@@ -112,6 +113,9 @@ class LedgerClient:
     list_populations = list_method(populations.list_populations)
     create_budget = client_method(budgets.create_budget)
     create_blocks = client_method(budgets.create_blocks)
+    get_block_schedule = client_method(block_schedules.get_block_schedule)
+    replace_block_schedule = client_method(block_schedules.replace_block_schedule)
+    remove_block_schedule = client_method(block_schedules.remove_block_schedule)
     get_budget = client_method(budgets.get_budget)
     update_budget = client_method(budgets.update_budget)
     list_budgets = list_method(budgets.list_budgets)

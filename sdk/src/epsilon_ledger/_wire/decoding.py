@@ -5,7 +5,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -91,6 +91,8 @@ def _scalar(expected: type, raw: object) -> object:
         return raw
     if expected is datetime and isinstance(raw, str):
         return _timestamp(raw)
+    if expected is date and isinstance(raw, str):
+        return _day(raw)
     if expected is float and raw == "Infinity":  # of JSON's own numbers none is
         return math.inf
     if expected is float and isinstance(raw, int) and not isinstance(raw, bool):
@@ -105,6 +107,13 @@ def _real(raw: int) -> float:
         return float(raw)
     except OverflowError:
         raise MalformedError("expected a number that a float can hold") from None
+
+
+def _day(raw: str) -> date:
+    try:
+        return date.fromisoformat(raw)
+    except ValueError:
+        raise MalformedError("expected an ISO 8601 date") from None
 
 
 def _timestamp(raw: str) -> datetime:

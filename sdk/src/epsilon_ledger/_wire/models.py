@@ -1,7 +1,7 @@
 """Values from the ledger; members of newer versions are ignored."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import Literal, TypeAlias
 
 from epsilon_ledger._wire.events import Event, PlannedEventCount
@@ -199,6 +199,39 @@ class CreatedBlocks:
     """Budgets of consecutive data blocks, the earliest first."""
 
     items: tuple[Budget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSchedule:
+    """The template of data blocks that open by themselves, one for each period from the one with `start`.
+
+    Args:
+        period: "week", "month" or "quarter", in UTC; weeks are those of ISO 8601.
+        start: a day of the first period.
+        limit: of each block.
+        prefix: begins their names, which end with the period: 2026-W01, 2026-01 or 2026-Q1.
+    """
+
+    period: str
+    start: date
+    limit: Limit
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountBlockSchedule:
+    """The block schedule of an account; `schedule` None: it has none.
+
+    `next_opens_at` is when the next period begins. `failure` is why a block is missing; None: none is missing. `etag`
+    is for `replace_block_schedule` and `remove_block_schedule`.
+    """
+
+    account: str
+    path: str
+    schedule: BlockSchedule | None
+    next_opens_at: datetime | None
+    failure: str | None
+    etag: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

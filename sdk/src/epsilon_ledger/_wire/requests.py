@@ -89,9 +89,9 @@ def patch(path: str, changes: Mapping[str, object]) -> Request:
     return Request("PATCH", path, _ENCODER.encode(changes).encode())
 
 
-def delete(path: str) -> Request:
-    """Build a DELETE request, whose response is empty."""
-    return Request("DELETE", path, is_json=False)
+def delete(path: str, query: Mapping[str, object] | None = None, *, if_match: str | None = None) -> Request:
+    """Build a DELETE request of a quoted path and a query as of `get`; its response is empty."""
+    return Request("DELETE", path + _query(query or {}), if_match=if_match, is_json=False)
 
 
 def _encode(body: Mapping[str, object]) -> bytes:

@@ -1,0 +1,174 @@
+"""Settings of allocations: their ranges, their JSON, and when which part of a limit is unlocked."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ledger.allocation import (
+    MAX_PARTS,
+    MAX_SECONDS,
+    Allocation,
+    SchedulingRule,
+    Share,
+    Unlock,
+    UnlockByPlans,
+    UnlockOverTime,
+    allocation_of,
+    decimal,
+    facts_of,
+)
+from app.ledger.errors import InvalidInputError
+
+SINCE = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+
+moments = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - UTC is given
+tenths = st.integers(0, 10).map(lambda each: each / 10)
+
+
+@st.composite
+def over_time(draw: st.DrawFn) -> UnlockOverTime:
+    parts = draw(st.integers(1, MAX_PARTS) | st.sampled_from([1, 3, 7, MAX_PARTS]))
+    least, most = timedelta(seconds=parts), timedelta(seconds=MAX_SECONDS)
+    return UnlockOverTime(draw(moments), draw(st.timedeltas(least, most) | st.sampled_from([least, most])), parts)
+
+
+by_plans = st.builds(UnlockByPlans, moments, st.integers(1, 1_000_000))
+unlocks: st.SearchStrategy[Unlock] = over_time() | by_plans
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> dict[str, Share]:
+    """Shares whose minimums are tenths that sum to one at most."""
+    found, left = {}, 10
+    for name in draw(st.lists(st.sampled_from(["bud_a", "bud_b", "bud_c", "bud_d"]), unique=True)):
+        minimum = draw(st.integers(0, left))
+        left -= minimum
+        maximum = draw(st.integers(max(minimum, 1), 10))
+        found[name] = Share(minimum / 10, maximum / 10, draw(st.floats(0.001, 1000)))
+    return found
+
+
+allocations = st.builds(
+    Allocation,
+    rule=st.none() | st.sampled_from(SchedulingRule),
+    aging_seconds=st.none() | st.integers(0, MAX_SECONDS),
+    unlock=st.none() | unlocks,
+    shares=shares(),
+)
+
+
+@given(allocations)
+def test_an_allocation_is_the_same_after_a_round_trip_through_json(allocation: Allocation) -> None:
+    assert allocation_of(json.loads(json.dumps(facts_of(allocation)))) == allocation
+
+
+@given(over_time(), st.data())
+def test_a_window_begins_at_the_first_microsecond_at_which_it_is_counted(
+    unlock: UnlockOverTime, data: st.DataObject
+) -> None:
+    window = data.draw(st.integers(0, unlock.parts - 1))
+    begin = unlock.begin(window)
+    assert unlock.window(begin) == window
+    assert unlock.window(begin - TICK) == window - 1
+    assert unlock.fraction(begin) == Fraction(window + 1, unlock.parts)
+    assert unlock.fraction(begin - TICK) == Fraction(window, unlock.parts)
+    exact = Fraction(window * (unlock.over // TICK), unlock.parts)
+    assert 0 <= (begin - unlock.since) // TICK - exact < 1
+
+
+@given(over_time(), moments)
+def test_a_window_is_the_whole_number_of_parts_that_have_passed(unlock: UnlockOverTime, now: datetime) -> None:
+    passed = Fraction((now - unlock.since) // TICK, unlock.over // TICK) * unlock.parts
+    assert unlock.window(now) == (-1 if passed < 0 else min(passed.__floor__(), unlock.parts - 1))
+
+
+def test_a_limit_is_unlocked_at_the_beginning_of_its_windows() -> None:
+    unlock = UnlockOverTime(SINCE, timedelta(seconds=10), 3)
+    assert [unlock.begin(each) - SINCE for each in range(3)] == [
+        timedelta(0),
+        timedelta(seconds=3, microseconds=333_334),
+        timedelta(seconds=6, microseconds=666_667),
+    ]
+    after = [
+        -TICK,
+        timedelta(0),
+        timedelta(seconds=3, microseconds=333_333),
+        timedelta(seconds=3, microseconds=333_334),
+    ]
+    assert [unlock.fraction(SINCE + each) for each in after] == [0, Fraction(1, 3), Fraction(1, 3), Fraction(2, 3)]
+    assert unlock.fraction(SINCE + timedelta(seconds=6, microseconds=666_667)) == 1
+    assert unlock.fraction(SINCE + timedelta(days=9000)) == 1
+
+
+@given(by_plans, st.integers(0, 2_000_000))
+def test_each_run_that_asks_unlocks_a_fair_share_until_all_is_unlocked(unlock: UnlockByPlans, asked: int) -> None:
+    assert unlock.fraction(asked) == min(Fraction(asked, unlock.plans), Fraction(1))
+
+
+def _over(seconds: float, parts: int = 1) -> UnlockOverTime:
+    return UnlockOverTime(SINCE, timedelta(seconds=seconds), parts)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: _over(10, 0), "parts"),
+        (lambda: _over(MAX_SECONDS, MAX_PARTS + 1), "parts"),
+        (lambda: _over(2.999999, 3), "over_seconds"),
+        (lambda: _over(MAX_SECONDS + 1), "over_seconds"),
+        (lambda: UnlockByPlans(SINCE, 0), "plans"),
+        (lambda: UnlockByPlans(SINCE, 1_000_001), "plans"),
+        (lambda: Share(-0.1), "shares"),
+        (lambda: Share(0.6, 0.5), "shares"),
+        (lambda: Share(0.0, 1.1), "shares"),
+        (lambda: Share(0.0, 0.0), "shares"),
+        (lambda: Share(nan), "shares"),
+        (lambda: Share(0.0, nan), "shares"),
+        (lambda: Share(weight=0.0009), "shares"),
+        (lambda: Share(weight=1000.1), "shares"),
+        (lambda: Share(weight=inf), "shares"),
+        (lambda: Share(weight=nan), "shares"),
+        (lambda: Allocation(aging_seconds=-1), "aging_seconds"),
+        (lambda: Allocation(aging_seconds=MAX_SECONDS + 1), "aging_seconds"),
+        (lambda: Allocation(shares={"a": Share(0.5), "b": Share(0.5), "c": Share(1e-9)}), "shares"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        make()
+    assert refused.value.members["field"] == field
+
+
+def test_settings_at_the_ends_of_their_ranges_are_taken() -> None:
+    assert _over(3, 3).parts == 3
+    assert _over(MAX_SECONDS, MAX_PARTS).over == timedelta(seconds=MAX_SECONDS)
+    assert Share(1.0, 1.0, 0.001).minimum == 1
+    assert Share(0.0, 1e-9, 1000.0).maximum > 0
+    assert [Allocation(aging_seconds=each).aging_seconds for each in (None, 0, MAX_SECONDS)] == [None, 0, MAX_SECONDS]
+
+
+@given(st.lists(tenths, min_size=1, max_size=8))
+def test_minimums_are_summed_as_they_are_written(minimums: list[float]) -> None:
+    whole = {f"bud_{place}": Share(minimum) for place, minimum in enumerate(minimums)}
+    if sum(round(each * 10) for each in minimums) <= 10:
+        assert Allocation(shares=whole).share_of("bud_0") == Share(minimums[0])
+    else:
+        with pytest.raises(InvalidInputError):
+            Allocation(shares=whole)
+
+
+def test_a_number_is_read_as_it_is_written() -> None:
+    assert [decimal(each) for each in (0.1, 1e-07, 1.0, 0)] == [Fraction(1, 10), Fraction(1, 10**7), 1, 0]
+
+
+def test_a_budget_without_a_share_has_the_default() -> None:
+    allocation = Allocation(shares={"bud_a": Share(0.2, 0.4, 3.0)})
+    assert allocation.share_of("bud_a") == Share(0.2, 0.4, 3.0)
+    assert allocation.share_of("bud_b") == Share(0.0, 1.0, 1.0)
