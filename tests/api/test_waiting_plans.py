@@ -1,11 +1,13 @@
 """A plan that does not fit waits until it does; it is granted as a whole, once, or ends without a grant."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from app.ledger.errors import LedgerUnavailableError
 from app.service.runs.lost import end_lost_runs
+from app.service.scheduling import grants
 from tests.api.trainer import HUGE, LOUD, QUIET, counted, is_refused, within_limits
 from tests.api.waiting import FITTING, LIMIT, Queued, Waiting
 from tests.conftest import Ledger
@@ -429,6 +431,25 @@ def test_a_plan_that_a_policy_forbids_meanwhile_keeps_no_other_waiting(office: W
     held.end("void")
     assert office.granted() == 1
     assert (forbidden.read()["status"], allowed.read()["status"]) == ("waiting", "active")
+    assert office.sound()
+
+
+def test_a_plan_that_could_not_be_granted_is_tried_again_after_a_minute(
+    office: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> NoReturn:
+        raise LedgerUnavailableError("A price is missing.")
+
+    held = office.held(FITTING)
+    waits, other = office.queued(150), office.queued(100, "other")
+    held.end("commit", 50)
+    with monkeypatch.context() as broken:
+        broken.setattr(grants, "price_plan", unavailable)
+        assert office.granted() == 0
+    assert office.granted() == 0
+    office.later(minutes=1)
+    assert office.granted() == 1
+    assert (waits.read()["status"], other.read()["status"]) == ("active", "waiting")
     assert office.sound()
 
 

@@ -8,12 +8,12 @@ VERIFICATION = "tests/service/test_scheduling_verification.py"
 
 CASES = (
     Mutation(
-        "a plan that is left out keeps others waiting",
+        "a plan that is left out is never tried again",
         "app/service/scheduling/lines.py",
-        "        known.left.update(plan.path[:-1])\n",
-        "        pass\n",
+        "                known.left.update(known.plans[each].path[:-1])\n",
+        "                pass\n",
         (WAITING,),
-        "policy_forbids and sqlite",
+        "tried_again and sqlite",
     ),
     Mutation(
         "a plan whose time is over keeps its turn",

@@ -47,7 +47,7 @@ class _Known:
         lines: by population.
         rules: the allocation of each line's population.
         above: numbers of plans that would charge each account above their runs.
-        left: accounts of plans that wait no longer, and may have reserved their turn.
+        left: accounts of plans that wait no longer and may have reserved their turn, or are left out no longer.
         barred: until when plans are left out that fitted and might not be granted.
         settled: states of accounts with which no plan that waits fits.
     """
@@ -111,8 +111,9 @@ class WaitingPlans:
         known = self._known.setdefault(organisation_id, _Known())
         _refresh(tx, organisation_id, known)
         for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
-            _leave(known, each)
             del known.barred[each]
+            if each in known.plans:  # it is tried again
+                known.left.update(known.plans[each].path[:-1])
         found = {each: record.account for each, record in known.records.items()}
         withholdings = read_withholdings(tx, organisation_id, found.values(), earliest)
         closed = {each for each, record in known.records.items() if record.quarantine is not None}
@@ -145,9 +146,7 @@ class WaitingPlans:
 
     def bar(self, organisation_id: str, reservation_id: str, until: datetime) -> None:
         """Leave a plan out for a while, so that it keeps no other waiting."""
-        known = self._known[organisation_id]
-        known.barred[reservation_id] = until
-        _leave(known, reservation_id)
+        self._known[organisation_id].barred[reservation_id] = until
 
 
 _PLANS: "WeakKeyDictionary[Database, WaitingPlans]" = WeakKeyDictionary()
@@ -289,13 +288,6 @@ def _refresh_lines(known: _Known, rows: dict[str, WaitingRow]) -> None:
             if each in line.plans:
                 line.remove(each)
             line.add(plan)
-
-
-def _leave(known: _Known, reservation_id: str) -> None:
-    """Let the plans be tried that have an account in common with one, if it waits."""
-    plan = known.plans.get(reservation_id)
-    if plan is not None:
-        known.left.update(plan.path[:-1])
 
 
 def new_line(rule: Allocation) -> Line:
