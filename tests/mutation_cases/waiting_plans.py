@@ -82,8 +82,8 @@ CASES = (
     Mutation(
         "a part is unlocked by the latest time that it may be",
         "app/service/scheduling/lines.py",
-        "read_withholdings(tx, organisation_id, found.values(), earliest)",
-        "read_withholdings(tx, organisation_id, found.values(), now)",
+        "read_withholdings(tx, self.organisation_id, found.values(), earliest)",
+        "read_withholdings(tx, self.organisation_id, found.values(), now)",
         (ALLOCATIONS,),
         "clock_that_is_not_sure and sqlite",
     ),

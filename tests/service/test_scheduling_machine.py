@@ -240,17 +240,17 @@ class Scheduling(RuleBasedStateMachine):
 
     def expected(self) -> list[str]:
         """The plans to grant now, in their order, by a process that has just started."""
-        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans()
+        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
         with self.ledger.database.read(self.owner) as tx:
-            look = fresh.look(tx, self.owner, context.now, context.lapsed_by)
+            look = fresh.look(tx, context.now, context.lapsed_by)
             grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
         return [each.standing.plan.id for each in grants]
 
     def nothing_that_fits_is_left(self) -> None:
         """No plan fits that may be granted, unless one that has waited for long holds it up."""
-        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans()
+        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
         with self.ledger.database.read(self.owner) as tx:
-            look = fresh.look(tx, self.owner, context.now, context.lapsed_by)
+            look = fresh.look(tx, context.now, context.lapsed_by)
             for line in look.lines.values():
                 with_runs(tx, self.owner, look.books, line.plans.values())
                 if any(look.rows[each.plan.id].run_status in BEGINS for each in line.aged(look.now)):

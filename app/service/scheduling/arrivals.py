@@ -81,9 +81,10 @@ def _is_next(
     tx: Connection, work: UnitOfWork, context: RequestContext, plan: PricedPlan, withholdings: dict[str, Any]
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    owner, plans = context.organisation_id, waiting_plans(context.db)
+    owner = context.organisation_id
+    plans = waiting_plans(context.db, owner)
     with plans.lock:
-        look = plans.look(tx, owner, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         known = look.books.accounts | {each.id: each for each in _locked_accounts(work, plan)}
         books = Books(known, look.books.withholdings | withholdings, look.books.is_open)
         population = plan.path[-1].population_id
@@ -110,10 +111,10 @@ def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
 
 def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
     """Record that a plan waits, and for what; return that."""
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     assert reservation.wait_until is not None, "it waits"
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         line = look.line_of(reservation.id)
         plan = line.plans[reservation.id]
         [detail] = explain(tx, context.organisation_id, look, [plan], reservation.wait_until)

@@ -62,14 +62,14 @@ def grant_waiting(db: Database) -> int:
 
 def grant_in_organisation(db: Database, organisation_id: str) -> int:
     """Grant the plans of an organisation that fit now, in the order of their rule; return their number."""
-    plans, context = waiting_plans(db), service_context(db, organisation_id)
+    plans, context = waiting_plans(db, organisation_id), service_context(db, organisation_id)
     total = 0
     while True:
         with db.read(organisation_id) as tx, plans.lock:  # who has the lock waits for no connection
-            look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
-            accounts, changed = plans.changed(organisation_id, look)
+            look = plans.look(tx, context.now, context.lapsed_by)
+            accounts, changed = plans.changed(look)
             if not grants_in(tx, organisation_id, look, accounts, changed):
-                plans.settle(organisation_id, look)
+                plans.settle(look)
                 return total
         granted, barred = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
         if not granted and not barred:
@@ -85,14 +85,15 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
     Returns:
         The number of granted plans, and whether one of them was barred.
     """
-    organisation_id, plans = context.organisation_id, waiting_plans(context.db)
+    organisation_id = context.organisation_id
+    plans = waiting_plans(context.db, organisation_id)
     organisations.lock(tx, organisation_id)
     with plans.lock:
-        look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         books = Books({}, look.books.withholdings)  # as they are before the first grant
-        found = grants_in(tx, organisation_id, look, *plans.changed(organisation_id, look))[:PAGE]
+        found = grants_in(tx, organisation_id, look, *plans.changed(look))[:PAGE]
         if not found:
-            plans.settle(organisation_id, look)
+            plans.settle(look)
             return 0, False
     wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
     work = load(tx, LedgerCache(), organisation_id, wanted)
@@ -108,7 +109,7 @@ def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
         except LedgerError as reason:
             _logger.warning("The plan %s fits, and is not granted: %s", reservation.id, reason.detail)
             with plans.lock:
-                plans.bar(organisation_id, reservation.id, context.now + BARRED)
+                plans.bar(reservation.id, context.now + BARRED)
             barred = True
             break
         granted.append((one, reservation))
