@@ -169,7 +169,7 @@ class Line:
             books: the current accounts.
             account_ids: of accounts that have changed, and of those of plans that wait no longer.
             aged: as `aged` lists them. One through a changed account may be hopeless now, and delay nobody any more;
-                so the plans through its other accounts are listed, too.
+                so the plans through its other accounts above its run are listed, too.
         """
         changed = set(account_ids)
         reached = changed.union(*(each.plan.path[:-1] for each in aged if not changed.isdisjoint(each.plan.path)))

@@ -1,5 +1,7 @@
 """The arrival of a plan: it is held at once, or takes its place among those that wait."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +12,7 @@ from app.ledger.accounts import Account
 from app.ledger.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
+from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
 from app.ledger.scheduling import Books, WaitingPlan, never_fits
 from app.persistence.repositories import waiting
@@ -17,7 +20,7 @@ from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
 from app.service.scheduling.explanations import WaitingDetail, explain, queue_payload
 from app.service.scheduling.holding import PricedPlan, hold_priced
-from app.service.scheduling.lines import DEFAULT, Look, grants_in, new_line, waiting_plans
+from app.service.scheduling.lines import DEFAULT, grants_in, new_line, waiting_plans
 from app.service.scheduling.withholdings import read_withholdings
 
 NEWCOMER = "newcomer"
@@ -43,16 +46,20 @@ def hold_in_turn(
         PlansWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
-    if waits and _opens_later(plan, context.now):
-        return None
+    later = waits and opens_later(plan.path, context.now)
+    if not later:
+        require_open(plan.path, context.now)
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
-    if waits and short_accounts(plan.path, plan.steps, views) and not never_fits(plan.path, plan.steps, withholdings):
+    lacks = later or (waits and short_accounts(plan.path, plan.steps, views))
+    if lacks and not never_fits(plan.path, plan.steps, withholdings):
         return None  # no alternatives are searched for
     holding = hold_priced(work, context, plan, expected_steps, views)
     if isinstance(holding, Refusal):
         return holding
+    if later:
+        return None
     contended = bool(withholdings) or waiting.any_through(tx, owner, above)
     if not contended or _is_next(tx, work, context, plan, withholdings):
         return holding
@@ -64,9 +71,9 @@ def hold_in_turn(
     )
 
 
-def _opens_later(plan: PricedPlan, now: datetime) -> bool:
-    """Check whether some accounts of a path are closed, and all of them open later."""
-    closed = [account.window for account in plan.path if not account.window.holds(now)]
+def opens_later(path: Sequence[Account], now: datetime) -> bool:
+    """Check whether some accounts of a path are closed, and all of these open later."""
+    closed = [account.window for account in path if not account.window.holds(now)]
     return bool(closed) and all(window.opens_at is not None and window.opens_at > now for window in closed)
 
 
@@ -74,9 +81,10 @@ def _is_next(
     tx: Connection, work: UnitOfWork, context: RequestContext, plan: PricedPlan, withholdings: dict[str, Any]
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    owner, plans = context.organisation_id, waiting_plans(context.db)
+    owner = context.organisation_id
+    plans = waiting_plans(context.db, owner)
     with plans.lock:
-        look = plans.look(tx, owner, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         known = look.books.accounts | {each.id: each for each in _locked_accounts(work, plan)}
         books = Books(known, look.books.withholdings | withholdings, look.books.is_open)
         population = plan.path[-1].population_id
@@ -88,7 +96,7 @@ def _is_next(
         line.add(WaitingPlan(NEWCOMER, ids, tuple(plan.steps), context.now, weight=weight))
         try:
             lines = {**look.lines, population: line}
-            seen = Look(look.now, look.rows, lines, look.homes, books, look.states)
+            seen = replace(look, lines=lines, books=books)
             grants = grants_in(tx, owner, seen, set(ids), {NEWCOMER}, newcomer=NEWCOMER)
         finally:
             line.remove(NEWCOMER)
@@ -103,10 +111,10 @@ def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
 
 def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
     """Record that a plan waits, and for what; return that."""
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     assert reservation.wait_until is not None, "it waits"
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         line = look.line_of(reservation.id)
         plan = line.plans[reservation.id]
         [detail] = explain(tx, context.organisation_id, look, [plan], reservation.wait_until)

@@ -5,7 +5,7 @@ wait and which versions accounts have, and further rows only of what is new.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import RLock
@@ -47,7 +47,8 @@ class _Known:
         lines: by population.
         rules: the allocation of each line's population.
         above: numbers of plans that would charge each account above their runs.
-        left: accounts of plans that wait no longer, and may have reserved their turn.
+        left: accounts of plans that wait no longer and may have reserved their turn, or are left out no longer.
+        barred: until when plans are left out that fitted and might not be granted.
         settled: states of accounts with which no plan that waits fits.
     """
 
@@ -59,6 +60,7 @@ class _Known:
     rules: dict[str, Allocation] = field(default_factory=dict)
     above: Counter[str] = field(default_factory=Counter)
     left: set[str] = field(default_factory=set)
+    barred: dict[str, datetime] = field(default_factory=dict)
     settled: dict[str, object] = field(default_factory=dict)
     settled_rows: dict[str, WaitingRow] = field(default_factory=dict)
 
@@ -74,6 +76,7 @@ class Look:
         homes: as in `_Known`.
         books: accounts above the runs; `with_runs` adds runs.
         states: what an account's plans depend on, by account.
+        barred: plans that are left out for a while.
     """
 
     now: datetime
@@ -82,6 +85,7 @@ class Look:
     homes: dict[str, tuple[str, str | None]]
     books: Books
     states: dict[str, object]
+    barred: Collection[str] = ()
 
     def line_of(self, reservation_id: str) -> Line:
         """Get the line in which a plan waits."""
@@ -89,25 +93,30 @@ class Look:
 
 
 class WaitingPlans:
-    """The waiting plans of the organisations of one database.
+    """The waiting plans of an organisation in one database; no other organisation waits for them.
 
     A caller holds `lock` while it uses them and a look at them. A transaction that has locked the organisation may wait
     for it: who holds the lock waits for no row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, organisation_id: str) -> None:
+        self.organisation_id = organisation_id
         self.lock = RLock()
-        self._known: dict[str, _Known] = {}
+        self._known = _Known()
 
-    def look(self, tx: Connection, organisation_id: str, now: datetime, earliest: datetime) -> Look:
-        """Read the waiting plans of an organisation and their accounts.
+    def look(self, tx: Connection, now: datetime, earliest: datetime) -> Look:
+        """Read the waiting plans and their accounts.
 
         `now` is for windows, `earliest` for what is unlocked.
         """
-        known = self._known.setdefault(organisation_id, _Known())
-        _refresh(tx, organisation_id, known)
+        known = self._known
+        _refresh(tx, self.organisation_id, known)
+        for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
+            del known.barred[each]
+            if each in known.plans:  # it is tried again
+                known.left.update(known.plans[each].path[:-1])
         found = {each: record.account for each, record in known.records.items()}
-        withholdings = read_withholdings(tx, organisation_id, found.values(), earliest)
+        withholdings = read_withholdings(tx, self.organisation_id, found.values(), earliest)
         closed = {each for each, record in known.records.items() if record.quarantine is not None}
         closed |= {each.id for each in found.values() if not each.window.holds(now)}
         states: dict[str, object] = {}
@@ -116,29 +125,37 @@ class WaitingPlans:
             part = None if withholding is None else (withholding.unlocked, withholding.window)
             states[each] = (record.account.version, record.updated_at, part, each in closed)
         books = Books(found, withholdings, lambda account: account.id not in closed)
-        return Look(now, known.rows, known.lines, known.homes, books, states)
+        return Look(now, known.rows, known.lines, known.homes, books, states, set(known.barred))
 
-    def changed(self, organisation_id: str, look: Look) -> tuple[set[str], set[str]]:
-        """Find the accounts and plans that have changed since no plan fitted."""
-        known = self._known[organisation_id]
+    def changed(self, look: Look) -> tuple[set[str], set[str]]:
+        """Find the accounts and plans that have changed since no plan fitted.
+
+        A plan with another place, or of a run that was paused, may have delayed others: its accounts count as changed.
+        """
+        known = self._known
         accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
         accounts |= known.left & look.states.keys()
         plans = {each for each, row in look.rows.items() if known.settled_rows.get(each) != row}
+        accounts.update(*(known.plans[each].path[:-1] for each in plans & known.settled_rows.keys()))
         return accounts, plans
 
-    def settle(self, organisation_id: str, look: Look) -> None:
+    def settle(self, look: Look) -> None:
         """Note that no plan fits in what a look has seen."""
-        known = self._known[organisation_id]
+        known = self._known
         known.settled, known.settled_rows = look.states, look.rows
         known.left.clear()
 
+    def bar(self, reservation_id: str, until: datetime) -> None:
+        """Leave a plan out for a while, so that it keeps no other waiting."""
+        self._known.barred[reservation_id] = until
 
-_PLANS: "WeakKeyDictionary[Database, WaitingPlans]" = WeakKeyDictionary()
+
+_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingPlans]]" = WeakKeyDictionary()
 
 
-def waiting_plans(db: Database) -> WaitingPlans:
-    """Get what this process knows of the waiting plans in a database."""
-    return _PLANS.setdefault(db, WaitingPlans())
+def waiting_plans(db: Database, organisation_id: str) -> WaitingPlans:
+    """Get what this process knows of an organisation's waiting plans in a database."""
+    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingPlans(organisation_id))
 
 
 def grants_in(
@@ -169,8 +186,8 @@ def grants_in(
 
 
 def _may_begin(look: Look, plan: WaitingPlan) -> bool:
-    """Check whether a run's plan may be granted; that of a paused run waits, and delays nobody."""
-    return look.rows[plan.id].run_status in BEGINS
+    """Check whether a run's plan may be granted; one that is barred or of a paused run waits, and delays nobody."""
+    return look.rows[plan.id].run_status in BEGINS and plan.id not in look.barred
 
 
 def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingPlan]) -> None:
