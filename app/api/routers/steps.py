@@ -33,7 +33,7 @@ _STEP_RESPONSES = responses(
     "plan_required",
     "policy_violation",
 )
-_STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["value"] = REFUSED_EXAMPLE
+_STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"] = {"value": REFUSED_EXAMPLE}
 
 
 @routes.post(
