@@ -70,8 +70,13 @@ class UnlockOverTime:
         """Compute the usable part of the limit."""
         return Fraction(self.window(now) + 1, self.parts)
 
+    def window_part(self, now: datetime) -> Fraction:
+        """Compute the part of the limit that the current window has unlocked; none before the first, after the last."""
+        ended = now >= self.begin(self.parts)
+        return Fraction(0) if ended or now < self.since else Fraction(1, self.parts)
+
     def begin(self, window: int) -> datetime:
-        """Compute when a window begins, rounded up to a microsecond."""
+        """Compute when a window begins, or the last one ends, rounded up to a microsecond."""
         return self.since - (-(self.over * window) // timedelta(microseconds=self.parts)) * timedelta(microseconds=1)
 
 

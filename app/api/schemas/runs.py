@@ -102,6 +102,8 @@ class CreateRun(CreateAccount):
     def _charges_something(self) -> Self:
         if (self.budget is None) == (self.budgets is None):
             raise ValueError("send either `budget` or `budgets`: what the run's steps are charged to")
+        if self.wait_until is not None and not self.plan:
+            raise ValueError("`wait_until` is how long a plan waits: send a `plan`, or leave it out")
         return self
 
     plan: EventCounts = Field(

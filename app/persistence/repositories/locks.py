@@ -70,7 +70,7 @@ def lock(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> li
 def read_versions(tx: Connection, organisation_id: str, account_ids: Iterable[str]) -> list[AccountVersion]:
     """Read which versions accounts have, without locks."""
     asked = {"of_organisation": organisation_id, "of_accounts": list(account_ids)}
-    return [AccountVersion(*row) for row in tx.execute(_READ, asked)]
+    return [AccountVersion(*row) for row in tx.execute(_READ, asked).all()]
 
 
 def require(tx: Connection, organisation_id: str, seen: Sequence[tuple[str, int, datetime]]) -> None:

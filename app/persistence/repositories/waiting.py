@@ -42,7 +42,8 @@ _THROUGH = (
 
 def list_waiting(tx: Connection, organisation_id: str) -> list[WaitingRow]:
     """List the plans that wait in an organisation, in any order."""
-    return [WaitingRow._make(row) for row in tx.execute(_WAITING, {"of_organisation": organisation_id})]
+    rows = tx.execute(_WAITING, {"of_organisation": organisation_id}).all()  # far faster than one after the other
+    return list(map(WaitingRow._make, rows))
 
 
 def any_through(tx: Connection, organisation_id: str, account_ids: Collection[str]) -> bool:

@@ -46,7 +46,7 @@ def _unlocked(
         window = unlock.window(now)
         if window < 0:
             return Fraction(0), Fraction(0), unlock.since
-        return unlock.fraction(now), Fraction(1, unlock.parts), unlock.begin(window)
+        return unlock.fraction(now), unlock.window_part(now), unlock.begin(window)
     if isinstance(unlock, UnlockByPlans):
         arrivals = waiting.count_asking(tx, organisation_id, account_id, unlock.since, but=asking)
         fraction = unlock.fraction(arrivals + (asking is not None))
