@@ -1,6 +1,7 @@
 """The epsilon that an account can still take: the least that its own limit and the limits above it leave.
 
-Each limit counts in epsilon, by its account's filter and at its delta. Under a parallel account, a charge to one part
+Each limit counts in epsilon, by its account's filter and at its delta. Of a limit that is unlocked in parts, what is
+locked can not be taken now, and is not used either. Under a parallel account, a charge to one part
 counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
 """
 
@@ -14,11 +15,16 @@ from app.ledger.composition import exposed
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Epsilon that can still be taken, and the account whose limit leaves no more."""
+    """Epsilon that can be taken now, and the account whose limit leaves no more.
+
+    Args:
+        when_unlocked: the same, were nothing locked; None: nothing that is locked makes a difference.
+    """
 
     epsilon: float
     account_id: str
     account_path: str
+    when_unlocked: "Available | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +43,15 @@ class AccountRoom:
     epsilon: float
 
 
-def room_of(account: Account) -> float:
+def room_of(account: Account, locked: float = 0.0) -> float:
     """Compute the epsilon that an account's own limit leaves, at least 0; infinite without a limit.
 
-    With an exposure, it is what its limit leaves for a charge from the path's run.
+    With an exposure, it is what its limit leaves for a charge from the path's run. `locked` epsilon of the limit cannot
+    be taken.
     """
     if account.limit is None:
         return inf
-    most = account.limit.epsilon
+    most = account.limit.epsilon - locked
     if account.exposure is None:
         return max(0.0, most - max(account.epsilon(), account.epsilon(account.spent + account.held)))
     left = most
@@ -57,15 +64,20 @@ def room_of(account: Account) -> float:
     return max(0.0, left)
 
 
-def least_above_part(path: Sequence[Account], parts: Iterable[Account]) -> Available:
+def least_above_part(
+    path: Sequence[Account], parts: Iterable[Account], locked: Mapping[str, float] | None = None
+) -> Available:
     """Find the least room above the last account of a path, a part of a parallel account, for its own charges.
 
-    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path.
+    `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path;
+    `locked` the epsilon that is locked, by account.
     """
+    locks = locked or {}
     part = path[-1]
     run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None, partitions_per_unit=None)
     above = exposed([*path, run], parts)[:-2]
-    return min((Available(room_of(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
+    rooms = (Available(room_of(each, locks.get(each.id, 0.0)), each.id, each.path) for each in reversed(above))
+    return min(rooms, key=lambda one: one.epsilon)
 
 
 def available_of(

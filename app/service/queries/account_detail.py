@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from app.accounting.errors import UnsupportedEventError
 from app.accounting.events import Gaussian, PoissonSampled
 from app.ledger.account_records import AccountRecord
-from app.ledger.accounts import Account, AccountKind, with_usage, zero_curve
+from app.ledger.accounts import Account, AccountKind, with_usage
 from app.ledger.admission import Refusal, admit
-from app.ledger.composition import counting_plans, exposed
+from app.ledger.composition import exposed, trial_account
 from app.ledger.decisions import DecisionFilter, DecisionOutcome, DecisionWithPath
 from app.ledger.errors import LedgerUnavailableError, NotFoundError
 from app.ledger.fitting_noise import noise_that_fits
@@ -26,7 +26,13 @@ from app.service.auth.request_context import RequestContext
 from app.service.costing import cost_steps
 from app.service.governance.block_schedules import AccountSchedule, find_schedule
 from app.service.queries.account_history import AccountHistory, AccountHistoryCache, ChildShare
-from app.service.queries.account_status import AccountStatus, ancestors, with_burn_rate, with_metadata
+from app.service.queries.account_status import (
+    AccountStatus,
+    ancestors,
+    with_burn_rate,
+    with_metadata,
+    with_waiting_plans,
+)
 from app.service.queries.account_status_cache import AccountStatusCache
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
@@ -152,7 +158,7 @@ def get_account_detail(
         everything = [each for each in statuses.read(tx, context, within=record.account.id) if each.id not in hidden]
         above = statuses.read_above(tx, context, record.account.id)
         shown = with_burn_rate(tx, context, _chosen(everything, record.account.id), above)
-        shown = with_metadata(tx, context, shown)
+        shown = with_waiting_plans(tx, context, with_metadata(tx, context, shown))
         [tree] = trees_of(shown, everything)
         if tree.status.limit is None:
             raise LedgerUnavailableError(
@@ -234,23 +240,9 @@ def _min_noise(plan: HypotheticalRun, *, refused: bool) -> StepEvent:
 
 def _touched(tx: Connection, context: RequestContext, path: Sequence[Account]) -> tuple[Account, ...]:
     """Get the accounts that a new run would charge; in a parallel account, a new partition."""
-    nothing = zero_curve(path[-1].grid_version)
-    run = replace(
-        path[-1],
-        id="run",
-        kind=AccountKind.RUN,
-        parent_id=path[-1].id,
-        limit=None,
-        planned=(),
-        weights=None,
-        spent=nothing,
-        held=nothing,
-        partitions_per_unit=None,
-    )
     if path[-1].partitions_per_unit is not None:
-        part = counting_plans(replace(run, id="part", kind=AccountKind.BUDGET), path)
-        path, run = [*path, part], replace(run, parent_id="part")
-    return exposed([*path, counting_plans(run, path)], partitions_of(tx, context, path))
+        path = [*path, trial_account(path, "part", AccountKind.BUDGET)]
+    return exposed([*path, trial_account(path, "run")], partitions_of(tx, context, path))
 
 
 def _afterwards(account: Account, steps: list[PricedStep]) -> ProjectedAccount:

@@ -1,7 +1,8 @@
 """The arrival of a plan: it is held at once, or takes its place among those that wait."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -12,6 +13,8 @@ from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
 from app.ledger.reservations import Reservation
 from app.ledger.scheduling import Books, WaitingPlan, never_fits
+from app.ledger.step_events import PricedStep
+from app.ledger.withholding import Withholding
 from app.persistence.repositories import waiting
 from app.service.auth.request_context import RequestContext
 from app.service.charging.unit_of_work import UnitOfWork
@@ -43,7 +46,7 @@ def hold_in_turn(
         PlansWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
-    if waits and _opens_later(plan, context.now):
+    if waits and opens_later(plan.path, context.now):
         return None
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
@@ -64,34 +67,64 @@ def hold_in_turn(
     )
 
 
-def _opens_later(plan: PricedPlan, now: datetime) -> bool:
-    """Check whether some accounts of a path are closed, and all of them open later."""
-    closed = [account.window for account in plan.path if not account.window.holds(now)]
+def opens_later(path: Sequence[Account], now: datetime) -> bool:
+    """Check whether some accounts of a path are closed, and all of these open later."""
+    closed = [account.window for account in path if not account.window.holds(now)]
     return bool(closed) and all(window.opens_at is not None and window.opens_at > now for window in closed)
 
 
 def _is_next(
-    tx: Connection, work: UnitOfWork, context: RequestContext, plan: PricedPlan, withholdings: dict[str, Any]
+    tx: Connection,
+    work: UnitOfWork,
+    context: RequestContext,
+    plan: PricedPlan,
+    withholdings: Mapping[str, Withholding],
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    owner, plans = context.organisation_id, waiting_plans(context.db)
+    plans = waiting_plans(context.db)
     with plans.lock:
-        look = plans.look(tx, owner, context.now, context.lapsed_by)
-        known = look.books.accounts | {each.id: each for each in _locked_accounts(work, plan)}
-        books = Books(known, look.books.withholdings | withholdings, look.books.is_open)
-        population = plan.path[-1].population_id
-        rule = known[population].allocation or DEFAULT
-        line = look.lines.get(population) or new_line(rule)
-        team = next((each.id for each in plan.path[:-1] if each.parent_id == population), None)
-        weight = 1.0 if team is None else rule.share_of(team).weight
-        ids = tuple(account.id for account in plan.path)
-        line.add(WaitingPlan(NEWCOMER, ids, tuple(plan.steps), context.now, weight=weight))
-        try:
-            lines = {**look.lines, population: line}
-            seen = Look(look.now, look.rows, lines, look.homes, books, look.states)
-            grants = grants_in(tx, owner, seen, set(ids), {NEWCOMER}, newcomer=NEWCOMER)
-        finally:
-            line.remove(NEWCOMER)
+        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        with newcomer_in(look, plan.path, plan.steps, _locked_accounts(work, plan), withholdings) as seen:
+            return is_granted(tx, context.organisation_id, seen)
+
+
+@contextmanager
+def newcomer_in(
+    look: Look,
+    path: Sequence[Account],
+    steps: Sequence[PricedStep],
+    accounts: Iterable[Account],
+    withholdings: Mapping[str, Withholding],
+) -> Iterator[Look]:
+    """Let a new plan stand among those that wait, for a while, as `NEWCOMER`; the caller holds their lock.
+
+    Args:
+        look: at the plans that wait.
+        path: of the plan's run.
+        steps: of the plan.
+        accounts: those of the path, and the parts of its parallel ones, without exposures.
+        withholdings: of the path.
+    """
+    known = look.books.accounts | {each.id: each for each in accounts}
+    books = Books(known, look.books.withholdings | dict(withholdings), look.books.is_open)
+    population = path[-1].population_id
+    rule = known[population].allocation or DEFAULT
+    line = look.lines.get(population) or new_line(rule)
+    team = next((each.id for each in path[:-1] if each.parent_id == population), None)
+    weight = 1.0 if team is None else rule.share_of(team).weight
+    ids = tuple(account.id for account in path)
+    line.add(WaitingPlan(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
+    try:
+        lines, homes = {**look.lines, population: line}, {**look.homes, NEWCOMER: (population, team)}
+        yield Look(look.now, look.rows, lines, homes, books, look.states)
+    finally:
+        line.remove(NEWCOMER)
+
+
+def is_granted(tx: Connection, organisation_id: str, look: Look) -> bool:
+    """Check whether the newcomer in a look is granted if all plans are tried in their order; books are changed."""
+    path = set(look.line_of(NEWCOMER).plans[NEWCOMER].path)
+    grants = grants_in(tx, organisation_id, look, path, {NEWCOMER}, newcomer=NEWCOMER)
     return any(each.standing.plan.id == NEWCOMER for each in grants)
 
 
