@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Subquery, Table, func, or_, se
 
 from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL, RunStatus
-from app.persistence.repositories.expressions import ACTIVE, PENDING, columns_of, join_on, seconds
+from app.persistence.repositories.expressions import ACTIVE, PENDING, WAITING, columns_of, join_on, seconds
 from app.persistence.tables import (
     accounts,
     alerts,
@@ -34,6 +34,14 @@ class Backlog:
     oldest: datetime | None
     disabled: int
     failing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Plans that wait for budget; `oldest` is when the first of them arrived."""
+
+    plans: int
+    oldest: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,12 @@ def backlog(tx: Connection) -> Backlog:
     off = receivers.c.disabled_at.is_not(None)
     failing = _count(tx, receivers, ~off, receivers.c.consecutive_failures > 0)
     return Backlog(waiting.number, waiting.oldest, _count(tx, receivers, off), failing)
+
+
+def waiting(tx: Connection) -> Waiting:
+    """Count the plans that wait for budget."""
+    found = tx.execute(select(func.count(), func.min(reservations.c.created_at)).where(WAITING)).one()
+    return Waiting(int(found[0]), found[1])
 
 
 def signing(tx: Connection) -> Signing:
