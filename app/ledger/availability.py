@@ -5,12 +5,13 @@ locked can not be taken now, and is not used either. Under a parallel account, a
 counts only where it exceeds the other parts, so what its limit leaves differs from part to part.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from app.ledger.accounts import Account, AccountKind
 from app.ledger.composition import exposed
+from app.ledger.withholding import Withholding
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,14 @@ class AccountRoom:
     epsilon: float
 
 
-def room_of(account: Account, locked: float = 0.0) -> float:
+def room_of(account: Account) -> float:
     """Compute the epsilon that an account's own limit leaves, at least 0; infinite without a limit.
 
-    With an exposure, it is what its limit leaves for a charge from the path's run. `locked` epsilon of the limit cannot
-    be taken.
+    With an exposure, it is what its limit leaves for a charge from the path's run.
     """
     if account.limit is None:
         return inf
-    most = account.limit.epsilon - locked
+    most = account.limit.epsilon
     if account.exposure is None:
         return max(0.0, most - max(account.epsilon(), account.epsilon(account.spent + account.held)))
     left = most
@@ -64,20 +64,25 @@ def room_of(account: Account, locked: float = 0.0) -> float:
     return max(0.0, left)
 
 
+def unlocked_room_of(account: Account, withholding: Withholding) -> float:
+    """Compute the epsilon that the unlocked part of an account's limit leaves: what is locked counts as reserved."""
+    if account.weights is None:  # nothing was charged, and its orders are not chosen
+        return room_of(account) * float(withholding.unlocked)
+    return room_of(withholding.unlocked_view(account))
+
+
 def least_above_part(
-    path: Sequence[Account], parts: Iterable[Account], locked: Mapping[str, float] | None = None
+    path: Sequence[Account], parts: Iterable[Account], room: Callable[[Account], float] = room_of
 ) -> Available:
     """Find the least room above the last account of a path, a part of a parallel account, for its own charges.
 
     `path` has all accounts above it, ancestors first; `parts` the children of every parallel account of the path;
-    `locked` the epsilon that is locked, by account.
+    `room` computes what one of them leaves.
     """
-    locks = locked or {}
     part = path[-1]
     run = replace(part, id="", kind=AccountKind.RUN, parent_id=part.id, limit=None, partitions_per_unit=None)
     above = exposed([*path, run], parts)[:-2]
-    rooms = (Available(room_of(each, locks.get(each.id, 0.0)), each.id, each.path) for each in reversed(above))
-    return min(rooms, key=lambda one: one.epsilon)
+    return min((Available(room(each), each.id, each.path) for each in reversed(above)), key=lambda one: one.epsilon)
 
 
 def available_of(

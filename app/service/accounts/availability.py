@@ -15,7 +15,7 @@ from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import accounts, overview_queries
 from app.persistence.repositories.overview_queries import AccountSummary
 from app.service.accounts.damaged_rows import read_tolerating_damage
-from app.service.accounts.locked_limits import LockedLimit, LockedLimitReader, read_locked_limits
+from app.service.accounts.locked_limits import LockedLimit, LockedLimitReader, read_locked_limits, room_within
 
 CACHED_PARTS: Final = 10_000
 
@@ -49,10 +49,13 @@ class AvailabilityReader:
         `limits` are those of `read_locked`; rooms do not know them.
         """
         whole = self._least(tx, organisation_id, summaries, rooms, {})
-        locked = {account_id: each.locked for account_id, each in limits.items() if each.locked > 0}
+        locked = {account_id: each for account_id, each in limits.items() if each.locked > 0}
         if not locked:
             return whole
-        usable = [replace(each, epsilon=max(0.0, each.epsilon - locked.get(each.id, 0.0))) for each in rooms]
+        usable = [
+            replace(each, epsilon=max(0.0, each.epsilon - locked[each.id].locked)) if each.id in locked else each
+            for each in rooms
+        ]
         found = self._least(tx, organisation_id, summaries, usable, locked)
         return {
             account_id: each if each == whole[account_id] else replace(each, when_unlocked=whole[account_id])
@@ -65,7 +68,7 @@ class AvailabilityReader:
         organisation_id: str,
         summaries: Sequence[AccountSummary],
         rooms: Sequence[AccountRoom],
-        locked: Mapping[str, float],
+        locked: Mapping[str, LockedLimit],
     ) -> dict[str, Available]:
         """Find the least room along the path of each account, by id."""
         found = available_of(rooms)
@@ -88,7 +91,7 @@ class AvailabilityReader:
         organisation_id: str,
         summaries: Sequence[AccountSummary],
         wanted: Mapping[str, str],
-        locked: Mapping[str, float],
+        locked: Mapping[str, LockedLimit],
     ) -> dict[str, Available]:
         """Find what is left above parts, by id; `wanted` has the parallel account of each. Damaged ones have none."""
         by_id = {each.id: each for each in summaries}
@@ -102,7 +105,7 @@ class AvailabilityReader:
         for part, path in paths.items():
             beside = [each for at in path for each in siblings.get(at, ()) if at != part]
             marks = tuple(each.mark for each in (*(by_id[at] for at in path), *beside))
-            marks = (*marks, tuple(locked.get(at, 0.0) for at in path))
+            marks = (*marks, tuple(locked[at].part for at in path if at in locked))
             kept = self._known.get((organisation_id, part, bool(locked)))
             if kept is not None and kept[0] == marks:
                 found[part] = kept[1]
@@ -134,7 +137,7 @@ def _left_above(
     records: Mapping[str, AccountRecord],
     path: Sequence[str],
     siblings: Mapping[str, Sequence[AccountSummary]],
-    locked: Mapping[str, float],
+    locked: Mapping[str, LockedLimit],
 ) -> Available | None:
     """Find what is left above a part; None if the row of an account that counts is damaged."""
     parts = [each.id for at in path[:-1] for each in siblings.get(at, ())]
@@ -143,7 +146,8 @@ def _left_above(
     stopped = [records[at] for at in path[:-1] if records[at].quarantine is not None]
     if stopped:
         return Available(0.0, stopped[-1].account.id, stopped[-1].account.path)
-    return least_above_part([records[at].account for at in path], [records[each].account for each in parts], locked)
+    accounts_of_path, beside = ([records[each].account for each in ids] for ids in (path, parts))
+    return least_above_part(accounts_of_path, beside, room_within(locked))
 
 
 def room_of_record(record: AccountRecord) -> AccountRoom:
@@ -192,10 +196,6 @@ def read_available_along(
     parts = accounts.children(tx, organisation_id, parallel) if parallel else []
     touched = exposed([each.account for each in path], [each.account for each in parts])
     stopped = {each.account.id for each in path if each.quarantine is not None}
-    limits = read_locked_limits(tx, organisation_id, [each.account for each in path], now)
-    locked = {account_id: each.locked for account_id, each in limits.items()}
-    rooms = [
-        Available(0.0 if each.id in stopped else room_of(each, locked.get(each.id, 0.0)), each.id, each.path)
-        for each in touched
-    ]
+    room = room_within(read_locked_limits(tx, organisation_id, [each.account for each in path], now))
+    rooms = [Available(0.0 if each.id in stopped else room(each), each.id, each.path) for each in touched]
     return min(reversed(rooms), key=lambda room: room.epsilon)

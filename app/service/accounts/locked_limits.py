@@ -1,6 +1,6 @@
 """What part of an account's limit is unlocked, read from the ledger."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from app.ledger.accounts import Account
 from app.ledger.allocation import ALL, Allocation, UnlockByPlans, UnlockOverTime
+from app.ledger.availability import room_of, unlocked_room_of
 from app.ledger.withholding import Withholding
 from app.persistence.lru_cache import LruCache
 from app.persistence.repositories import waiting
@@ -39,14 +40,17 @@ class LockedLimit:
     """A limit that unlocks.
 
     Args:
-        part: that is unlocked.
-        epsilon: that is reached when the unlocked part is used up.
-        locked: epsilon that is left from there to the limit.
+        withholding: of the account, without its shares' part.
+        locked: epsilon by which unlocking all of it would let the account take more.
     """
 
-    part: float
-    epsilon: float
+    withholding: Withholding
     locked: float
+
+    @property
+    def part(self) -> float:
+        """Unlocked part of the limit."""
+        return float(self.withholding.unlocked)
 
 
 def read_unlocked(
@@ -90,10 +94,19 @@ def read_locked_limits(
         if allocation is None or allocation.unlock is None or account.limit is None:
             continue
         part = read_unlocked(tx, organisation_id, account.id, allocation, now).part
-        limit = account.limit.epsilon
-        reached = limit if part >= 1 else min(limit, Withholding(allocation, part).unlocked_epsilon(account))
-        found[account.id] = LockedLimit(float(part), reached, limit - reached)
+        withholding = Withholding(allocation, part)
+        found[account.id] = LockedLimit(withholding, room_of(account) - unlocked_room_of(account, withholding))
     return found
+
+
+def room_within(limits: Mapping[str, LockedLimit]) -> Callable[[Account], float]:
+    """Get the function that computes what the limits of accounts leave now."""
+
+    def room(account: Account) -> float:
+        limit = limits.get(account.id)
+        return room_of(account) if limit is None else unlocked_room_of(account, limit.withholding)
+
+    return room
 
 
 class LockedLimitReader:

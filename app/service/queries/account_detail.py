@@ -34,9 +34,11 @@ from app.service.queries.account_status import (
     with_waiting_plans,
 )
 from app.service.queries.account_status_cache import AccountStatusCache
+from app.service.queries.budget_sharing import BudgetSharing, preview_or_reason, read_sharing
 from app.service.queries.governance import CurrentLimit, current_limit
 from app.service.queries.overview import AccountTree, trees_of
 from app.service.queries.runs import partitions_of
+from app.service.scheduling.what_if import WaitPreview
 
 POINTS: Final = 200
 BENEATH: Final = 60
@@ -117,7 +119,11 @@ class AccountDetail:
         limit: its limit, for the form that changes it.
         archived: path of the topmost archived account among it and those above it; None: nothing is archived.
         schedule: of its data blocks; None: its children are no disjoint parts.
+        sharing: how it shares out its budget, and who waits for it.
+        children: budgets directly under it, by path.
         answer: whether a hypothetical run fits; None: no such run was given, or its cost is unknown.
+        preview: what would become of the run's plan, or why it would be refused; None likewise, or runs do not charge
+            the account itself.
     """
 
     view: AccountView
@@ -130,7 +136,10 @@ class AccountDetail:
     limit: CurrentLimit
     archived: str | None
     schedule: AccountSchedule | None
+    sharing: BudgetSharing
+    children: tuple[AccountStatus, ...]
     answer: WhatIfResult | None
+    preview: WaitPreview | str | None
 
 
 def get_account_detail(
@@ -165,6 +174,10 @@ def get_account_detail(
                 f"The row of {record.account.path} is damaged: its numbers mean nothing; run `epsilon-ledger verify`."
             )
         history = histories.read_in(tx, context, record, POINTS)
+        answer, preview = (None, None) if plan is None else what_if(tx, context, path, plan)
+        children = sorted(
+            (each for each in everything if each.parent_id == record.account.id), key=lambda each: each.path
+        )
         refused = DecisionFilter(outcome=DecisionOutcome.REFUSED, within=record.account.id)
         return AccountDetail(
             view=view,
@@ -178,6 +191,10 @@ def get_account_detail(
             archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
             schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
             answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
+            sharing=read_sharing(tx, context, record.account),
+            children=tuple(children),
+            answer=answer,
+            preview=preview,
         )
 
 
@@ -201,13 +218,15 @@ def _spenders(
 
 
 def what_if(
-    tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun
-) -> WhatIfResult | None:
-    """Evaluate a run under the last account of a path; None: its cost is not proven."""
+    tx: Connection, context: RequestContext, path: list[AccountRecord], plan: HypotheticalRun
+) -> tuple[WhatIfResult | None, WaitPreview | str | None]:
+    """Evaluate a run under the last account of a path, and its plan; None: its cost is not proven."""
+    accounts = tuple(each.account for each in path)
     try:
-        return context.run_with_costs(lambda: _answer(tx, context, path, plan))
+        answer = context.run_with_costs(lambda: _answer(tx, context, accounts, plan))
+        return answer, context.run_with_costs(lambda: preview_or_reason(tx, context, path, plan.step))
     except UnsupportedEventError:
-        return None
+        return None, None
 
 
 def _answer(tx: Connection, context: RequestContext, path: Sequence[Account], plan: HypotheticalRun) -> WhatIfResult:

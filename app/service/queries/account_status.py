@@ -40,8 +40,8 @@ class Severity(StrEnum):
 class AccountStatus:
     """The state of a population or a budget.
 
-    What is `free` can really be taken: the least that its limit and those above it leave. Severity and order use it, but
-    for what is locked: that cannot be taken now, and is not used up either.
+    What is `free` can really be taken now: the least that its limit and those above it leave. Severity and order use
+    it, but for what is locked: that cannot be taken now, and is not used up either.
 
     Args:
         limit: None if the account's row is damaged, so that its spending is unknown.

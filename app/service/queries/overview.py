@@ -59,6 +59,11 @@ class Overview:
     unfinished: dict[str, int]
     refusals: Sequence[DecisionWithPath]
 
+    @property
+    def locks(self) -> bool:
+        """Whether a part of the limit of a population that is shown is locked."""
+        return any(each.status.locked is not None for each in self.trees)
+
 
 def read_change_token(context: RequestContext) -> tuple[object, ...]:
     """Get a token that changes with the contents of an organisation's pages, time aside."""
