@@ -37,7 +37,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     AuditAction.RESERVATION_CANCELLED: "cancelled the waiting plan of {run}",
     AuditAction.RESERVATION_EXPIRED: "ended the plan of {run}, which waited in vain",
     AuditAction.RESERVATION_GRANTED: "granted the waiting plan of {run}{grant}",
-    AuditAction.RESERVATION_PRIORITIZED: "moved the waiting plan of {run} from priority {priority_before} to {priority}",
+    AuditAction.RESERVATION_PRIORITIZED: "moved the plan of {run} from priority {priority_before} to {priority}",
     AuditAction.RESERVATION_QUEUED: "let a plan of {run} wait{place}",
     AuditAction.RESERVATION_REFUSED: "requested a plan of {name} that did not fit",
     AuditAction.POLICY_APPROVED: "approved the proposed policy {name}",

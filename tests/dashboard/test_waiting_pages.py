@@ -233,7 +233,7 @@ def test_the_audit_log_tells_what_became_of_waiting_plans(ledger: Ledger, shared
     ledger.post(f"/v1/reservations/{second}/prioritize", {"priority": -3, "reason": "Later."}, OFFICER)
     ledger.post(f"/v1/reservations/{first}/cancel", {"reason": "Not needed."}, "trainer")
     said = words(visit(ledger, "/audit", signed_in(ledger, "auditor")))
-    assert "moved the waiting plan of mimic/icu-team/second from priority 0 to -3" in said
+    assert "moved the plan of mimic/icu-team/second from priority 0 to -3" in said
     assert "cancelled the waiting plan of mimic/icu-team/first" in said
     assert "changed the allocation of mimic: it admits plans only, who asks for the smallest share first" in said
     allocate_none = {"allocation": None, "reason": "All of it."}

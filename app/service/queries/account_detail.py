@@ -190,7 +190,6 @@ def get_account_detail(
             limit=current_limit(tx, context, path),
             archived=next(iter(account_metadata.archived_above(tx, context.organisation_id, record.account.id)), None),
             schedule=None if record.account.partitions_per_unit is None else find_schedule(tx, context, record),
-            answer=None if plan is None else what_if(tx, context, tuple(each.account for each in path), plan),
             sharing=read_sharing(tx, context, record.account),
             children=tuple(children),
             answer=answer,
