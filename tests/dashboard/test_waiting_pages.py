@@ -58,6 +58,15 @@ def test_the_line_says_who_waits_for_what_and_why(ledger: Ledger, shared: str) -
     assert f'href="/runs/{first["id"]}"' in visit(ledger, f"/accounts/{shared}", signed_in(ledger)).text
 
 
+def test_whom_to_call_is_the_owner_of_the_run_or_of_what_is_above_it(ledger: Ledger, shared: str) -> None:
+    ask(ledger, "first", 800)
+    called = []
+    for kind, account, owner in (("populations", shared, "The board"), ("budgets", _team(ledger), "Dr. Osei")):
+        assert ledger.patch(f"/v1/{kind}/{account}", {"owner": owner}).status_code == 200
+        called.append(re.findall(r"mimic/icu-team (The board|Dr\. Osei) 800", line(ledger, shared)))
+    assert called == [["The board"], ["Dr. Osei"]]
+
+
 def test_a_plan_with_a_priority_is_first_and_only_those_with_the_right_change_the_line(
     ledger: Ledger, shared: str
 ) -> None:

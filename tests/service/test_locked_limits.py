@@ -59,12 +59,12 @@ def test_a_part_of_locked_people_loses_nothing_by_what_others_took(ledger: Ledge
     population = str(ledger.population(limit=LIMIT, **parts)["id"])
     east, west = (str(ledger.budget(name, limit=LIMIT)["id"]) for name in ("east", "west"))
     allocate(ledger, population, unlock=OVER_TEN_DAYS)
-    first = ask(ledger, "first", 120, budget="mimic/east")
+    first = ask(ledger, "first", 200, budget="mimic/east")
     assert first.json()["status"] == "active", first.text
     left = {each: available(ledger, each)["epsilon"] for each in (population, east, west)}
     assert left[population] == pytest.approx(left[east], abs=1e-6)
     assert left[west] > left[east] + 0.05
-    fits = {each: preview(ledger, each, 120).json()["fits"] for each in (east, west)}
+    fits = {each: preview(ledger, each, 200).json()["fits"] for each in (east, west)}
     assert fits == {east: False, west: True}
 
 

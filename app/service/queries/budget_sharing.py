@@ -25,10 +25,15 @@ SHOWN: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class QueuedPlan:
-    """A plan that waits, with what people wrote about its run."""
+    """A plan that waits, with what people wrote about its run.
+
+    Args:
+        owner: of the run, or else of its budget or population.
+    """
 
     entry: QueueEntry
     about: AccountMetadata
+    owner: str | None
 
     @property
     def title(self) -> str:
@@ -59,7 +64,15 @@ class BudgetSharing:
 def read_sharing(tx: Connection, context: RequestContext, account: Account) -> BudgetSharing:
     """Read how a population or budget shares out its budget."""
     queue = read_queue(tx, context, account, SHOWN)
-    about = account_metadata.find_many(tx, context.organisation_id, [each.run.id for each in queue.entries])
+    homes = {each.run.id: (each.run.id, each.run.parent_id, each.run.population_id) for each in queue.entries}
+    named = {account_id for home in homes.values() for account_id in home if account_id is not None}
+    about = account_metadata.find_many(tx, context.organisation_id, sorted(named))
+    owners = {
+        run_id: next(
+            (about[each].metadata.owner for each in home if each in about and about[each].metadata.owner), None
+        )
+        for run_id, home in homes.items()
+    }
     taken: dict[str, float] = {}
     if account.allocation is not None and account.allocation.shares:
         held = read_withholdings(tx, context.organisation_id, [account], context.lapsed_by)[account.id].taken
@@ -68,7 +81,7 @@ def read_sharing(tx: Connection, context: RequestContext, account: Account) -> B
         record=find_allocation(tx, context, account),
         used=max(share_used(account), share_used(replace(account, spent=account.spent + account.held))),
         taken=taken,
-        queue=tuple(QueuedPlan(each, about[each.run.id]) for each in queue.entries),
+        queue=tuple(QueuedPlan(each, about[each.run.id], owners[each.run.id]) for each in queue.entries),
         waiting=queue.waiting,
     )
 
