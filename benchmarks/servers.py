@@ -181,11 +181,11 @@ def ledger(database_url: str, workers: int = 1) -> Iterator[Server]:
 
 
 @contextmanager
-def ledger_of_two(database_url: str) -> Iterator[tuple[Server, Server]]:
-    """As `ledger`, with a second organisation: an admin's client of the first, a viewer's of the second."""
+def ledger_of_two(database_url: str, role: str = "viewer") -> Iterator[tuple[Server, Server]]:
+    """As `ledger`, with a second organisation: an admin's client of the first, one with a role of the second."""
     with ledger(database_url) as ours:
         environment = {"EPSILON_LEDGER_DATABASE_URL": database_url}
-        key = _organisation(environment, "others", "viewer")
+        key = _organisation(environment, "others", role)
         base = f"http://127.0.0.1:{ours.port}"
         headers = {"Authorization": f"Bearer {key}"}
         with httpx2.Client(base_url=base, headers=headers, timeout=60, trust_env=False) as client:

@@ -98,12 +98,20 @@ ON_BOTH = {
     "service": None,
     "reliability": None,
     "api": {
-        *("account_creation", "account_history", "account_trees", "approvals", "attempts", "audit_scopes"),
+        *(
+            "account_creation",
+            "account_history",
+            "account_trees",
+            "allocations",
+            "approvals",
+            "attempts",
+            "audit_scopes",
+        ),
         *("decisions", "deviations", "experiments", "fairness", "history", "idempotent_creates"),
         *("lists", "lowered_limits", "own_delta", "policies", "preceding_reservations", "problems"),
         *("refusals", "removal", "reports", "reservation_ends", "reservations", "run_states"),
         *("sequence", "steps", "stored_rows", "tenancy", "truncation", "unapproved_epsilon"),
-        *("verifications", "windows"),
+        *("verifications", "waiting_plans", "windows"),
     },
 }
 """By folder of tests: its modules that run on both databases; None: all of them. The others run on SQLite."""

@@ -4,7 +4,7 @@ Admit iff every account with a limit covers the charge by its plan, or has some 
 <= B_j. There is no tolerance: all three are integers rounded up and B_j is an integer rounded down.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -106,7 +106,7 @@ class Refusal:
 AlternativesSearch = Callable[[Sequence[Account], Sequence[PricedStep], int], Alternatives]
 """Finds the alternatives to a refused request for steps, of which a number of the first ones fit."""
 
-Views = Callable[[Sequence[Account]], Sequence[Account]]
+Views = Callable[[Sequence[Account]], Iterable[Account]]
 """Adds to the accounts of a path, with their filters, what they withhold from a plan (`app.ledger.withholding`)."""
 
 
@@ -151,7 +151,7 @@ def hold(
     if held is not None:
         return held
     accounts, priced = _prepared(path, steps, held=True)
-    seen = views(accounts)
+    seen = tuple(views(accounts))
     return _refused(path if views is tuple else seen, seen, priced, search)
 
 

@@ -314,10 +314,12 @@ def _require_active(reservation: Reservation, now: datetime) -> None:
     if reservation.status is not ReservationStatus.ACTIVE:
         raise _closed_error(reservation)
     if has_lapsed(reservation, now):
+        closed = forfeit(reservation).reservation
+        fate = "is forfeited" if closed.status is ReservationStatus.FORFEITED else "is returned, as nobody claimed it"
         raise ReservationClosedError(
             f"The reservation's lease ran out at {reservation.expires_at.isoformat()}, and what was left of its plan "
-            "is forfeited. Make a new reservation to go on.",
-            reservation_status=str(ReservationStatus.FORFEITED),
+            f"{fate}. Make a new reservation to go on.",
+            reservation_status=str(closed.status),
         )
 
 

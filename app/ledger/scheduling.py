@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.accounting.curves import RdpCurve
 from app.ledger.accounts import Account, with_usage, zero_curve
@@ -100,6 +101,7 @@ class Books:
         self.accounts = dict(accounts)
         self.withholdings = dict(withholdings or {})
         self.is_open = is_open
+        self._rooms: dict[str, tuple[Account, Withholding | None, NDArray[np.int64]]] = {}
         self._parts: dict[str, list[str]] = {
             each.id: [] for each in self.accounts.values() if each.partitions_per_unit is not None
         }
@@ -115,18 +117,34 @@ class Books:
             path, parts = list(map(change, path)), list(map(change, parts))
         return exposed(path, parts) if parts else tuple(path)
 
-    def views(self, accounts: Sequence[Account]) -> Sequence[Account]:
-        """Add what the accounts of a path withhold from its plan."""
+    def views(self, accounts: Sequence[Account]) -> Iterator[Account]:
+        """Add what the accounts of a path withhold from its plan, one after the other: the first refusal ends it."""
         return self._views(accounts, lambda withholding: withholding)
 
-    def _views(self, accounts: Sequence[Account], change: Callable[[Withholding], Withholding]) -> Sequence[Account]:
-        if not self.withholdings:
-            return accounts
-        views = []
+    def _views(self, accounts: Sequence[Account], change: Callable[[Withholding], Withholding]) -> Iterator[Account]:
         for account in accounts:
             withholding = self.withholdings.get(account.id)
-            views.append(account if withholding is None else change(withholding).view(account, accounts))
-        return views
+            yield account if withholding is None else change(withholding).view(account, accounts)
+
+    def room(self, account: Account) -> NDArray[np.int64]:
+        """Compute what an account has left at the orders of its filter without its locked part; (n_places,)."""
+        withholding = self.withholdings.get(account.id)
+        known = self._rooms.get(account.id)
+        if known is None or known[0] is not account or known[1] is not withholding:
+            unlocked = account if withholding is None else withholding.unlocked_view(account)
+            known = self._rooms[account.id] = account, withholding, unlocked.headroom(account.bounds())
+        return known[2]
+
+    def may_fit(self, plan: WaitingPlan) -> bool:
+        """Check in little time whether no account surely refuses a plan."""
+        if self.is_composed(plan):
+            return True
+        for account in map(self.accounts.__getitem__, plan.path):
+            if has_only_orders(account):
+                places = account.bounds().places
+                if not (plan.cost.values[places] <= self.room(account)).any():
+                    return False
+        return True
 
     def is_composed(self, plan: WaitingPlan) -> bool:
         """Check whether a plan reaches a parallel account, so that accounts grow by less or more than its cost."""
@@ -134,6 +152,8 @@ class Books:
 
     def hold(self, plan: WaitingPlan) -> tuple[Account, ...] | None:
         """Hold a plan on all of its accounts, without storing it; None if one of them refuses."""
+        if not self.may_fit(plan):
+            return None
         path = self.path(plan)
         if not all(map(self.is_open, path)):
             return None
@@ -142,7 +162,7 @@ class Books:
     def seen_by(self, plan: WaitingPlan) -> tuple[Sequence[Account], RdpCurve]:
         """Get the accounts of a plan with what they withhold from it, and its cost."""
         accounts, cost = prepared_plan(self.path(plan), plan.steps)
-        return self.views(accounts), cost
+        return tuple(self.views(accounts)), cost
 
     def is_hopeless(self, plan: WaitingPlan) -> bool:
         """Check whether a plan would not fit even if all reservations were returned and the whole limits unlocked.
@@ -165,11 +185,17 @@ class Books:
                 self.withholdings[account.id] = withholding.after(path, cost)
 
 
-def never_fits(path: Sequence[Account], steps: Sequence[PricedStep]) -> str | None:
-    """Find an account of a path that could not hold a plan even if nothing had ever been charged to it."""
-    for account in short_accounts(list(map(_uncharged, path)), steps):
-        return account
-    return None
+def has_only_orders(account: Account) -> bool:
+    """Check whether nothing but the orders of its frozen filter decides what an account admits, beside own deltas."""
+    return account.limit is not None and account.weights is not None and account.plan is None
+
+
+def never_fits(
+    path: Sequence[Account], steps: Sequence[PricedStep], withholdings: Mapping[str, Withholding] | None = None
+) -> bool:
+    """Check whether a path could not hold a plan even if nothing had ever been charged, and all were unlocked."""
+    lasting = {each: withholding.lasting() for each, withholding in (withholdings or {}).items()}
+    return bool(short_accounts(list(map(_uncharged, path)), steps, Books({}, lasting).views))
 
 
 def _uncharged(account: Account) -> Account:

@@ -14,7 +14,8 @@ double-precision quotients of integers, which are the same on every machine; of 
 first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from app.ledger.accounts import Account
 from app.ledger.allocation import SchedulingRule
 from app.ledger.filters import FilterBounds
-from app.ledger.scheduling import Books, Standing, WaitingPlan
+from app.ledger.scheduling import Books, Standing, WaitingPlan, has_only_orders
 
 Scores = dict[str, tuple[float, ...]]
 """Scores by plan, the least first."""
@@ -40,35 +41,54 @@ class _Demands:
 
     def __init__(self, bounds: FilterBounds, plans: Iterable[WaitingPlan]) -> None:
         self.bounds = bounds
-        self.plans = sorted(plans, key=lambda plan: (plan.arrived_at, plan.id))
+        self.plans = sorted(plans, key=_arrival)
         self.matrix = np.array([plan.cost.values[bounds.places] for plan in self.plans])
         self.weights = np.array([plan.weight for plan in self.plans])
 
-    def shares(self) -> NDArray[np.float64]:
-        """Compute the part of the limit that each plan asks for, at the order at which it is least; (n_plans,)."""
+    def add(self, plan: WaitingPlan) -> None:
+        """Add the row of a plan."""
+        row = bisect(self.plans, _arrival(plan), key=_arrival)
+        self.plans.insert(row, plan)
+        self.matrix = np.insert(self.matrix, row, plan.cost.values[self.bounds.places], axis=0)
+        self.weights = np.insert(self.weights, row, plan.weight)
+
+    def remove(self, plan: WaitingPlan) -> None:
+        """Remove the row of a plan."""
+        row = self.plans.index(plan)
+        del self.plans[row]
+        self.matrix = np.delete(self.matrix, row, axis=0)
+        self.weights = np.delete(self.weights, row)
+
+    def shares(self, plans: Sequence[WaitingPlan]) -> NDArray[np.float64]:
+        """Compute the part of the limit that plans ask for, at the order at which it is least; (n_plans,)."""
         usable = self.bounds.bounds > 0
         if not usable.any():
-            return np.full(len(self.plans), np.inf)
-        of_orders = (self.matrix[:, usable] / self.bounds.bounds[usable]).min(axis=1)
-        of_deltas = [_part(plan.cost.delta, self.bounds.room) for plan in self.plans]
+            return np.full(len(plans), np.inf)
+        asked = np.array([plan.cost.values[self.bounds.places[usable]] for plan in plans])
+        of_orders = (asked / self.bounds.bounds[usable]).min(axis=1)
+        of_deltas = [_part(plan.cost.delta, self.bounds.room) for plan in plans]
         shares: NDArray[np.float64] = np.maximum(of_orders, of_deltas)
         return shares
 
-    def parts(self, room: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compute the part that each plan asks for of the room at the account's best order; (n_plans,)."""
-        usable = np.flatnonzero(room > 0).tolist()
-        if not usable:
-            return np.full(len(self.plans), np.inf)
-        best = max(usable, key=lambda place: (self._packed(place, int(room[place])), -place))
-        parts: NDArray[np.float64] = self.matrix[:, best] / float(room[best])
-        return parts
+    def parts(self, plans: Sequence[WaitingPlan], room: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the part that some plans ask for of the room at the account's best order; (n_plans,)."""
+        usable = np.flatnonzero(room > 0)
+        if not usable.size:
+            return np.full(len(plans), np.inf)
+        best = usable[np.argmax(self._packed(usable, room[usable]))]
+        place = self.bounds.places[best]
+        return np.array([plan.cost.values[place] for plan in plans]) / float(room[best])
 
-    def _packed(self, place: int, room: int) -> float:
-        """Compute the weight of the plans that fit into the room at one order, those with the least cost first."""
-        asked = self.matrix[:, place].astype(np.float64)
-        first = np.argsort(asked / self.weights, kind="stable")
-        fitting = int(np.searchsorted(np.cumsum(asked[first]), room, side="right"))
-        return float(self.weights[first[:fitting]].sum())
+    def _packed(self, places: NDArray[np.intp], room: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the weight of the plans that fit into the room at some orders; (n_places,).
+
+        Those with the least cost for their weight are first, and of equal ones the first to arrive.
+        """
+        asked = self.matrix[:, places].astype(np.float64)
+        first = np.argsort(asked / self.weights[:, None], axis=0, kind="stable")
+        fitting = np.cumsum(asked[first, np.arange(places.size)], axis=0) <= room
+        packed: NDArray[np.float64] = np.where(fitting, self.weights[first], 0.0).sum(axis=0)
+        return packed
 
     def may_fit(self, room: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Check which plans fit into the room at some order; (n_plans,)."""
@@ -93,10 +113,12 @@ class Line:
 
     def add(self, plan: WaitingPlan) -> None:
         """Let a plan wait."""
+        assert plan.id not in self.plans, "a plan waits once"
         self.plans[plan.id] = plan
         for account_id in plan.path:
             self._through.setdefault(account_id, {})[plan.id] = plan
-            self._demands.pop(account_id, None)
+            if account_id in self._demands:
+                self._demands[account_id].add(plan)
 
     def remove(self, plan_id: str) -> None:
         """Remove a plan that waits no longer."""
@@ -104,9 +126,16 @@ class Line:
         for account_id in plan.path:
             others = self._through[account_id]
             del others[plan_id]
-            self._demands.pop(account_id, None)
             if not others:
                 del self._through[account_id]
+                self._demands.pop(account_id, None)
+            elif account_id in self._demands:
+                self._demands[account_id].remove(plan)
+
+    @property
+    def accounts(self) -> KeysView[str]:
+        """Ids of the accounts that its plans would charge."""
+        return self._through.keys()
 
     def through(self, account_ids: Iterable[str]) -> list[WaitingPlan]:
         """List the plans that would charge some of the accounts."""
@@ -140,19 +169,19 @@ class Line:
             books: the current accounts.
             account_ids: of accounts that have changed, and of those of plans that wait no longer.
             aged: as `aged` lists them. One through a changed account may be hopeless now, and delay nobody any more;
-                so the plans through its other accounts are listed, too.
+                so the plans through its other accounts above its run are listed, too.
         """
         changed = set(account_ids)
-        reached = changed.union(*(each.plan.path for each in aged if not changed.isdisjoint(each.plan.path)))
+        reached = changed.union(*(each.plan.path[:-1] for each in aged if not changed.isdisjoint(each.plan.path)))
         plans = self.through(sorted(reached))
         excluded: set[str] = set()
         for account_id in reached & self._through.keys():
             account = books.accounts[account_id]
             demands = self._demands_at(account)
-            if demands is None or account.plan is not None:
+            if demands is None or not has_only_orders(account):
                 continue
-            fitting = demands.may_fit(_room(account, demands, books))
-            excluded.update(plan.id for plan, fits in zip(demands.plans, fitting, strict=True) if not fits)
+            fitting = demands.may_fit(books.room(account))
+            excluded.update(demands.plans[row].id for row in np.flatnonzero(~fitting))
         return [plan for plan in plans if plan.id not in excluded or books.is_composed(plan)]
 
     def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
@@ -160,32 +189,38 @@ class Line:
         if self.rule is SchedulingRule.FIRST_COME:
             return {plan.id: () for plan in plans}
         if self.rule is SchedulingRule.DOMINANT_SHARE:
-            shares = self._parts(plans, books, lambda _, demands: demands.shares())
+            shares = self._parts(plans, books, lambda _, demands, asking: demands.shares(asking))
             return {
                 plan.id: tuple(sorted((each / plan.weight for each in shares[plan.id]), reverse=True)) for plan in plans
             }
-        parts = self._parts(plans, books, lambda account, demands: demands.parts(_room(account, demands, books)))
+        parts = self._parts(plans, books, lambda account, demands, asking: demands.parts(asking, books.room(account)))
         return {plan.id: (sum(parts[plan.id]) / plan.weight,) for plan in plans}
 
     def _parts(
-        self, plans: Sequence[WaitingPlan], books: Books, parts: Callable[[Account, _Demands], NDArray[np.float64]]
+        self,
+        plans: Sequence[WaitingPlan],
+        books: Books,
+        parts: Callable[[Account, _Demands, Sequence[WaitingPlan]], NDArray[np.float64]],
     ) -> dict[str, list[float]]:
         """Compute what plans ask for of each account above their runs, sorted by the accounts' ids.
 
-        `parts` computes it for all plans of an account; a filter that is not frozen yet, or a plan of the account,
+        `parts` computes it for some plans of an account; a filter that is not frozen yet, or a plan of the account,
         makes it a matter of each single plan.
         """
+        asking: dict[str, list[WaitingPlan]] = {}
+        for plan in plans:
+            for account_id in plan.path[:-1]:
+                asking.setdefault(account_id, []).append(plan)
         found: dict[str, list[float]] = {plan.id: [] for plan in plans}
-        for account_id in sorted({each for plan in plans for each in plan.path[:-1]}):
-            account = books.accounts[account_id]
+        for account_id in sorted(asking):
+            account, some = books.accounts[account_id], asking[account_id]
             demands = self._demands_at(account)
             if demands is None or account.plan is not None:
-                asked = [(plan, _share(account, plan)) for plan in self._through[account_id].values()]
+                asked = [_share(account, plan) for plan in some]
             else:
-                asked = list(zip(demands.plans, parts(account, demands).tolist(), strict=True))
-            for plan, part in asked:
-                if plan.id in found:
-                    found[plan.id].append(part)
+                asked = parts(account, demands, some).tolist()
+            for plan, part in zip(some, asked, strict=True):
+                found[plan.id].append(part)
         return found
 
     def _demands_at(self, account: Account) -> _Demands | None:
@@ -198,10 +233,8 @@ class Line:
         return known
 
 
-def _room(account: Account, demands: _Demands, books: Books) -> NDArray[np.int64]:
-    """Compute what is left at the orders of an account without its locked part; (n_places,)."""
-    withholding = books.withholdings.get(account.id)
-    return (account if withholding is None else withholding.unlocked_view(account)).headroom(demands.bounds)
+def _arrival(plan: WaitingPlan) -> tuple[datetime, str]:
+    return plan.arrived_at, plan.id
 
 
 def _share(account: Account, plan: WaitingPlan) -> float:
@@ -209,7 +242,7 @@ def _share(account: Account, plan: WaitingPlan) -> float:
     own = account.prepared_for(plan.steps, held=True)
     if own.weights is None:
         return 0.0
-    share = float(_Demands(own.bounds(), [plan]).shares()[0])
+    share = float(_Demands(own.bounds(), [plan]).shares([plan])[0])
     if own.plan is None:
         return share
     return max(min(share, _usage(own, plan)), _part(plan.cost.delta, own.bounds().room))

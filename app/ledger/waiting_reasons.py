@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from app.accounting.curves import EXHAUSTED, UNIT, orders
+from app.accounting.curves import EXHAUSTED, PURE, UNIT, orders
 from app.ledger.accounts import Account
 from app.ledger.admission import prepared_plan
 from app.ledger.allocation import UnlockOverTime
@@ -43,7 +43,7 @@ class Shortage:
         reason: a closed account opens later or never; a limit must be raised; what is reserved, locked or promised to
             other budgets may become free; of another order, an older plan or one of higher priority is to be served
             first.
-        order: of the filter.
+        order: of the filter; infinite: of pure epsilons.
         requested: by the plan, in nats at this order; infinite if no order can hold it.
         available: in nats, at least 0.
         opens_at: of a closed account that opens later.
@@ -90,7 +90,8 @@ def _shortage(view: Account, plan: WaitingPlan, reason: WaitingReason, opens_at:
     closest = int(np.argmax(share))
     order = float(orders(view.grid_version)[gate.places][closest])
     requested = np.inf if asked[closest] == EXHAUSTED else float(asked[closest]) * UNIT
-    return Shortage(view.id, view.path, reason, order, requested, float(left[closest]) * UNIT, opens_at)
+    available = float(left[closest]) * UNIT
+    return Shortage(view.id, view.path, reason, np.inf if order == PURE else order, requested, available, opens_at)
 
 
 def estimates(

@@ -223,7 +223,7 @@ def test_a_granted_plan_is_unclaimed_until_its_trainer_renews_it(ledger: Ledger,
 def test_a_run_whose_plan_was_not_granted_says_so_everywhere(
     ledger: Ledger, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ask(ledger, "first", 2500, wait_until=later(0.01)).json()
+    made = ask(ledger, "first", 1200, wait_until=later(0.01)).json()
     assert made["status"] == "waiting"
     start, cookie = ledger.database.clock.now(), signed_in(ledger, "auditor")
     stand_at(monkeypatch, lambda: start + timedelta(minutes=1))

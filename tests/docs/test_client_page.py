@@ -3,13 +3,29 @@
 import asyncio
 import re
 import textwrap
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import pytest
 
-from epsilon_ledger import AccountLimit, AsyncLedgerClient, LedgerClient, Limit, gaussian, poisson_sampled
+from epsilon_ledger import (
+    AccountLimit,
+    AsyncLedgerClient,
+    EventCount,
+    LedgerClient,
+    Limit,
+    Run,
+    Waiting,
+    gaussian,
+    poisson_sampled,
+)
+from epsilon_ledger._run import plan_waits
 from tests.conftest import LiveServer
 from tests.docs.markdown import ROOT
+
+PAGE: Final = (ROOT / "docs" / "reference" / "client.md").read_text()
+BLOCK: Final = re.compile(r"```python\n(.*?)```", re.DOTALL)
+WAITS: Final = re.compile(r"^## Wait for a plan$.*?^(?=## )", re.DOTALL | re.MULTILINE)
 
 
 def test_the_examples_run(
@@ -17,7 +33,7 @@ def test_the_examples_run(
 ) -> None:
     monkeypatch.setenv("EPSILON_LEDGER_URL", live_server.url)
     monkeypatch.setenv("EPSILON_LEDGER_API_KEY", live_server.key("admin"))
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "client.md").read_text(), re.DOTALL)
+    blocks = BLOCK.findall(WAITS.sub("", PAGE))
     with LedgerClient() as ledger:
         ledger.create_population(
             "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(3.0, 1e-5)
@@ -44,3 +60,39 @@ def test_the_examples_run(
         assert done.next_step == 1
         exec(blocks[0], {})  # noqa: S102
         assert f"{active.id} first 0.0" in capsys.readouterr().out
+
+
+def test_the_examples_of_waits_run(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_waits, "_FIRST_PAUSE", 0.2)
+    step = poisson_sampled(0.01, gaussian(1.1))
+    plan = [EventCount(event=step, count=900)]
+    with LedgerClient(live_server.url, live_server.key("admin", "clinic")) as ledger:
+        ledger.create_population(
+            "mimic", privacy_unit="patient", neighboring_relation="add_or_remove_one", limit=Limit(2.0, 1e-5)
+        )
+        ledger.create_budget("icu-team", parent="mimic", limit=Limit(2.0, 1e-5))
+        first = ledger.create_run("first", budget="mimic/icu-team", plan=plan)
+        told: list[str] = []
+
+        def end(run: Run, waiting: Waiting) -> None:
+            told.append(str(waiting))
+            run.complete(0)
+
+        known: dict[str, Any] = {
+            "ledger": ledger,
+            "EventCount": EventCount,
+            "timedelta": timedelta,
+            "step": step,
+            "print": lambda waiting: end(first, waiting) if waiting.lacks else None,
+        }
+        reserve, take_up = BLOCK.findall(PAGE)[-2:]
+        exec(reserve, known)  # noqa: S102
+        second = known["run"]
+        assert (second.status, len(told), told[0][:12]) == ("active", 1, "place 1 of 1")
+        with live_server.client("admin", "clinic") as office:
+            until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+            body = {"name": "third", "budget": "mimic/icu-team", "plan": plan, "wait_until": until}
+            known["run_id"] = office.post("/v1/runs", json=body).json()["id"]
+        second.complete(0)
+        exec(take_up, known)  # noqa: S102
+        assert known["run"].status == "active"

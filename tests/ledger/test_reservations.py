@@ -206,6 +206,19 @@ def test_a_lease_runs_out_at_its_moment() -> None:
     assert not has_lapsed(forfeit(reservation).reservation, reservation.expires_at)
 
 
+@pytest.mark.parametrize(
+    ("claimed", "status", "fate"), [(None, "voided", "is returned"), (NOW, "forfeited", "is forfeited")]
+)
+def test_a_renewal_that_is_too_late_says_what_has_become_of_a_granted_plan(
+    claimed: datetime | None, status: str, fate: str
+) -> None:
+    granted = replace(_reservation([StepEvent(EVENTS[0], 5)]), granted_at=NOW, claimed_at=claimed)
+    with pytest.raises(ReservationClosedError, match=fate) as caught:
+        extend(granted, granted.expires_at, granted.expires_at)
+    assert caught.value.members["reservation_status"] == status
+    assert str(forfeit(granted).reservation.status) == status
+
+
 @given(st.integers(-(10**6), 59))
 def test_a_renewal_gives_a_whole_lease_and_never_takes_one(seconds: int) -> None:
     reservation = _reservation([StepEvent(EVENTS[0], 5)])

@@ -239,3 +239,11 @@ def test_what_lasts_of_a_promise_is_that_of_the_last_window(part: Fraction, *, i
     plan = waiting("x", ["b0"], flat(91))
     kept = Withholding(Allocation(shares={"c": Share(0.2)}), part, Fraction(1, 2))
     assert open_books([block("b0", flat(100))], [plan], {"b0": kept}).is_hopeless(plan) == is_hopeless
+
+
+def test_candidates_need_no_run_of_an_aged_plan() -> None:
+    """The books have the runs of those that are tried only."""
+    old, new = waiting("old", ["b0", "b1"], flat(1), LONG), waiting("new", ["b1"], flat(1))
+    line = line_of(FIRST, [old, new], AGING)
+    books = open_books([block("b0", flat(9)), block("b1", flat(9))], [])
+    assert {each.id for each in line.candidates(books, ["b0"], line.aged(NOW))} == {"old", "new"}

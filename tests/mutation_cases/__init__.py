@@ -15,6 +15,7 @@ from tests.mutation_cases import (
     provisioning,
     scheduling,
     verification,
+    waiting_plans,
 )
 from tests.mutation_cases.case import Mutation
 
@@ -33,4 +34,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *provisioning.CASES,
     *scheduling.CASES,
     *verification.CASES,
+    *waiting_plans.CASES,
 )

@@ -23,6 +23,9 @@ from epsilon_ledger import (
     NameTakenError,
     NotFoundError,
     PermissionDeniedError,
+    PlanNotGrantedError,
+    PlanRequiredError,
+    PlansWaitingError,
     PlanUsage,
     PolicyViolationError,
     PreconditionFailedError,
@@ -47,6 +50,8 @@ from tests.sdk.fake_ledger import RDP, REFUSAL, RUN_ID, FakeLedger, Fault, probl
 CASES = [
     (403, "budget_exceeded", REFUSAL, BudgetExceededError),
     (403, "budget_closed", {"account_path": "mimic", "opens_at": None, "closes_at": "2027"}, BudgetClosedError),
+    (403, "plan_required", {"account": "bud_1", "account_path": "mimic"}, PlanRequiredError),
+    (409, "plans_waiting", {}, PlansWaitingError),
     (409, "sequence_conflict", {}, SequenceConflictError),
     (409, "sequence_gap", {"expected_step": 7}, SequenceGapError),
     (409, "run_state_conflict", {"run_status": "paused"}, RunStateConflictError),
@@ -217,6 +222,7 @@ def test_a_problem_without_words_still_says_something(client: LedgerClient, ledg
         UnexpectedResponseError("m", status=302),
         RequestInDoubtError("m", first_step=4),
         StepsAlreadyTakenError("m", run="run_1", first_step=4, next_step=5),
+        PlanNotGrantedError("m", run="run_1", reservation="res_1", reservation_status="expired"),
     ],
     ids=lambda error: type(error).__name__,
 )

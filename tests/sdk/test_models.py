@@ -8,12 +8,16 @@ import pytest
 
 import epsilon_ledger
 from epsilon_ledger import (
+    AccountAllocation,
     AccountBlockSchedule,
     AccountHistory,
     AccountLimit,
     AccountPolicy,
+    AccountQueue,
+    AccountShare,
     Alert,
     AlertSettings,
+    Allocation,
     ApiKey,
     ArchivedAccount,
     AuditEvent,
@@ -34,23 +38,29 @@ from epsilon_ledger import (
     Population,
     Proposal,
     Quarantine,
+    QueueEntry,
     Reservation,
     RunHistory,
     RunHistoryPoint,
+    Share,
+    Shortage,
     Signature,
     SigningKey,
+    UnlockByPlans,
+    UnlockOverTime,
     Verification,
+    Waiting,
 )
 from tests.sdk.callers import ROOT
 
 SCHEMAS = json.loads((ROOT / "openapi" / "openapi.json").read_text())["components"]["schemas"]
 # By the client's name: the schema of another name.
-RENAMED = {"RunState": "Run"}
+RENAMED = {"RunState": "Run", "AccountShare": "Share"}
 # The client's own, or of several schemas.
 OWN = {
     "Experiment": {"trials"},
     "RunHistory": {"next_cursor"},
-    **{name: {"etag"} for name in ("AccountBlockSchedule", "AccountLimit", "AccountPolicy")},
+    **{name: {"etag"} for name in ("AccountAllocation", "AccountBlockSchedule", "AccountLimit", "AccountPolicy")},
 }
 # Not responses of the API.
 NO_SCHEMA = {
@@ -58,6 +68,7 @@ NO_SCHEMA = {
     *("Alternative", "RaisedLimit", "UnavailableAlternative"),
 }
 WHOLE = (
+    *(AccountAllocation, AccountQueue, AccountShare, QueueEntry, Shortage, Waiting),
     *(AccountHistory, AccountLimit, AccountPolicy, Alert, AlertSettings, ApiKey, ArchivedAccount, AuditEvent),
     *(AccountBlockSchedule, AvailableEpsilon, BlockSchedule, Budget, LimitReached),
     *(ChildShare, CreatedApiKey, Decision, Delivery, Discrepancy, Experiment, Forecast, LimitChange, Link, Population),
@@ -89,3 +100,8 @@ def test_each_member_of_the_schema_is_in_the_value(model: type) -> None:
 
 def test_each_rule_of_a_policy_is_known() -> None:
     assert set(typing.get_type_hints(PolicyRules)) == set(SCHEMAS["PolicyRules"]["properties"])
+
+
+@pytest.mark.parametrize("terms", [Allocation, Share, UnlockOverTime, UnlockByPlans], ids=lambda terms: terms.__name__)
+def test_each_term_of_an_allocation_is_known(terms: type) -> None:
+    assert set(typing.get_type_hints(terms)) == set(SCHEMAS[f"{terms.__name__}Input"]["properties"])

@@ -4,10 +4,11 @@ import csv
 import io
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+import httpx2
 import pytest
 
 from app.persistence.database import Database
@@ -30,9 +31,12 @@ from epsilon_ledger import (
     ProposalClosedError,
     ReceiverStateConflictError,
     Run,
+    UnlockOverTime,
+    Waiting,
     gaussian,
     poisson_sampled,
 )
+from epsilon_ledger._run import plan_waits
 from tests.conftest import LiveServer, signing_key
 from tests.sdk.callers import ROOT, Calls, caller, operations
 from tests.service.tampering import shift_curve, tampering
@@ -87,7 +91,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
-def test_every_method_calls_its_operations(server: LiveServer, awaited: bool) -> None:  # noqa: FBT001 - a case
+def test_every_method_calls_its_operations(
+    server: LiveServer,
+    awaited: bool,  # noqa: FBT001 - a case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_waits, "_FIRST_PAUSE", 0.2)
     calls = Calls()
     with (
         caller(server, "admin", calls, awaited=awaited) as admin,
@@ -96,6 +105,8 @@ def test_every_method_calls_its_operations(server: LiveServer, awaited: bool) ->
     ):
         name = open_accounts(admin)
         train(trainer, f"{name}/icu-team")
+        with server.client("admin", "awaited" if awaited else "blocking") as office:
+            share(trainer, admin, office, name)
         look(admin, name)
         plan(trainer)
         sweep(trainer, admin, name)
@@ -196,6 +207,49 @@ def train(trainer: LedgerClient, budget: str) -> None:
     [found] = trainer.list_runs(budget=budget, status="completed")
     assert found == taken_up.refresh()
     assert trainer.get_run_history(run.id).points[0].count == 2
+
+
+def share(trainer: LedgerClient, admin: LedgerClient, office: httpx2.Client, name: str) -> None:
+    """Share out a budget among plans, each of which fits alone."""
+    path = admin.create_budget("shared", parent=name, limit=Limit(0.5, 1e-5)).path
+    seen = admin.get_allocation(path)
+    assert (seen.plans_only, seen.allocation) == (False, None)
+    unlock: UnlockOverTime = {"type": "over_time", "over_seconds": 86_400, "parts": 1}
+    shared = admin.replace_allocation(path, {"unlock": unlock}, reason="Two trainers.", if_match=seen)
+    assert (shared.plans_only, shared.unlocked, shared.revision) == (True, 1.0, 1)
+    with pytest.raises(PreconditionFailedError):
+        admin.replace_allocation(path, None, reason="Too late.", if_match=seen)
+    again = admin.replace_allocation(path, shared.allocation, reason="The same.", if_match=shared.etag)
+    assert (again, again.etag) == (shared, shared.etag)
+    wait_in_turn(trainer, office, path)
+    [entry] = admin.get_queue(path).items
+    assert (entry.run_path, entry.reservation.waiting is not None) == (f"{path}/last", True)
+    moved = admin.prioritize_reservation(entry.reservation.id, 5, reason="It is urgent.")
+    assert (moved.status, moved.priority) == ("waiting", 5)
+    assert admin.cancel_reservation(moved.id, reason="It is not.").status == "cancelled"
+    assert not admin.replace_allocation(path, None, reason="Back to steps.").plans_only
+
+
+def wait_in_turn(trainer: LedgerClient, office: httpx2.Client, path: str) -> None:
+    """Let one plan after the other wait for the budget, in each way; the last one waits on."""
+
+    def end(run: Run) -> Callable[[Waiting], object]:
+        answer = {"steps_executed": 0}
+        return lambda _: office.post(f"/v1/runs/{run.id}/complete", json=answer).raise_for_status()
+
+    def leave_waiting(run: str) -> str:
+        until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        body = {"name": run, "budget": path, "plan": large, "wait_until": until}
+        return str(office.post("/v1/runs", json=body).json()["id"])
+
+    large, hour = [EventCount(event=gaussian(40.0), count=15)], timedelta(hours=1)
+    first = trainer.create_run("first", budget=path, plan=large)
+    second = trainer.create_run("second", budget=path, plan=large, wait=hour, on_wait=end(first))
+    third = trainer.create_run("third", budget=path)
+    assert third.reserve(large, wait=hour, on_wait=end(second)).status == "active"
+    fourth = trainer.get_run(leave_waiting("fourth"))
+    assert fourth.wait_for_plan(on_wait=end(third)).status == "active"
+    leave_waiting("last")
 
 
 def look(admin: LedgerClient, name: str) -> None:

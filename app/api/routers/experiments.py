@@ -17,7 +17,9 @@ from app.service.idempotency import StoredResponse
 routes = router("experiments")
 
 
-@routes.create("/experiments", "Create an experiment", CreatedExperiment, *OPENING, *CHARGING, "name_taken")
+@routes.create(
+    "/experiments", "Create an experiment", CreatedExperiment, *OPENING, *CHARGING, "name_taken", "plan_required"
+)
 def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Create a budget for the runs of a sweep, or charge the whole sweep and draw its number of trials."""
     if body.trials is not None:
@@ -32,7 +34,7 @@ def create_experiment(body: CreateExperiment, context: ContextDep, idempotency: 
     CreatedExperiment,
     *WRITE_ERRORS,
     *("account_quarantined", "budget_exceeded", "budget_closed", "idempotency_key_reused", "not_found"),
-    *("policy_violation", "run_state_conflict"),
+    *("plan_required", "policy_violation", "run_state_conflict"),
 )
 def charge_experiment(experiment_id: str, context: ContextDep, idempotency: IdempotencyDep) -> Response:
     """Charge a whole sweep after its approval, and draw its number of trials."""

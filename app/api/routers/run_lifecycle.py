@@ -36,8 +36,10 @@ routes = router()
 
 _CHANGING = (*WRITE_ERRORS, "not_found", "run_state_conflict")
 _ENDING = (*_CHANGING, "reservation_state_conflict", "account_quarantined")
-_SETTLING = (*WRITE_ERRORS, "not_found", "reservation_closed", "account_quarantined")
-_CONFLICTING = (*_SETTLING, "reservation_state_conflict")
+_SETTLING = (
+    *(*WRITE_ERRORS, "not_found", "reservation_closed", "account_quarantined"),
+    "reservation_state_conflict",
+)
 
 
 @routes.change("/runs/{run_id}/pause", "Pause a run", *_CHANGING, tag="runs")
@@ -146,13 +148,13 @@ def commit_reservation(reservation_id: str, body: CommitReservation, context: Co
     return Reservation.of(reservations.commit_reservation(context, reservation_id, body.steps_executed))
 
 
-@routes.change("/reservations/{reservation_id}/void", "Void a reservation", *_CONFLICTING, tag="reservations")
+@routes.change("/reservations/{reservation_id}/void", "Void a reservation", *_SETTLING, tag="reservations")
 def void_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Void a reservation: the whole plan is returned."""
     return Reservation.of(reservations.void_reservation(context, reservation_id))
 
 
-@routes.change("/reservations/{reservation_id}/renew", "Renew a reservation", *_CONFLICTING, tag="reservations")
+@routes.change("/reservations/{reservation_id}/renew", "Renew a reservation", *_SETTLING, tag="reservations")
 def renew_reservation(reservation_id: str, context: ContextDep) -> Reservation:
     """Renew the lease of a reservation.
 

@@ -30,9 +30,10 @@ _STEP_RESPONSES = responses(
     "idempotency_key_reused",
     "attempt_superseded",
     "account_quarantined",
+    "plan_required",
     "policy_violation",
 )
-_STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"]["value"] = REFUSED_EXAMPLE
+_STEP_RESPONSES[403]["content"][PROBLEM_JSON]["examples"]["budget_exceeded"] = {"value": REFUSED_EXAMPLE}
 
 
 @routes.post(

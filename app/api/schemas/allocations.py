@@ -26,6 +26,7 @@ from app.ledger.allocation import (
     UnlockOverTime,
 )
 from app.ledger.allocation import Share as DomainShare
+from app.ledger.errors import InvalidInputError
 from app.service.governance.allocations import AllocationRecord, AllocationTerms
 
 DAY_SECONDS = 86_400
@@ -107,10 +108,16 @@ class AllocationInput(Input):
     shares: list[ShareInput] = Field(default=[], max_length=64)
 
     def domain(self, now: datetime) -> AllocationTerms:
-        """Convert to the domain."""
+        """Convert to the domain.
+
+        Raises:
+            InvalidInputError: two shares are of one budget.
+        """
         unlock = None if self.unlock is None else self.unlock.domain(now)
         begins = self.unlock is not None and self.unlock.since is not None
         shares = {each.account: DomainShare(each.minimum, each.maximum, each.weight) for each in self.shares}
+        if len(shares) < len(self.shares):
+            raise InvalidInputError("`shares` names a budget twice. Send one share of each.", field="shares")
         return AllocationTerms(self.rule, self.aging_seconds, unlock, begins, shares)
 
 

@@ -227,7 +227,9 @@ class Shortage(Output):
         description="`closed`: it is not open now. `limit`: its limit leaves too little. `reserved`: active plans have "
         "reserved it. `locked`: it is unlocked later. `promised`: it is kept for other budgets."
     )
-    order: float = Field(description="The Rényi order at which the plan comes closest to fitting.")
+    order: ExtendedNumber = Field(
+        description='The Rényi order at which the plan comes closest to fitting; "Infinity": of pure epsilons.'
+    )
     requested: ExtendedNumber = Field(description="By the plan, in nats at this order.")
     available: float = Field(description="In nats at this order.")
     opens_at: datetime | None = Field(default=None, description="When a closed account opens.")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Subquery, Table, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, Table, exists, func, or_, select
 
 from app.ledger.alerts import AlertType
 from app.ledger.runs import TERMINAL, RunStatus
@@ -173,10 +173,11 @@ def lapsed(tx: Connection, now: datetime, limit: int, after: Lapsed | None = Non
 def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
     """Find active runs without a change of their account or a decision since a time.
 
-    A renewal keeps a reservation active, and a run with one is left to its lease. The result has organisation and run
-    ids.
+    A renewal keeps a reservation active, and a run with one is left to its lease. The trainer of a run whose plan waits
+    has nothing to say. The result has organisation and run ids.
     """
     last = join_on(decisions, runs, run_id="account_id") & (decisions.c.position == runs.c.decision_count - 1)
+    waits = exists().where(join_on(reservations, runs, run_id="account_id"), WAITING)
     found = (
         select(runs.c.organisation_id, runs.c.account_id)
         .join(accounts, join_on(accounts, runs, id="account_id"))
@@ -184,6 +185,7 @@ def silent_runs(tx: Connection, before: datetime, limit: int) -> list[tuple[str,
         .where(
             runs.c.status == str(RunStatus.ACTIVE),
             runs.c.reservation_id.is_(None),
+            ~waits,
             accounts.c.updated_at < before,
             accounts.c.quarantine_reason.is_(None),
             or_(decisions.c.created_at.is_(None), decisions.c.created_at < before),

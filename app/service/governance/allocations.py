@@ -144,6 +144,8 @@ def _allocation(tx: Connection, context: RequestContext, account: Account, terms
         )
     rule = terms.rule or (SchedulingRule.FIRST_COME if is_population else None)
     shares = {_share_holder(tx, context, account, name): share for name, share in terms.shares.items()}
+    if len(shares) < len(terms.shares):
+        raise InvalidInputError("`shares` names a budget by its id and by its path. Send one share.", field="shares")
     return Allocation(rule, terms.aging_seconds, _continued(account, terms), shares)
 
 

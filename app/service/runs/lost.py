@@ -16,6 +16,7 @@ from app.persistence.repositories.audit import record_event
 from app.service.background import repeat
 from app.service.charging.loading import load_run
 from app.service.charging.saving import save_transition
+from app.service.scheduling.endings import waiting_of
 
 LOOK_SECONDS: Final = 600.0
 """Interval between looks for lost runs."""
@@ -42,6 +43,8 @@ def end_lost_runs(db: Database, now: datetime, silence: timedelta) -> int:
         run, own = work.run(run_id), work.record(run_id)
         heard = max(filter(None, (own.updated_at, run.last_decided_at)))
         if run.status is not RunStatus.ACTIVE or run.reservation_id is not None or heard >= before:
+            return False
+        if waiting_of(tx, organisation_id, run_id) is not None:
             return False
         after = run.ended(RunStatus.ABORTED, EndReason.LOST, now)
         save_transition(tx, work, now, after)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -11,6 +12,7 @@ from app.ledger.accounts import Account
 from app.ledger.admission import Refusal, short_accounts
 from app.ledger.audit import AuditAction
 from app.ledger.errors import PlansWaitingError
+from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
 from app.ledger.scheduling import Books, WaitingPlan, never_fits
 from app.ledger.step_events import PricedStep
@@ -46,16 +48,20 @@ def hold_in_turn(
         PlansWaitingError: other plans are served first, and the plan does not wait.
         Also those of `hold_priced`.
     """
-    if waits and opens_later(plan.path, context.now):
-        return None
+    later = waits and opens_later(plan.path, context.now)
+    if not later:
+        require_open(plan.path, context.now)
     owner, above = context.organisation_id, [account.id for account in plan.path[:-1]]
     withholdings = read_withholdings(tx, owner, plan.path, context.lapsed_by, asking=plan.run_id)
     views = Books({}, withholdings).views if withholdings else tuple
-    if waits and short_accounts(plan.path, plan.steps, views) and not never_fits(plan.path, plan.steps):
+    lacks = later or (waits and short_accounts(plan.path, plan.steps, views))
+    if lacks and not never_fits(plan.path, plan.steps, withholdings):
         return None  # no alternatives are searched for
     holding = hold_priced(work, context, plan, expected_steps, views)
     if isinstance(holding, Refusal):
         return holding
+    if later:
+        return None
     contended = bool(withholdings) or waiting.any_through(tx, owner, above)
     if not contended or _is_next(tx, work, context, plan, withholdings):
         return holding
@@ -81,9 +87,9 @@ def _is_next(
     withholdings: Mapping[str, Withholding],
 ) -> bool:
     """Check whether a plan that fits is granted if all plans that wait are tried in their order."""
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         with newcomer_in(look, plan.path, plan.steps, _locked_accounts(work, plan), withholdings) as seen:
             return is_granted(tx, context.organisation_id, seen)
 
@@ -116,7 +122,7 @@ def newcomer_in(
     line.add(WaitingPlan(NEWCOMER, ids, tuple(steps), look.now, weight=weight))
     try:
         lines, homes = {**look.lines, population: line}, {**look.homes, NEWCOMER: (population, team)}
-        yield Look(look.now, look.rows, lines, homes, books, look.states)
+        yield replace(look, lines=lines, homes=homes, books=books)
     finally:
         line.remove(NEWCOMER)
 
@@ -136,10 +142,10 @@ def _locked_accounts(work: UnitOfWork, plan: PricedPlan) -> list[Account]:
 
 def record_queued(tx: Connection, context: RequestContext, reservation: Reservation) -> WaitingDetail:
     """Record that a plan waits, and for what; return that."""
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     assert reservation.wait_until is not None, "it waits"
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         line = look.line_of(reservation.id)
         plan = line.plans[reservation.id]
         [detail] = explain(tx, context.organisation_id, look, [plan], reservation.wait_until)

@@ -82,8 +82,8 @@ def queue_payload(detail: WaitingDetail) -> dict[str, Any]:
         "rule": str(detail.rule),
         "position": detail.position,
         "waits_for": [
-            {"account": each.account_id, "reason": str(each.reason), "order": each.order}
-            | json_finite(requested=each.requested, available=each.available)
+            {"account": each.account_id, "reason": str(each.reason)}
+            | json_finite(order=each.order, requested=each.requested, available=each.available)
             for each in detail.shortages
         ],
     }

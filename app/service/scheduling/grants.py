@@ -1,6 +1,7 @@
 """Grant plans that have waited, the moment that they fit, and end those that have waited in vain."""
 
 import logging
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -8,11 +9,12 @@ from sqlalchemy import Connection
 
 from app.ledger.admission import Refusal
 from app.ledger.audit import SERVICE, AuditAction
-from app.ledger.errors import LedgerError
+from app.ledger.errors import LedgerError, ReservationStateConflictError
 from app.ledger.permissions import Role
+from app.ledger.policy_checks import require_open
 from app.ledger.reservations import Reservation
 from app.ledger.runs import RunStatus, status_payload
-from app.ledger.scheduling import Grant
+from app.ledger.scheduling import Books, Grant
 from app.ledger.waiting import expire, grant, has_expired
 from app.persistence.database import ALL_TENANTS, Database
 from app.persistence.repositories import alerts, organisations, reservations, waiting
@@ -29,6 +31,9 @@ from app.service.scheduling.lines import BEGINS, Look, grants_in, waiting_plans
 
 PAGE: Final = 100
 """Maximum number of plans that one look ends, and that one transaction grants."""
+
+BARRED: Final = timedelta(minutes=1)
+"""For so long a plan that fits, and may not be granted, is left out, and keeps no other waiting."""
 
 _logger = logging.getLogger(__name__)
 
@@ -57,45 +62,61 @@ def grant_waiting(db: Database) -> int:
 
 def grant_in_organisation(db: Database, organisation_id: str) -> int:
     """Grant the plans of an organisation that fit now, in the order of their rule; return their number."""
-    plans, context = waiting_plans(db), service_context(db, organisation_id)
+    plans, context = waiting_plans(db, organisation_id), service_context(db, organisation_id)
     total = 0
     while True:
-        with plans.lock, db.read(organisation_id) as tx:
-            look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
-            accounts, changed = plans.changed(organisation_id, look)
+        with db.read(organisation_id) as tx, plans.lock:  # who has the lock waits for no connection
+            look = plans.look(tx, context.now, context.lapsed_by)
+            accounts, changed = plans.changed(look)
             if not grants_in(tx, organisation_id, look, accounts, changed):
-                plans.settle(organisation_id, look)
+                plans.settle(look)
                 return total
-        granted = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
-        if not granted:
-            with plans.lock:
-                plans.settle(organisation_id, look)
+        granted, barred = context.run_with_costs(lambda: context.transact(lambda tx: _grant(tx, context)))
+        if not granted and not barred:
             return total
         total += granted
 
 
-def _grant(tx: Connection, context: RequestContext) -> int:
-    """Grant plans in one transaction: decided again under the locks, so that each is granted once."""
-    organisation_id, plans = context.organisation_id, waiting_plans(context.db)
+def _grant(tx: Connection, context: RequestContext) -> tuple[int, bool]:
+    """Grant plans in one transaction: decided again under the locks, so that each is granted once.
+
+    The first one that may not be granted after all is the last: the order of those after it took it for granted.
+
+    Returns:
+        The number of granted plans, and whether one of them was barred.
+    """
+    organisation_id = context.organisation_id
+    plans = waiting_plans(context.db, organisation_id)
     organisations.lock(tx, organisation_id)
     with plans.lock:
-        look = plans.look(tx, organisation_id, context.now, context.lapsed_by)
-        found = grants_in(tx, organisation_id, look, *plans.changed(organisation_id, look))[:PAGE]
-    if not found:
-        return 0
+        look = plans.look(tx, context.now, context.lapsed_by)
+        books = Books({}, look.books.withholdings)  # as they are before the first grant
+        found = grants_in(tx, organisation_id, look, *plans.changed(look))[:PAGE]
+        if not found:
+            plans.settle(look)
+            return 0, False
     wanted = [LoadRequest(each.standing.plan.path[-1]) for each in found]
     work = load(tx, LedgerCache(), organisation_id, wanted)
     waited = reservations.get_many(tx, organisation_id, {each.standing.plan.id: None for each in found})
     by_id = {each.id: each for each in waited}
     granted = []
+    barred = False
     for one in found:
         reservation = by_id[one.standing.plan.id]
-        if _grant_one(work, context, look, one, reservation):
-            granted.append((one, reservation))
+        try:
+            if not _grant_one(work, context, books, one, reservation):
+                break
+        except LedgerError as reason:
+            _logger.warning("The plan %s fits, and is not granted: %s", reservation.id, reason.detail)
+            with plans.lock:
+                plans.bar(reservation.id, context.now + BARRED)
+            barred = True
+            break
+        granted.append((one, reservation))
     save(tx, work)
     for one, reservation in granted:
         _record(tx, context, work, look, one, reservation)
-    return len(granted)
+    return len(granted), barred
 
 
 def _record(
@@ -113,21 +134,25 @@ def _record(
     alerts.add(tx, context.organisation_id, [granted_alert(own, now, context.now)])
 
 
-def _grant_one(work: UnitOfWork, context: RequestContext, look: Look, one: Grant, waited: Reservation) -> bool:
-    """Hold a plan on its locked path and activate it, unless that fails by now."""
+def _grant_one(work: UnitOfWork, context: RequestContext, books: Books, one: Grant, waited: Reservation) -> bool:
+    """Hold a plan on its locked path and activate it, unless it does not fit or wait any more.
+
+    Raises:
+        LedgerError: it fits, and its time is over, or a rule of its accounts forbids it.
+    """
     run = work.run(waited.run_id)
-    if run.status not in BEGINS or run.reservation_id is not None or has_expired(waited, context.now):
+    if run.status not in BEGINS or run.reservation_id is not None:
         return False
+    if has_expired(waited, context.now):
+        raise ReservationStateConflictError("It has waited in vain, and is ended soon.")
     plan = one.standing.plan
     work.costs_of(work.record(plan.path[0]).account).update({each.step.event: each.curve for each in plan.steps})
-    try:
-        priced = price_plan(work, context, waited.run_id, waited.items)
-        holding = hold_priced(work, context, priced, views=look.books.views)
-    except LedgerError as reason:
-        _logger.warning("The plan %s fits, and may not be granted: %s", waited.id, reason.detail)
-        return False
+    priced = price_plan(work, context, waited.run_id, waited.items)
+    require_open(priced.path, context.now)
+    holding = hold_priced(work, context, priced, views=books.views)
     if isinstance(holding, Refusal):
         return False
+    books.store(plan, holding)
     work.grant(grant(waited, context.now), context.now)
     work.change(holding, context.now)
     return True

@@ -10,7 +10,6 @@ from app.ledger.admission import Refusal, Views, ended_plans, hold
 from app.ledger.policy_checks import (
     require_bounded_on_removal,
     require_declared,
-    require_open,
     require_plans_kept,
     require_steps,
     sources_of,
@@ -64,15 +63,13 @@ def hold_priced(
     expected_steps: int | None = None,
     views: Views = tuple,
 ) -> tuple[Account, ...] | Refusal:
-    """Hold a plan on the accounts of its path, or refuse it; nothing is written.
+    """Hold a plan on the accounts of its path, which are open, or refuse it; nothing is written.
 
     `expected_steps` is the number of all steps of the training, for the alternatives of a refusal.
 
     Raises:
-        BudgetClosedError: an account of the run's path is not open.
         PolicyViolationError: a policy forbids to end the plan of an account.
     """
-    require_open(plan.path, context.now)
     requested = sum(item.count for item in plan.items)
     needs = partial(remaining_training, work, work.run(plan.run_id), plan.path, requested, expected_steps)
     holding = hold(plan.path, plan.steps, partial(context.costs.alternatives, needs=needs), views)

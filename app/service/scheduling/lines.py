@@ -4,7 +4,8 @@ A waiting plan never changes but for its priority, and an account only with its 
 wait and which versions accounts have, and further rows only of what is new.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import RLock
@@ -14,8 +15,9 @@ from sqlalchemy import Connection
 
 from app.ledger.account_records import AccountRecord, AccountVersion
 from app.ledger.allocation import Allocation, SchedulingRule
+from app.ledger.reservations import Reservation
 from app.ledger.runs import RunStatus
-from app.ledger.scheduling import Books, Grant, WaitingPlan, schedule
+from app.ledger.scheduling import Books, Grant, Standing, WaitingPlan, schedule
 from app.ledger.scheduling_rules import Line
 from app.ledger.step_events import StepEvent
 from app.persistence.database import Database
@@ -44,7 +46,9 @@ class _Known:
         records: accounts above the runs, and all parts of parallel ones.
         lines: by population.
         rules: the allocation of each line's population.
-        left: accounts of plans that wait no longer, and may have reserved their turn.
+        above: numbers of plans that would charge each account above their runs.
+        left: accounts of plans that wait no longer and may have reserved their turn, or are left out no longer.
+        barred: until when plans are left out that fitted and might not be granted.
         settled: states of accounts with which no plan that waits fits.
     """
 
@@ -54,7 +58,9 @@ class _Known:
     records: dict[str, AccountRecord] = field(default_factory=dict)
     lines: dict[str, Line] = field(default_factory=dict)
     rules: dict[str, Allocation] = field(default_factory=dict)
+    above: Counter[str] = field(default_factory=Counter)
     left: set[str] = field(default_factory=set)
+    barred: dict[str, datetime] = field(default_factory=dict)
     settled: dict[str, object] = field(default_factory=dict)
     settled_rows: dict[str, WaitingRow] = field(default_factory=dict)
 
@@ -70,6 +76,7 @@ class Look:
         homes: as in `_Known`.
         books: accounts above the runs; `with_runs` adds runs.
         states: what an account's plans depend on, by account.
+        barred: plans that are left out for a while.
     """
 
     now: datetime
@@ -78,6 +85,7 @@ class Look:
     homes: dict[str, tuple[str, str | None]]
     books: Books
     states: dict[str, object]
+    barred: Collection[str] = ()
 
     def line_of(self, reservation_id: str) -> Line:
         """Get the line in which a plan waits."""
@@ -85,25 +93,30 @@ class Look:
 
 
 class WaitingPlans:
-    """The waiting plans of the organisations of one database.
+    """The waiting plans of an organisation in one database; no other organisation waits for them.
 
     A caller holds `lock` while it uses them and a look at them. A transaction that has locked the organisation may wait
     for it: who holds the lock waits for no row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, organisation_id: str) -> None:
+        self.organisation_id = organisation_id
         self.lock = RLock()
-        self._known: dict[str, _Known] = {}
+        self._known = _Known()
 
-    def look(self, tx: Connection, organisation_id: str, now: datetime, earliest: datetime) -> Look:
-        """Read the waiting plans of an organisation and their accounts.
+    def look(self, tx: Connection, now: datetime, earliest: datetime) -> Look:
+        """Read the waiting plans and their accounts.
 
         `now` is for windows, `earliest` for what is unlocked.
         """
-        known = self._known.setdefault(organisation_id, _Known())
-        _refresh(tx, organisation_id, known)
+        known = self._known
+        _refresh(tx, self.organisation_id, known)
+        for each in [each for each, until in known.barred.items() if now >= until or each not in known.plans]:
+            del known.barred[each]
+            if each in known.plans:  # it is tried again
+                known.left.update(known.plans[each].path[:-1])
         found = {each: record.account for each, record in known.records.items()}
-        withholdings = read_withholdings(tx, organisation_id, found.values(), earliest)
+        withholdings = read_withholdings(tx, self.organisation_id, found.values(), earliest)
         closed = {each for each, record in known.records.items() if record.quarantine is not None}
         closed |= {each.id for each in found.values() if not each.window.holds(now)}
         states: dict[str, object] = {}
@@ -112,29 +125,37 @@ class WaitingPlans:
             part = None if withholding is None else (withholding.unlocked, withholding.window)
             states[each] = (record.account.version, record.updated_at, part, each in closed)
         books = Books(found, withholdings, lambda account: account.id not in closed)
-        return Look(now, known.rows, known.lines, known.homes, books, states)
+        return Look(now, known.rows, known.lines, known.homes, books, states, set(known.barred))
 
-    def changed(self, organisation_id: str, look: Look) -> tuple[set[str], set[str]]:
-        """Find the accounts and plans that have changed since no plan fitted."""
-        known = self._known[organisation_id]
+    def changed(self, look: Look) -> tuple[set[str], set[str]]:
+        """Find the accounts and plans that have changed since no plan fitted.
+
+        A plan with another place, or of a run that was paused, may have delayed others: its accounts count as changed.
+        """
+        known = self._known
         accounts = {each for each, state in look.states.items() if known.settled.get(each) != state}
         accounts |= known.left & look.states.keys()
         plans = {each for each, row in look.rows.items() if known.settled_rows.get(each) != row}
+        accounts.update(*(known.plans[each].path[:-1] for each in plans & known.settled_rows.keys()))
         return accounts, plans
 
-    def settle(self, organisation_id: str, look: Look) -> None:
+    def settle(self, look: Look) -> None:
         """Note that no plan fits in what a look has seen."""
-        known = self._known[organisation_id]
+        known = self._known
         known.settled, known.settled_rows = look.states, look.rows
         known.left.clear()
 
+    def bar(self, reservation_id: str, until: datetime) -> None:
+        """Leave a plan out for a while, so that it keeps no other waiting."""
+        self._known.barred[reservation_id] = until
 
-_PLANS: "WeakKeyDictionary[Database, WaitingPlans]" = WeakKeyDictionary()
+
+_PLANS: "WeakKeyDictionary[Database, dict[str, WaitingPlans]]" = WeakKeyDictionary()
 
 
-def waiting_plans(db: Database) -> WaitingPlans:
-    """Get what this process knows of the waiting plans in a database."""
-    return _PLANS.setdefault(db, WaitingPlans())
+def waiting_plans(db: Database, organisation_id: str) -> WaitingPlans:
+    """Get what this process knows of an organisation's waiting plans in a database."""
+    return _PLANS.setdefault(db, {}).setdefault(organisation_id, WaitingPlans(organisation_id))
 
 
 def grants_in(
@@ -144,23 +165,29 @@ def grants_in(
 
     `newcomer` is the reservation of a plan of a run that the books have already.
     """
-    granted: list[Grant] = []
+    tried: list[tuple[Line, list[WaitingPlan], list[Standing]]] = []
     for population in sorted(look.lines):
         line = look.lines[population]
+        named = plans & line.plans.keys()
+        if not named and line.accounts.isdisjoint(accounts):
+            continue
         aged = [each for each in line.aged(look.now) if each.plan.id == newcomer or _may_begin(look, each.plan)]
         wanted = {plan.id: plan for plan in line.candidates(look.books, accounts, aged)}
-        wanted |= {each: line.plans[each] for each in plans if each in line.plans}
+        wanted |= {each: line.plans[each] for each in named}
         ready = [plan for plan in wanted.values() if plan.id == newcomer or _may_begin(look, plan)]
-        if not ready:
-            continue
-        with_runs(tx, organisation_id, look.books, [*ready, *(each.plan for each in aged)])
+        if ready:
+            tried.append((line, ready, aged))
+    needed = [plan for _, ready, aged in tried for plan in (*ready, *(each.plan for each in aged))]
+    with_runs(tx, organisation_id, look.books, needed)
+    granted: list[Grant] = []
+    for line, ready, aged in tried:
         granted += schedule(line.order(ready, look.books, look.now), aged, look.books)
     return granted
 
 
 def _may_begin(look: Look, plan: WaitingPlan) -> bool:
-    """Check whether a run's plan may be granted; that of a paused run waits, and delays nobody."""
-    return look.rows[plan.id].run_status in BEGINS
+    """Check whether a run's plan may be granted; one that is barred or of a paused run waits, and delays nobody."""
+    return look.rows[plan.id].run_status in BEGINS and plan.id not in look.barred
 
 
 def with_runs(tx: Connection, organisation_id: str, books: Books, plans: Iterable[WaitingPlan]) -> None:
@@ -175,19 +202,20 @@ def _refresh(tx: Connection, organisation_id: str, known: _Known) -> None:
     rows = {row.id: row for row in waiting.list_waiting(tx, organisation_id)}
     for gone in known.plans.keys() - rows.keys():
         _remove(known, gone)
-    new = [row for row in rows.values() if row.id not in known.plans]
-    paths = {row.run_id: known.plans[row.id].path for row in rows.values() if row.id in known.plans}
-    if new:
-        paths |= locks.paths(tx, organisation_id, [row.run_id for row in new])
-    _refresh_accounts(tx, organisation_id, known, {each for path in paths.values() for each in path[:-1]})
+    new = reservations.get_many(tx, organisation_id, dict.fromkeys(rows.keys() - known.plans.keys()))
+    paths = locks.paths(tx, organisation_id, [each.run_id for each in new]) if new else {}
+    for path in paths.values():
+        known.above.update(path[:-1])
+    _refresh_accounts(tx, organisation_id, known)
     if new:
         _add(tx, organisation_id, known, new, paths)
     _refresh_lines(known, rows)
     known.rows = rows
 
 
-def _refresh_accounts(tx: Connection, organisation_id: str, known: _Known, wanted: set[str]) -> None:
+def _refresh_accounts(tx: Connection, organisation_id: str, known: _Known) -> None:
     """Read the accounts above waiting plans that have changed, and the parts of parallel ones."""
+    wanted = known.above.keys()
     seen = {each.id: each for each in locks.read_versions(tx, organisation_id, wanted)} if wanted else {}
     _read_stale(tx, organisation_id, known, seen)
     parallel = [each for each in wanted if known.records[each].account.partitions_per_unit is not None]
@@ -219,38 +247,43 @@ def _add(
     tx: Connection,
     organisation_id: str,
     known: _Known,
-    new: Sequence[WaitingRow],
+    new: Sequence[Reservation],
     paths: dict[str, tuple[str, ...]],
 ) -> None:
-    """Read plans that have begun to wait."""
-    read = {each.id: each for each in reservations.get_many(tx, organisation_id, {row.id: None for row in new})}
-    runs = waiting.parents(tx, organisation_id, [row.run_id for row in new])
+    """Add plans that have begun to wait."""
+    runs = waiting.parents(tx, organisation_id, [each.run_id for each in new])
     prices = CostCache()
-    for row in new:
-        path = paths[row.run_id]
+    for each in new:
+        path = paths[each.run_id]
         root = known.records[path[0]].account
-        steps = [StepEvent(item.event, item.count) for item in read[row.id].items]
+        steps = [StepEvent(item.event, item.count) for item in each.items]
         stored = prices.find_events(tx, CostTable.of(organisation_id, root), [step.event for step in steps])
         priced = tuple(price_steps(root, steps, stored, PrecomputedCosts()))
-        population = runs[row.run_id][1]
-        team = next((each for each in path[:-1] if known.records[each].account.parent_id == population), None)
-        known.homes[row.id] = (population, team)
-        known.plans[row.id] = WaitingPlan(row.id, path, priced, row.created_at, row.priority)
+        population = runs[each.run_id][1]
+        team = next((above for above in path[:-1] if known.records[above].account.parent_id == population), None)
+        known.homes[each.id] = (population, team)
+        assert each.created_at is not None, "it was read"
+        known.plans[each.id] = WaitingPlan(each.id, path, priced, each.created_at, each.priority)
 
 
 def _refresh_lines(known: _Known, rows: dict[str, WaitingRow]) -> None:
     """Put each plan into the line of its population, with its priority and weight."""
+    changed = {each for each, row in rows.items() if known.rows.get(each) != row}
+    renewed = set()
     for population in {home for home, _ in known.homes.values()}:
         rule = known.records[population].account.allocation or DEFAULT
         if known.rules.get(population) != rule:
             known.rules[population] = rule
             known.lines[population] = new_line(rule)
-    for each, row in rows.items():
+            renewed.add(population)
+    if renewed:
+        changed |= {each for each, (home, _) in known.homes.items() if home in renewed}
+    for each in changed:
         population, team = known.homes[each]
         line, plan = known.lines[population], known.plans[each]
         weight = known.rules[population].share_of(team).weight if team is not None else 1.0
-        if (plan.priority, plan.weight) != (row.priority, weight):
-            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, row.priority, weight)
+        if (plan.priority, plan.weight) != (rows[each].priority, weight):
+            plan = WaitingPlan(plan.id, plan.path, plan.steps, plan.arrived_at, rows[each].priority, weight)
             known.plans[each] = plan
         if line.plans.get(each) is not plan:
             if each in line.plans:
@@ -265,7 +298,9 @@ def new_line(rule: Allocation) -> Line:
 
 
 def _remove(known: _Known, reservation_id: str) -> None:
-    known.left.update(known.plans.pop(reservation_id).path[:-1])
+    above = known.plans.pop(reservation_id).path[:-1]
+    known.left.update(above)
+    known.above -= Counter(above)
     population, _ = known.homes.pop(reservation_id)
     line = known.lines.get(population)
     if line is not None and reservation_id in line.plans:

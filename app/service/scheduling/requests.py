@@ -87,9 +87,9 @@ def explain_waiting(tx: Connection, context: RequestContext, reservation: Reserv
     """Explain what a reservation waits for; None: it does not wait."""
     if reservation.status is not ReservationStatus.WAITING:
         return None
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         if reservation.id not in look.rows:
             return None
         plan = look.line_of(reservation.id).plans[reservation.id]
@@ -105,9 +105,9 @@ def list_queue(context: RequestContext, account: str) -> Queue:
 
 def read_queue(tx: Connection, context: RequestContext, account: Account, limit: int) -> Queue:
     """Read the queue of an account, of which `limit` plans are explained."""
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, context.organisation_id)
     with plans.lock:
-        look = plans.look(tx, context.organisation_id, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         found: list[WaitingPlan] = []
         for population in sorted(look.lines):
             line = look.lines[population]

@@ -67,14 +67,14 @@ def preview_in(
     path = [*above, trial_account(above, NEWCOMER)]
     parallel = [each.id for each in above if each.partitions_per_unit is not None]
     parts = [each.account for each in accounts.children(tx, owner, parallel)] if parallel else []
-    if never_fits(exposed(path, parts), priced) is not None:
-        return WaitPreview(fits=False, detail=None)
     withholdings = read_withholdings(tx, owner, above, context.lapsed_by, asking=NEWCOMER)
+    if never_fits(exposed(path, parts), priced, withholdings):
+        return WaitPreview(fits=False, detail=None)
     closed = {each.account.id for each in records if each.quarantine is not None}
     closed |= {each.id for each in above if not each.window.holds(context.now)}
-    plans = waiting_plans(context.db)
+    plans = waiting_plans(context.db, owner)
     with plans.lock:
-        look = plans.look(tx, owner, context.now, context.lapsed_by)
+        look = plans.look(tx, context.now, context.lapsed_by)
         known, is_known_open = look.books, look.books.is_open
         books = Books(known.accounts, known.withholdings, lambda each: each.id not in closed and is_known_open(each))
         look = replace(look, books=books)

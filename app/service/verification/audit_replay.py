@@ -104,7 +104,7 @@ class AuditState:
         organisation_policy: last policy of the organisation as canonical JSON; None: never set.
         complete: whether the log begins with the organisation, so that it covers everything.
         revoked: repetitions that lowered limits have cancelled, by reservation and event.
-        waits: plans that wait or have waited, by reservation.
+        waits: plans that wait or have waited, by reservation; `waits_of` has their reservations by run.
         records: the other rows.
     """
 
@@ -117,6 +117,7 @@ class AuditState:
     complete: bool = False
     revoked: dict[str, Counter[str]] = field(default_factory=dict)
     waits: dict[str, RecordedWait] = field(default_factory=dict)
+    waits_of: dict[str, list[str]] = field(default_factory=dict)
     records: Records = field(default_factory=dict)
     head: bytes = b""
 
@@ -238,6 +239,7 @@ def _apply_to_wait(state: AuditState, entry: AuditEntry, after: Mapping[str, Any
     if entry.action == AuditAction.RESERVATION_QUEUED:
         until = datetime.fromisoformat(after["wait_until"])
         state.waits[entry.subject] = RecordedWait(str(ReservationStatus.WAITING), until)
+        state.waits_of.setdefault(after["run"], []).append(entry.subject)
     elif entry.action == AuditAction.RESERVATION_PRIORITIZED:
         state.waits[entry.subject].priority = after["priority"]
     elif entry.action in WAIT_ENDS:

@@ -226,6 +226,7 @@ class _ChainReplay:
     def _balance_reservations(self) -> None:
         """Check that each reservation balances: reserved = committed + returned + forfeited."""
         active = None
+        self._check_none_forgotten()
         for reservation in self.audit.plans.get(self.key, ()):
             self._check_plan(reservation)
             own = self.own
@@ -271,6 +272,14 @@ class _ChainReplay:
             self._fail(f"{name} is voided, and yet steps were charged under it.")
         if executed != (sum(used.values()) if status == ReservationStatus.COMMITTED else None):
             self._fail(f"{name} attests {executed} steps; {sum(used.values())} were charged under it.")
+
+    def _check_none_forgotten(self) -> None:
+        """Look for the plans that have waited by the audit log."""
+        state = self.audit.state(self.key[0])
+        known = {reservation.id for reservation in self.audit.plans.get(self.key, ())}
+        for reservation_id in () if state is None else state.waits_of.get(self.key[1], ()):
+            if reservation_id not in known:
+                self._fail(f"its plan {reservation_id} has waited by its organisation's audit events, and is missing.")
 
     def _check_wait(self, reservation: StoredReservation) -> None:
         """Compare a plan that waits, or has waited, with the audit log."""

@@ -18,6 +18,16 @@ from epsilon_ledger._wire.alert_models import (
     LimitReached,
     Receiver,
 )
+from epsilon_ledger._wire.allocation_models import (
+    AccountAllocation,
+    AccountQueue,
+    AccountShare,
+    Allocation,
+    QueueEntry,
+    Share,
+    UnlockByPlans,
+    UnlockOverTime,
+)
 from epsilon_ledger._wire.audit_models import AuditEvent, Decision, Discrepancy, Quarantine, Verification
 from epsilon_ledger._wire.errors import (
     AmbiguousPathError,
@@ -27,6 +37,7 @@ from epsilon_ledger._wire.errors import (
     InvalidSignatureError,
     LedgerError,
     LedgerUnavailableError,
+    PlanNotGrantedError,
     RequestInDoubtError,
     StepsAlreadyTakenError,
     TrialExceededError,
@@ -140,6 +151,8 @@ from epsilon_ledger._wire.problem_errors import (
     NameTakenError,
     NotFoundError,
     PermissionDeniedError,
+    PlanRequiredError,
+    PlansWaitingError,
     PolicyViolationError,
     PreconditionFailedError,
     ProposalClosedError,
@@ -164,7 +177,7 @@ from epsilon_ledger._wire.problems import (
     RdpComparison,
     UnavailableAlternative,
 )
-from epsilon_ledger._wire.reservation_models import PlannedEvent, Reservation
+from epsilon_ledger._wire.reservation_models import PlannedEvent, Reservation, Shortage, Waiting
 from epsilon_ledger._wire.sample_factories import (
     poisson_sampled,
     sampled_with_replacement,
@@ -174,6 +187,7 @@ from epsilon_ledger._wire.sample_factories import (
 from epsilon_ledger._wire.signatures import Checkpoint, Signature, SigningKey, Statement
 
 __all__ = [
+    "AccountAllocation",
     "AccountArchivedError",
     "AccountBlockSchedule",
     "AccountHistory",
@@ -181,12 +195,15 @@ __all__ = [
     "AccountLimit",
     "AccountPolicy",
     "AccountQuarantinedError",
+    "AccountQueue",
+    "AccountShare",
     "AccountStateConflictError",
     "AccountantDelta",
     "AccountantEpsilon",
     "AdaptiveClippingEvent",
     "Alert",
     "AlertSettings",
+    "Allocation",
     "Alternative",
     "AmbiguousPathError",
     "ApiKey",
@@ -261,10 +278,13 @@ __all__ = [
     "PermuteAndFlipEvent",
     "Plan",
     "PlanItem",
+    "PlanNotGrantedError",
+    "PlanRequiredError",
     "PlanUsage",
     "PlannedEvent",
     "PlannedEventCount",
     "PlannedEvents",
+    "PlansWaitingError",
     "PoissonSampledEvent",
     "PolicyRules",
     "PolicyViolationError",
@@ -276,6 +296,7 @@ __all__ = [
     "Proposal",
     "ProposalClosedError",
     "Quarantine",
+    "QueueEntry",
     "RaisedLimit",
     "RandomizedResponseEvent",
     "RdpComparison",
@@ -300,6 +321,8 @@ __all__ = [
     "SelfComposedEvent",
     "SequenceConflictError",
     "SequenceGapError",
+    "Share",
+    "Shortage",
     "Signature",
     "SigningKey",
     "SigningNotConfiguredError",
@@ -314,8 +337,11 @@ __all__ = [
     "TruncatedPoissonSampledEvent",
     "UnavailableAlternative",
     "UnexpectedResponseError",
+    "UnlockByPlans",
+    "UnlockOverTime",
     "UnsupportedEventError",
     "Verification",
+    "Waiting",
     "ZcdpEvent",
     "adaptive_clipping",
     "composed",

@@ -19,6 +19,7 @@ from epsilon_ledger._wire import planning
 from epsilon_ledger._wire.endpoints import (
     accounts,
     alerts,
+    allocations,
     api_keys,
     audit,
     block_schedules,
@@ -27,6 +28,7 @@ from epsilon_ledger._wire.endpoints import (
     governance,
     populations,
     receivers,
+    reservations,
     runs,
 )
 from epsilon_ledger._wire.requests import RequestFlow
@@ -130,7 +132,9 @@ class AsyncLedgerClient:
     get_run_history_png = async_client_method(runs.get_run_history_png)
     get_run_statement = async_client_method(runs.get_run_statement)
     get_run_statement_html = async_client_method(runs.get_run_statement_html)
-    get_reservation = async_client_method(runs.get_reservation)
+    get_reservation = async_client_method(reservations.get_reservation)
+    cancel_reservation = async_client_method(reservations.cancel_reservation)
+    prioritize_reservation = async_client_method(reservations.prioritize_reservation)
 
     create_experiment = async_client_method(experiments.create_experiment)
     charge_experiment = async_client_method(experiments.charge_experiment)
@@ -139,6 +143,9 @@ class AsyncLedgerClient:
 
     get_limit = async_client_method(governance.get_limit)
     change_limit = async_client_method(governance.change_limit)
+    get_allocation = async_client_method(allocations.get_allocation)
+    replace_allocation = async_client_method(allocations.replace_allocation)
+    get_queue = async_client_method(allocations.get_queue)
     get_policy = async_client_method(governance.get_policy)
     replace_policy = async_client_method(governance.replace_policy)
     list_proposals = async_list_method(governance.list_proposals)

@@ -18,6 +18,7 @@ from epsilon_ledger._wire import planning
 from epsilon_ledger._wire.endpoints import (
     accounts,
     alerts,
+    allocations,
     api_keys,
     audit,
     block_schedules,
@@ -26,6 +27,7 @@ from epsilon_ledger._wire.endpoints import (
     governance,
     populations,
     receivers,
+    reservations,
     runs,
 )
 from epsilon_ledger._wire.requests import RequestFlow
@@ -137,7 +139,9 @@ class LedgerClient:
     get_run_history_png = client_method(runs.get_run_history_png)
     get_run_statement = client_method(runs.get_run_statement)
     get_run_statement_html = client_method(runs.get_run_statement_html)
-    get_reservation = client_method(runs.get_reservation)
+    get_reservation = client_method(reservations.get_reservation)
+    cancel_reservation = client_method(reservations.cancel_reservation)
+    prioritize_reservation = client_method(reservations.prioritize_reservation)
 
     create_experiment = client_method(experiments.create_experiment)
     charge_experiment = client_method(experiments.charge_experiment)
@@ -146,6 +150,9 @@ class LedgerClient:
 
     get_limit = client_method(governance.get_limit)
     change_limit = client_method(governance.change_limit)
+    get_allocation = client_method(allocations.get_allocation)
+    replace_allocation = client_method(allocations.replace_allocation)
+    get_queue = client_method(allocations.get_queue)
     get_policy = client_method(governance.get_policy)
     replace_policy = client_method(governance.replace_policy)
     list_proposals = list_method(governance.list_proposals)

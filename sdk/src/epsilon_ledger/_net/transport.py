@@ -17,7 +17,7 @@ import httpx
 
 from epsilon_ledger._net.http import RequestBuilder
 from epsilon_ledger._wire.errors import LedgerUnavailableError
-from epsilon_ledger._wire.requests import Request
+from epsilon_ledger._wire.requests import Pause, Request
 from epsilon_ledger._wire.responses import Response, read_json, reason, refusal, retry_after
 
 T = TypeVar("T")
@@ -70,6 +70,10 @@ class RetryPolicy:
         ceiling = min(longest, self.first_pause * 2.0 ** min(attempt - 1, 64))
         return retry_after + self.jitter(0.0, ceiling)
 
+    def length(self, pause: Pause) -> float:
+        """Choose the seconds of a flow's pause."""
+        return self.jitter(pause.least, pause.most)
+
 
 class Transport:
     """Sender of requests over a connection pool; threads may share it."""
@@ -116,8 +120,8 @@ class Transport:
         response.request = request
         return response
 
-    def execute(self, flow: Generator[Request | Future[Response], Any, T]) -> T:
-        """Run a request flow and return its result; wait for what it yields in flight.
+    def execute(self, flow: Generator[Request | Pause | Future[Response], Any, T]) -> T:
+        """Run a request flow and return its result; pause, and wait for what it yields in flight.
 
         Raises:
             LedgerError: as `send`, unless the flow handles it.
@@ -129,6 +133,8 @@ class Transport:
                 try:
                     if isinstance(wanted, Request):
                         response = self.send(wanted)
+                    elif isinstance(wanted, Pause):
+                        self._retry_policy.sleep(self._retry_policy.length(wanted))
                     else:
                         wait([wanted])
                 except BaseException as error:  # noqa: BLE001 - the flow handles all of them
@@ -179,7 +185,7 @@ class AsyncTransport:
         response.request = request
         return response
 
-    async def execute(self, flow: Generator[Request | asyncio.Task[Response], Any, T]) -> T:
+    async def execute(self, flow: Generator[Request | Pause | asyncio.Task[Response], Any, T]) -> T:
         """As `Transport.execute`."""
         try:
             wanted = next(flow)
@@ -188,6 +194,8 @@ class AsyncTransport:
                 try:
                     if isinstance(wanted, Request):
                         response = await self.send(wanted)
+                    elif isinstance(wanted, Pause):
+                        await self._retry_policy.async_sleep(self._retry_policy.length(wanted))
                     else:
                         await asyncio.wait([wanted])
                 except BaseException as error:  # noqa: BLE001 - as there
@@ -209,6 +217,7 @@ class _Failure:
 def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -> Generator[float, _Outcome, Response]:
     """Yield the pause before each attempt, receive its result, and return the final response."""
     began = retry_policy.clock()
+    most = min(retry_policy.max_attempts, request.max_attempts or retry_policy.max_attempts)
     pause, attempt, held_up = 0.0, 0, 0
     while True:
         attempt += 1
@@ -220,9 +229,9 @@ def _attempts(request: Request, retry_policy: RetryPolicy, address: httpx.URL) -
             return outcome
         elapsed = retry_policy.clock() - began
         # A ledger that holds a trainer up is not down: it says when to come again, and many ranks may share a key.
-        held_up += outcome.held_up and retry_policy.max_attempts > 1
+        held_up += outcome.held_up and most > 1
         pause = retry_policy.pause(attempt, outcome.retry_after or 0.0, held_up=outcome.held_up)
-        final = attempt - held_up >= retry_policy.max_attempts or elapsed + pause > retry_policy.give_up_after
+        final = attempt - held_up >= most or elapsed + pause > retry_policy.give_up_after
         if final or (request.in_doubt and not request.is_repeatable):
             raise LedgerUnavailableError(
                 f"No answer from the ledger at {address} after {attempt} "

@@ -129,6 +129,7 @@ class AsyncRun(RunBase[asyncio.Task[Response]]):
     preview = async_run_method(RunProtocol.preview)
     report = async_run_method(RunProtocol.report)
     reserve = async_run_method(RunProtocol.reserve)
+    wait_for_plan = async_run_method(RunProtocol.wait_for_plan)
     commit = async_run_method(RunProtocol.commit)
     void = async_run_method(RunProtocol.void)
     renew = async_run_method(RunProtocol.renew)

@@ -9,6 +9,7 @@ from epsilon_ledger._wire.errors import (
 from epsilon_ledger._wire.problem_errors import (
     AccountQuarantinedError,
     AttemptSupersededError,
+    PlansWaitingError,
     ReservationStateConflictError,
     RunStateConflictError,
     SequenceConflictError,
@@ -26,6 +27,7 @@ _RUN_STAYS_OPEN = (
     SequenceConflictError,
     SequenceGapError,
     AttemptSupersededError,
+    PlansWaitingError,
     ReservationStateConflictError,
     AccountQuarantinedError,
     RunStateConflictError,

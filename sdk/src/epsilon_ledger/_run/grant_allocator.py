@@ -14,6 +14,7 @@ from epsilon_ledger._wire.problem_errors import (
     AttemptSupersededError,
     InvalidRequestError,
     NotFoundError,
+    PlansWaitingError,
     RequestTooLargeError,
     ReservationClosedError,
     ReservationStateConflictError,
@@ -27,6 +28,7 @@ from epsilon_ledger._wire.responses import Response
 # The ledger checks the idempotency key first, so that after these errors no attempt had an effect.
 _DEFINITE_REFUSALS: Final = (
     BudgetExceededError,
+    PlansWaitingError,
     RunStateConflictError,
     AttemptSupersededError,
     ReservationStateConflictError,
@@ -161,8 +163,10 @@ class GrantAllocator:
             return
         self._drop(pending, outcome)
         if isinstance(outcome, LedgerUnavailableError):
-            if grant is not None:
-                grant.renew_at = self._clock() + self.prefetch.lease_seconds / _RENEWAL_ATTEMPTS
+            self._renew_later()
+        elif isinstance(outcome, PlansWaitingError):
+            self._at_limit = True
+            self._renew_later()
         elif isinstance(outcome, (BudgetExceededError, InvalidRequestError, RequestTooLargeError)):
             self._at_limit = True
             if grant is not None and isinstance(outcome, BudgetExceededError) and grant.precedes(outcome.limit_change):
@@ -301,6 +305,10 @@ class GrantAllocator:
                 reservation=reservation.id,
             )
         self._pending_grant = None
+
+    def _renew_later(self) -> None:
+        if self._grant is not None:
+            self._grant.renew_at = self._clock() + self.prefetch.lease_seconds / _RENEWAL_ATTEMPTS
 
     def _expire(self) -> None:
         if self._grant is not None:

@@ -57,6 +57,15 @@ class PrefetchConfig:
         if not 1 <= self.lease_seconds <= 7 * 24 * 3600:
             raise ValueError(f"lease_seconds must be in 1 ... 604,800, not {self.lease_seconds}.")
 
+    def require_none(self, *, has_plan: bool) -> None:
+        """Require that a run with a plan of its own prefetches no grants.
+
+        Raises:
+            ValueError: it has a plan, and prefetches grants.
+        """
+        if has_plan and self.every > 1:
+            raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
+
 
 class StepPlan:
     """Planned steps in order, as the ledger stores a plan: each event once, repeated.

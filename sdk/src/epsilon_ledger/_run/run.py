@@ -241,6 +241,7 @@ class Run(RunBase[Future[Response]]):
     preview = run_method(RunProtocol.preview)
     report = run_method(RunProtocol.report)
     reserve = run_method(RunProtocol.reserve)
+    wait_for_plan = run_method(RunProtocol.wait_for_plan)
     commit = run_method(RunProtocol.commit)
     void = run_method(RunProtocol.void)
     renew = run_method(RunProtocol.renew)

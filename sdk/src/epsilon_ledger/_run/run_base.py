@@ -13,13 +13,13 @@ from epsilon_ledger._run.run_protocol import RunProtocol
 from epsilon_ledger._wire.errors import LedgerError
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.models import RunState, StepAuthorization
-from epsilon_ledger._wire.requests import Request, RequestFlow
+from epsilon_ledger._wire.requests import Pause, Request, RequestFlow
 from epsilon_ledger._wire.responses import Response
 
 T = TypeVar("T")
 F = TypeVar("F", Future[Response], Task[Response])
 
-RunFlow: TypeAlias = Generator[Request | F, Response, T]
+RunFlow: TypeAlias = Generator[Request | Pause | F, Response, T]
 """A `RequestFlow` that also yields a request in flight, to be continued when that has ended."""
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Unpack
 
 from epsilon_ledger._run.grants import PrefetchConfig
+from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
 from epsilon_ledger._run.provenance import provenance
 from epsilon_ledger._run.run_properties import RunStateDict, parse_state
 from epsilon_ledger._wire.coercion import whole
@@ -52,6 +54,8 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
     background: bool = False,
     schedule: Callable[[int], Event] | None = None,
     lease_seconds: int | None = None,
+    wait: timedelta | None = None,
+    on_wait: OnWait | None = None,
     collect_metadata: bool | None = None,
     **metadata: Unpack[Metadata],
 ) -> RunSetup:
@@ -68,7 +72,7 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
             last one may be a bare event: as many as the limit allows. None: `event` is the plan, without a count.
         privacy_unit: that the trainer protects; the ledger refuses the run if the population's differs.
         neighboring_relation: of the trainer's noise; checked like `privacy_unit`.
-        plan: to reserve at once; if it does not fit, no run is created.
+        plan: to reserve at once; if it does not fit, no run is created, unless it may `wait`.
         expected_steps: number of all steps of the training: a refusal answers for the rest of them, and more of them
             are flagged as a deviation. None: those of `plan` or `planned`, if they have an end.
         authorize_every: steps granted by one request. Unused ones are returned when the run is completed, and forfeited
@@ -77,6 +81,11 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         schedule: event of step t, from 0, instead of `event`; for decaying noise, for instance.
         lease_seconds: maximum silence before reserved steps are forfeited; by default 3,600 for a plan and 600 for
             grants.
+        wait: how long the plan may wait for budget, up to 366 days, if it does not fit now or others are served first;
+            the call returns when it is reserved. Ctrl-C, another exception or a cancelled task meanwhile cancels the
+            plan, if the ledger answers, and so aborts the run. If this process dies, the plan goes on waiting: take it
+            up with `get_run` and `Run.wait_for_plan`. None: it is reserved at once or refused.
+        on_wait: called with what the plan waits for, first and whenever that changes; None: the log has it.
         collect_metadata: label the run with its git commit, its job and its run of MLflow or Weights & Biases, and link
             the latter; None: unless EPSILON_LEDGER_COLLECT_METADATA is 0.
         metadata: `display_name`, `description`, `owner`, `labels` and `links` for people.
@@ -85,10 +94,15 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         The run; keep its `state_dict()` to resume it.
 
     Raises:
+        BudgetExceededError: the plan does not fit; with `wait`, it never would.
+        PlansWaitingError: the plan fits, but others are served first, and it may not wait.
+        PlanNotGrantedError: the plan has waited in vain, or was cancelled; the run is aborted.
         LedgerError: it was not created, or no response arrived.
         TypeError: there is no such argument.
-        ValueError: the arguments about grants contradict each other.
+        ValueError: the arguments about grants contradict each other, or there is no plan to wait for.
     """
+    if wait is not None and not plan:
+        raise ValueError("Only a plan can wait: give `plan`, the events with their counts, or leave `wait` out.")
     described = provenance(collect=collect_metadata).merge(wire_metadata(metadata))
     body = {
         "name": name,
@@ -102,10 +116,25 @@ def create_run(  # noqa: PLR0913 - the members of the request, by name
         "plan": plan,
         "expected_steps": None if expected_steps is None else whole("expected_steps", expected_steps),
         "lease_seconds": lease_seconds if plan else None,
+        "wait_until": wait_end(wait),
         **described,
     }
     prefetch = PrefetchConfig.of(authorize_every, background, schedule, None if plan else lease_seconds)
-    return RunSetup(Call(post("v1/runs", body), RunState).flow(), prefetch, 0, with_plan=True, begins_attempt=True)
+    prefetch.require_none(has_plan=bool(plan))
+    flow = Call(post("v1/runs", body), RunState).flow()
+    if wait is not None:
+        flow = _wait_for_plan(flow, on_wait)
+    return RunSetup(flow, prefetch, 0, with_plan=True, begins_attempt=True)
+
+
+def _wait_for_plan(creation: RequestFlow[RunState], on_wait: OnWait | None) -> RequestFlow[RunState]:
+    """Create a run, and wait for its plan if that waits."""
+    state = yield from creation
+    if state.waiting_reservation is None:
+        return state
+    release = post(f"{path('runs', state.id)}/abort", {"attempt": state.attempt, "steps_executed": 0})
+    state, _ = yield from PlanWait(state.id, state.waiting_reservation, on_wait).claim_or_give_up(release)
+    return state
 
 
 def get_run(

@@ -61,7 +61,7 @@ class RunProperties:
 
     @property
     def status(self) -> str:
-        """`pending`, `active`, `paused`, `overdrawn`, `completed` or `aborted`."""
+        """`pending`, `waiting`, `active`, `paused`, `overdrawn`, `completed` or `aborted`."""
         return self.state.status
 
     @property

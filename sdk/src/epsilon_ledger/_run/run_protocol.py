@@ -4,26 +4,22 @@ The flows are generators that yield requests and receive responses; `Run` and `A
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from epsilon_ledger._run.grant_client import GrantClient
 from epsilon_ledger._run.grants import PrefetchConfig
-from epsilon_ledger._run.step_requests import StepRequests, wire_events
-from epsilon_ledger._wire.coercion import whole
-from epsilon_ledger._wire.endpoints.runs import get_run
+from epsilon_ledger._run.plan_protocol import PlanProtocol
 from epsilon_ledger._wire.events import Event, EventCount
 from epsilon_ledger._wire.governance_models import Proposal
 from epsilon_ledger._wire.members import wire_limit
 from epsilon_ledger._wire.models import Limit, RunState, StepAuthorization
+from epsilon_ledger._wire.problem_errors import PlanRequiredError, PlansWaitingError
 from epsilon_ledger._wire.problems import BudgetExceededError
-from epsilon_ledger._wire.requests import Call, RequestFlow, path, post
-from epsilon_ledger._wire.reservation_models import Reservation
+from epsilon_ledger._wire.requests import RequestFlow, post
 
 T = TypeVar("T")
 
 
-class RunProtocol:
+class RunProtocol(PlanProtocol):
     """A run's protocol with the ledger.
 
     Args:
@@ -48,26 +44,9 @@ class RunProtocol:
         with_plan: bool,
         begins_attempt: bool,
     ) -> None:
+        super().__init__(state, prefetch, clock, step=step, with_plan=with_plan)
         self.begins_attempt = begins_attempt
         self.resumed_charges: set[str] = set()
-        self.step_requests = StepRequests(state, state.reservation if with_plan else None)
-        self.grants = GrantClient(self.step_requests, prefetch, clock, step)
-        self._refused: tuple[int, BudgetExceededError] | None = None
-        if prefetch.every > 1 and self.step_requests.plan is not None:
-            raise ValueError("The run has a plan that is set aside: leave authorize_every at 1.")
-
-    @property
-    def state(self) -> RunState:
-        """The run's latest state from the ledger."""
-        return self.step_requests.state
-
-    @property
-    def refusal(self) -> BudgetExceededError | None:
-        """Refusal of what was requested last; None if steps were charged since."""
-        # Any charge moves the next step on, also one from a grant, which does not come by here.
-        if self._refused is None or self._refused[0] != self.grants.next_step:
-            return None
-        return self._refused[1]
 
     def authorize(
         self, count: int, event: Event | None, events: Sequence[EventCount] | None, *, truncate: bool
@@ -80,24 +59,30 @@ class RunProtocol:
     ) -> RequestFlow[StepAuthorization]:
         step_requests, grants = self.step_requests, self.grants
         single = events is None and not truncate
+        others_first: PlansWaitingError | None = None
         if not step_requests.in_doubt:
             if single:
                 yield from grants.renew_lease()
                 authorization = grants.allocate(count, event)
                 if authorization is not None:
                     return authorization
-            yield from grants.resolve_pending()
-            if single:
-                authorization = grants.allocate(count, event) or (yield from grants.request_grant(count, event))
-                if authorization is not None:
-                    return authorization
+            try:
+                yield from grants.resolve_pending()
+                if single:
+                    authorization = grants.allocate(count, event) or (yield from grants.request_grant(count, event))
+                    if authorization is not None:
+                        return authorization
+            except PlansWaitingError as error:
+                others_first = error  # a budget that is not for plans only admits the steps one by one
             yield from grants.close_grant()
-        if events is None and event is None and grants.prefetch.schedule is not None:
-            authorization = yield from step_requests.authorize(
-                1, None, grants.scheduled_events(count), truncate=truncate
-            )
-        else:
-            authorization = yield from step_requests.authorize(count, event, events, truncate=truncate)
+        try:
+            if events is None and event is None and grants.prefetch.schedule is not None:
+                scheduled = grants.scheduled_events(count)
+                authorization = yield from step_requests.authorize(1, None, scheduled, truncate=truncate)
+            else:
+                authorization = yield from step_requests.authorize(count, event, events, truncate=truncate)
+        except PlanRequiredError as error:
+            raise others_first or error from None
         grants.record_direct_steps(event if events is None else None, authorization.count)
         return authorization
 
@@ -173,76 +158,6 @@ class RunProtocol:
         self.grants.advance(recorded.count)
         return recorded
 
-    def reserve(self, plan: Sequence[EventCount], *, lease_seconds: int = 3600) -> RequestFlow[Reservation]:
-        """Reserve the whole cost of a plan or nothing; the run's steps are then taken from it.
-
-        Args:
-            plan: events with their counts, at most 1,000.
-            lease_seconds: maximum silence of the trainer, in 1 ... 604,800; `renew` restarts it.
-
-        Returns:
-            The reservation.
-
-        Raises:
-            BudgetExceededError: the plan does not fit; nothing is reserved.
-            ReservationStateConflictError: the run has an active reservation.
-            ValueError: the run prefetches grants, which are reservations themselves.
-            LedgerError: any other failure.
-        """
-        if self.grants.prefetch.every > 1:
-            raise ValueError("A run that prefetches grants makes its own reservations: leave authorize_every at 1.")
-        body = {
-            "plan": wire_events(plan),
-            "lease_seconds": lease_seconds,
-            "attempt": self.state.attempt,
-            "expected_steps": self.step_requests.expected_steps,
-        }
-        request = Call(post(f"{self.step_requests.path}/reservations", body), Reservation)
-        made = yield from self._keep_refusal(request.flow())
-        self.step_requests.plan = made.id
-        self.step_requests.state = replace(self.state, reservation=made.id)
-        return made
-
-    def commit(self, steps_executed: int) -> RequestFlow[Reservation]:
-        """Commit the run's plan: executed steps are spent, the rest is returned.
-
-        Args:
-            steps_executed: of the plan, including individually authorized ones.
-
-        Returns:
-            The closed reservation.
-
-        Raises:
-            ReservationClosedError: it was already closed differently.
-            LedgerError: any other failure.
-        """
-        return (yield from self._end_plan("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)}))
-
-    def void(self) -> RequestFlow[Reservation]:
-        """Void an unused plan.
-
-        Returns:
-            The closed reservation.
-
-        Raises:
-            ReservationClosedError: it was already closed differently.
-            ReservationStateConflictError: steps were taken from it.
-            LedgerError: any other failure.
-        """
-        return (yield from self._end_plan("void", {}))
-
-    def renew(self) -> RequestFlow[Reservation]:
-        """Renew the lease of the run's plan.
-
-        Returns:
-            The current reservation.
-
-        Raises:
-            ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
-            LedgerError: any other failure.
-        """
-        return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
-
     def complete(self, steps_executed: int | None = None, *, reason: str | None = None) -> RequestFlow[None]:
         """Complete the run; unused granted steps are returned.
 
@@ -314,38 +229,6 @@ class RunProtocol:
         """
         body = {"account": account, "limit": wire_limit(limit), "reason": reason}
         return (yield post(f"{self.step_requests.path}/limit-requests", body)).read(Proposal)
-
-    def refresh(self) -> RequestFlow[RunState]:
-        """Get the run's current state.
-
-        Returns:
-            The state; granted steps are part of its epsilon once their grant has ended.
-
-        Raises:
-            LedgerError: no response arrived.
-        """
-        state = (yield get_run(self.state.id).request).read(RunState)
-        if self.grants.grant is None and not self.step_requests.in_doubt:
-            self.step_requests.update_state(state)
-        return state
-
-    def _keep_refusal(self, flow: RequestFlow[T]) -> RequestFlow[T]:
-        """Keep the refusal with which a flow ends, and pass it on."""
-        try:
-            return (yield from flow)
-        except BudgetExceededError as refusal:
-            self._refused = self.grants.next_step, refusal
-            raise
-
-    def _own_plan(self) -> str:
-        if self.step_requests.plan is None:
-            raise ValueError("This run has set no plan aside: call reserve first.")
-        return self.step_requests.plan
-
-    def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
-        ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
-        self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
-        return ended
 
     def _transition(self, action: str, body: Mapping[str, object]) -> RequestFlow[None]:
         self.step_requests.update_state((yield post(f"{self.step_requests.path}/{action}", body)).read(RunState))

@@ -117,7 +117,7 @@ class StepRequests:
             return
         self.update_state((yield get_run(self.state.id).request).read(RunState))
         if self.state.reservation is not None:
-            raise _foreign_plan_error(self.state.id, self.state.reservation, self.state.next_step)
+            raise foreign_plan_error(self.state.id, self.state.reservation, self.state.next_step)
 
     def settle(self) -> RequestFlow[tuple[StepAuthorization, bool] | None]:
         """Repeat the pending request, as `RunProtocol.settle`.
@@ -206,7 +206,7 @@ class StepRequests:
             raise _foreign_steps_error(authorization)
         if authorization.reservation is not None and authorization.reservation != self.plan:
             self._pending = None
-            raise _foreign_plan_error(
+            raise foreign_plan_error(
                 authorization.run, authorization.reservation, authorization.first_step, authorization.next_step
             )
         return authorization
@@ -287,9 +287,10 @@ def _foreign_steps_error(authorization: StepAuthorization) -> StepsAlreadyTakenE
     )
 
 
-def _foreign_plan_error(
+def foreign_plan_error(
     run: str, reservation: str, first_step: int, next_step: int | None = None
 ) -> StepsAlreadyTakenError:
+    """Build the error for steps from another process's reservation."""
     return StepsAlreadyTakenError(
         f"Steps of {run} from {first_step} on are set aside as the reservation {reservation}, and may have been handed "
         f"out by the process that made it: release nothing. If that process has ended, take the run up with "

@@ -7,6 +7,7 @@
   + RequestInDoubtError           an unanswered step is pending and another one was asked for
   + StepsAlreadyTakenError        another process holds these very steps
   + ApprovalRequiredError         a policy has another person approve first; the proposal waits
+  + PlanNotGrantedError           a plan has waited in vain, or was cancelled
   + TrialExceededError            a trial wants more than its sweep has declared and paid for
   + ChargeExceededError           a training or an epoch wants more steps than its charge covers
   + AmbiguousPathError            several runs have this path
@@ -14,6 +15,8 @@
   + ProblemError                  the ledger said no; also raised for codes that this version does not know
     · BudgetExceededError         budget_exceeded
     · BudgetClosedError           budget_closed
+    · PlanRequiredError           plan_required
+    · PlansWaitingError           plans_waiting
     · SequenceConflictError       sequence_conflict
     · SequenceGapError            sequence_gap
     · RunStateConflictError       run_state_conflict
@@ -39,6 +42,10 @@
 
 Only the return of `Run.authorize` allows a noisy release: every exception here means "do not release".
 """
+
+from datetime import datetime
+
+from epsilon_ledger._wire.reservation_models import Waiting
 
 
 class LedgerError(Exception):
@@ -130,6 +137,36 @@ class ApprovalRequiredError(LedgerError):
     def __init__(self, message: str, *, proposal: str = "") -> None:
         super().__init__(message)
         self.proposal = proposal
+
+
+class PlanNotGrantedError(LedgerError):
+    """A plan has waited in vain, was cancelled, or its lease ended before this process claimed it: release nothing.
+
+    Args:
+        message: for display.
+        run: id of the run. If it has waited for the plan since its registration, it is aborted.
+        reservation: id of the reservation; None: unknown.
+        reservation_status: "expired" or "cancelled"; "voided", if it was granted and never claimed; None: unknown.
+        wait_until: until when it waited, or would have waited.
+        waiting: what it waited for when it was last seen to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run: str = "",
+        reservation: str | None = None,
+        reservation_status: str | None = None,
+        wait_until: datetime | None = None,
+        waiting: Waiting | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.run = run
+        self.reservation = reservation
+        self.reservation_status = reservation_status
+        self.wait_until = wait_until
+        self.waiting = waiting
 
 
 class TrialExceededError(LedgerError):

@@ -34,6 +34,11 @@ class _Closed:
     closes_at: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _PlansOnly:
+    account_path: str
+
+
 class BudgetClosedError(ProblemError):
     """A budget is not open yet, or no longer: nothing was charged, release nothing.
 
@@ -53,6 +58,34 @@ class BudgetClosedError(ProblemError):
         # ISO 8601 timestamps, or None.
         self.opens_at = closed.opens_at
         self.closes_at = closed.closes_at
+
+
+class PlanRequiredError(ProblemError):
+    """An account shares out its budget among plans, and these steps belong to none: nothing was charged.
+
+    Create the run with a `plan`, or reserve one.
+
+    Args:
+        problem: the response.
+
+    Raises:
+        MalformedError: the response lacks the account.
+    """
+
+    codes = ("plan_required",)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.account_path: str = members(_PlansOnly, problem.members)["account_path"]
+
+
+class PlansWaitingError(ProblemError):
+    """The plan fits, but others wait for the same budget and are served before it: nothing was reserved.
+
+    Ask again later, or give `wait` to wait for its turn.
+    """
+
+    codes = ("plans_waiting",)
 
 
 class SequenceConflictError(ProblemError):
@@ -250,6 +283,8 @@ class NotFoundError(ProblemError):
 _KINDS: tuple[type[ProblemError], ...] = (
     BudgetExceededError,
     BudgetClosedError,
+    PlanRequiredError,
+    PlansWaitingError,
     SequenceConflictError,
     SequenceGapError,
     RunStateConflictError,

@@ -31,6 +31,7 @@ class Request:
         in_doubt: whether an attempt may have had an effect.
         if_match: entity tag that the object must still have, or None.
         is_repeatable: whether to send it again after an attempt that may have had an effect.
+        max_attempts: maximum number of attempts; None: that of the client.
         is_json: whether its response is JSON.
     """
 
@@ -41,11 +42,20 @@ class Request:
     in_doubt: bool = False
     if_match: str | None = None
     is_repeatable: bool = True
+    max_attempts: int | None = None
     is_json: bool = True
 
 
-RequestFlow: TypeAlias = Generator[Request, Response, T]
-"""A generator that yields requests, receives responses and returns a result."""
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a flow, of a random length in seconds."""
+
+    least: float
+    most: float
+
+
+RequestFlow: TypeAlias = Generator[Request | Pause, Response, T]
+"""A generator that yields requests and pauses, receives responses and returns a result."""
 
 
 def get(path: str, query: Mapping[str, object] | None = None) -> Request:
@@ -80,8 +90,8 @@ def post_for_secret(path: str, body: Mapping[str, object]) -> Request:
 
 
 def put(path: str, body: Mapping[str, object], *, if_match: str | None = None) -> Request:
-    """Build a PUT request; None members are left out."""
-    return Request("PUT", path, _encode(body), if_match=if_match)
+    """Build a PUT request, with its None members."""
+    return Request("PUT", path, _ENCODER.encode(body).encode(), if_match=if_match)
 
 
 def patch(path: str, changes: Mapping[str, object]) -> Request:

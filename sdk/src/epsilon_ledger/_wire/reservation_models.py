@@ -1,5 +1,6 @@
-"""Reservations: plans whose cost is set aside."""
+"""Reservations: plans whose cost is set aside, or that wait for it."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,8 +18,74 @@ class PlannedEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortage:
+    """An account that does not hold a waiting plan now.
+
+    Args:
+        account: its id.
+        account_path: its path.
+        reason: "closed": it is not open. "limit": its limit leaves too little. "reserved": active plans have reserved
+            it. "locked": it is unlocked later. "promised": it is kept for other budgets.
+        order: the Rényi order at which the plan comes closest to fitting.
+        requested: by the plan, in nats at this order.
+        available: in nats at this order.
+        opens_at: of a closed account; None: unknown.
+    """
+
+    account: str
+    account_path: str
+    reason: str
+    order: float
+    requested: float
+    available: float
+    opens_at: datetime | None = None
+
+    def __str__(self) -> str:
+        """Format the account and the reason, with the amounts if they matter."""
+        if self.reason == "closed":
+            opens = "" if self.opens_at is None else f", opens at {self.opens_at:%Y-%m-%d %H:%M:%S %Z}"
+            return f"{self.account_path} (closed{opens})"
+        order = "" if math.isinf(self.order) else f" at order {self.order:g}"
+        return f"{self.account_path} ({self.reason}: {self.available:.4g} of {self.requested:.4g} nats{order})"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a plan waits for, and its place; its text is one line.
+
+    Args:
+        rule: by which waiting plans are served.
+        position: from 1, among the plans that want one of its accounts.
+        plans: number of these plans.
+        aged: whether no younger plan may delay it any more.
+        score: by the rule, the least first; None: by arrival.
+        lacks: what its accounts lack; empty: it fits, and others are served before it.
+        estimated_at: when it is reserved, if nothing changes but what time unlocks and opens; None: unknown.
+    """
+
+    rule: str
+    position: int
+    plans: int
+    aged: bool
+    score: float | None
+    lacks: tuple[Shortage, ...]
+    estimated_at: datetime | None
+
+    def __str__(self) -> str:
+        """Format the place, what is lacking, and the estimate."""
+        lacks = f"; waits for {', '.join(map(str, self.lacks))}" if self.lacks else "; it fits, others are served first"
+        expected = "" if self.estimated_at is None else f"; expected at {self.estimated_at:%Y-%m-%d %H:%M:%S %Z}"
+        return f"place {self.position} of {self.plans} by {self.rule}{lacks}{expected}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reserved plan or its end; an active one's remainder is forfeited at `expires_at`."""
+    """A reserved plan, one that waits to be reserved, or its end.
+
+    `status` is "waiting", "active", "committed", "voided", "forfeited", "expired" or "cancelled". An active one's
+    remainder is forfeited at `expires_at`; a waiting one expires then. One that has waited was reserved at
+    `granted_at`, and first renewed by its trainer at `claimed_at`. If it is not before the lease ends, it is returned.
+    """
 
     id: str
     run: str
@@ -31,6 +98,12 @@ class Reservation:
     steps_executed: int | None
     lease_seconds: int
     expires_at: datetime
+    created_at: datetime | None = None
+    wait_until: datetime | None = None
+    granted_at: datetime | None = None
+    claimed_at: datetime | None = None
+    priority: int | None = None
+    waiting: Waiting | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,15 +60,19 @@ class Response:
         """The bytes of a response that is not JSON."""
         return cast("bytes", self.data)
 
-    def read(self, shape: type[T]) -> T:
+    def read(self, shape: type[T], *, waits: bool = False) -> T:
         """Parse the response as a value of a class.
+
+        Args:
+            shape: the class.
+            waits: whether what is accepted (202) is the value, which waits, and no proposal.
 
         Raises:
             ApprovalRequiredError: only a proposal was created.
             UnexpectedResponseError: the response has another shape.
         """
         try:
-            if self.status == HTTPStatus.ACCEPTED:
+            if self.status == HTTPStatus.ACCEPTED and not waits:
                 proposal = decode(_Proposal, self.data)
                 raise ApprovalRequiredError(
                     f"{proposal.reason} Until then it does not exist; the proposal is {proposal.id}.",

@@ -64,7 +64,9 @@ def replace_alert_settings(
         LedgerError: they were not replaced, or no response arrived.
     """
     account_id = yield from find_account_id(account)
-    body = {"thresholds": list(thresholds), "forecast_days": forecast_days}
+    body: dict[str, object] = {"thresholds": list(thresholds)}
+    if forecast_days is not None:
+        body["forecast_days"] = forecast_days
     return (yield put(f"{path('accounts', account_id)}/alert-settings", body)).read(AlertSettings)
 
 

@@ -1,4 +1,4 @@
-"""Runs, their histories and statements, and reservations."""
+"""Runs, their histories and statements."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,10 +11,9 @@ from epsilon_ledger._wire.metadata import MetadataChanges, metadata_filters, wir
 from epsilon_ledger._wire.models import RunState
 from epsilon_ledger._wire.references import find_run_id
 from epsilon_ledger._wire.requests import Call, Listing, RequestFlow, get, get_bytes, patch, path
-from epsilon_ledger._wire.reservation_models import Reservation
 from epsilon_ledger._wire.signatures import Statement
 
-RunStatus: TypeAlias = Literal["pending", "active", "paused", "completed", "aborted", "overdrawn"]
+RunStatus: TypeAlias = Literal["pending", "waiting", "active", "paused", "completed", "aborted", "overdrawn"]
 RunOrder: TypeAlias = Literal["created_at", "-created_at", "updated_at", "-updated_at", "name", "-name"]
 
 
@@ -241,18 +240,3 @@ def get_run_statement_html(run: str) -> RequestFlow[bytes]:
     """
     run_id = yield from find_run_id(run)
     return (yield get_bytes(f"{path('runs', run_id)}/statement.html")).content
-
-
-def get_reservation(reservation_id: str) -> Call[Reservation]:
-    """Get a reservation.
-
-    Args:
-        reservation_id: its id.
-
-    Returns:
-        The reservation.
-
-    Raises:
-        LedgerError: it does not exist, or no response arrived.
-    """
-    return Call(get(path("reservations", reservation_id)), Reservation)

@@ -1,0 +1,29 @@
+"""Dominant shares as both papers define them, to compare ours with."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.ledger.allocation import SchedulingRule
+from app.ledger.scheduling import Books, WaitingPlan
+from app.ledger.scheduling_rules import Line, Scores
+
+
+class LargestShares(Line):
+    """Plans by the share of an account at the order at which it is largest; ours takes that at which it is least."""
+
+    def __init__(self) -> None:
+        super().__init__(SchedulingRule.DOMINANT_SHARE)
+
+    def scores(self, plans: Sequence[WaitingPlan], books: Books) -> Scores:
+        """Compute the scores of plans."""
+        return {plan.id: tuple(sorted(_shares(plan, books), reverse=True)) for plan in plans}
+
+
+def _shares(plan: WaitingPlan, books: Books) -> list[float]:
+    found = []
+    for name in plan.path[:-1]:
+        bounds = books.accounts[name].prepared_for(plan.steps, held=True).bounds()
+        usable = bounds.bounds > 0
+        found.append(float(np.max(plan.cost.values[bounds.places[usable]] / bounds.bounds[usable])))
+    return found

@@ -1,0 +1,231 @@
+"""Request flows of a run's plan, without I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TypeVar
+
+from epsilon_ledger._run.grant_client import GrantClient
+from epsilon_ledger._run.grants import PrefetchConfig
+from epsilon_ledger._run.plan_waits import OnWait, PlanWait, wait_end
+from epsilon_ledger._run.step_requests import StepRequests, wire_events
+from epsilon_ledger._wire.coercion import whole
+from epsilon_ledger._wire.endpoints.runs import get_run
+from epsilon_ledger._wire.errors import LedgerError, PlanNotGrantedError
+from epsilon_ledger._wire.events import EventCount
+from epsilon_ledger._wire.models import RunState
+from epsilon_ledger._wire.problems import BudgetExceededError
+from epsilon_ledger._wire.requests import RequestFlow, path, post
+from epsilon_ledger._wire.reservation_models import Reservation
+
+T = TypeVar("T")
+
+
+class PlanProtocol:
+    """The part of a run's protocol that is about its plan and its state.
+
+    Args:
+        state: latest state from the ledger.
+        prefetch: prefetching of grants.
+        clock: monotonic, in seconds.
+        step: training steps taken before, in all attempts; None if unknown.
+        with_plan: whether the run's active reservation belongs to this trainer.
+
+    Raises:
+        ValueError: the run has its own plan and prefetches grants.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        prefetch: PrefetchConfig,
+        clock: Callable[[], float],
+        *,
+        step: int | None,
+        with_plan: bool,
+    ) -> None:
+        self.step_requests = StepRequests(state, state.reservation if with_plan else None)
+        self.grants = GrantClient(self.step_requests, prefetch, clock, step)
+        self._refused: tuple[int, BudgetExceededError] | None = None
+        prefetch.require_none(has_plan=self.step_requests.plan is not None)
+
+    @property
+    def state(self) -> RunState:
+        """The run's latest state from the ledger."""
+        return self.step_requests.state
+
+    @property
+    def refusal(self) -> BudgetExceededError | None:
+        """Refusal of what was requested last; None if steps were charged since."""
+        # Any charge moves the next step on, also one from a grant, which does not come by here.
+        if self._refused is None or self._refused[0] != self.grants.next_step:
+            return None
+        return self._refused[1]
+
+    def reserve(
+        self,
+        plan: Sequence[EventCount],
+        *,
+        lease_seconds: int = 3600,
+        wait: timedelta | None = None,
+        on_wait: OnWait | None = None,
+    ) -> RequestFlow[Reservation]:
+        """Reserve the whole cost of a plan or nothing; the run's steps are then taken from it.
+
+        Args:
+            plan: events with their counts, at most 1,000.
+            lease_seconds: maximum silence of the trainer, in 1 ... 604,800; `renew` restarts it.
+            wait: how long the plan may wait for budget, as in `create_run`; Ctrl-C or another exception cancels the
+                plan, not the run. None: it is reserved at once or refused.
+            on_wait: as in `create_run`.
+
+        Returns:
+            The reservation.
+
+        Raises:
+            BudgetExceededError: the plan does not fit, or never would; nothing is reserved.
+            PlansWaitingError: the plan fits, but others are served first, and it may not wait.
+            PlanNotGrantedError: the plan has waited in vain, or was cancelled.
+            ReservationStateConflictError: the run has an active reservation, or one that waits.
+            ValueError: the run prefetches grants, which are reservations themselves.
+            LedgerError: any other failure.
+        """
+        self.grants.prefetch.require_none(has_plan=True)
+        body = {
+            "plan": wire_events(plan),
+            "lease_seconds": lease_seconds,
+            "attempt": self.state.attempt,
+            "wait_until": wait_end(wait),
+            "expected_steps": self.step_requests.expected_steps,
+        }
+        return (yield from self._keep_refusal(self._reserve(body, on_wait, waits=wait is not None)))
+
+    def wait_for_plan(self, *, on_wait: OnWait | None = None) -> RequestFlow[Reservation]:
+        """Wait until the run's plan is granted, and claim it; the run's steps are then taken from it.
+
+        For a trainer that has restarted while its plan waited, or was granted and not claimed by any process. Use the
+        plan in one process. An exception leaves the plan as it is.
+
+        Args:
+            on_wait: as in `create_run`.
+
+        Returns:
+            The reservation.
+
+        Raises:
+            PlanNotGrantedError: the plan has waited in vain, or was cancelled.
+            StepsAlreadyTakenError: another process has claimed it.
+            ValueError: the run has no plan, or prefetches grants.
+            LedgerError: any other failure; the plan goes on waiting.
+        """
+        self.grants.prefetch.require_none(has_plan=True)
+        state = yield from self.refresh()
+        if state.reservation is not None and state.reservation == self.step_requests.plan:
+            return (yield from self.renew())
+        wanted = state.waiting_reservation or state.reservation
+        if wanted is not None:
+            return (yield from self._claim(PlanWait(state.id, wanted, on_wait).claim()))
+        if state.end_reason == "not_granted":
+            raise PlanNotGrantedError(
+                f"The plan of {state.id} has waited in vain, or was cancelled, and the run is {state.status}: create "
+                "another run.",
+                run=state.id,
+            )
+        raise ValueError(f"{state.id} is {state.status} and has no plan: call reserve first.")
+
+    def commit(self, steps_executed: int) -> RequestFlow[Reservation]:
+        """Commit the run's plan: executed steps are spent, the rest is returned.
+
+        Args:
+            steps_executed: of the plan, including individually authorized ones.
+
+        Returns:
+            The closed reservation.
+
+        Raises:
+            ReservationClosedError: it was already closed differently.
+            LedgerError: any other failure.
+        """
+        return (yield from self._end_plan("commit", {"steps_executed": whole("steps_executed", steps_executed, 0)}))
+
+    def void(self) -> RequestFlow[Reservation]:
+        """Void an unused plan.
+
+        Returns:
+            The closed reservation.
+
+        Raises:
+            ReservationClosedError: it was already closed differently.
+            ReservationStateConflictError: steps were taken from it.
+            LedgerError: any other failure.
+        """
+        return (yield from self._end_plan("void", {}))
+
+    def renew(self) -> RequestFlow[Reservation]:
+        """Renew the lease of the run's plan.
+
+        Returns:
+            The current reservation.
+
+        Raises:
+            ReservationClosedError: it is closed; if its lease expired, its remainder is forfeited.
+            LedgerError: any other failure.
+        """
+        return (yield post(f"{path('reservations', self._own_plan())}/renew", {})).read(Reservation)
+
+    def refresh(self) -> RequestFlow[RunState]:
+        """Get the run's current state.
+
+        Returns:
+            The state; granted steps are part of its epsilon once their grant has ended.
+
+        Raises:
+            LedgerError: no response arrived.
+        """
+        state = (yield get_run(self.state.id).request).read(RunState)
+        if self.grants.grant is None and not self.step_requests.in_doubt:
+            self.step_requests.update_state(state)
+        return state
+
+    def _keep_refusal(self, flow: RequestFlow[T]) -> RequestFlow[T]:
+        """Keep the refusal with which a flow ends, and pass it on."""
+        try:
+            return (yield from flow)
+        except BudgetExceededError as refusal:
+            self._refused = self.grants.next_step, refusal
+            raise
+
+    def _reserve(self, body: dict[str, object], on_wait: OnWait | None, *, waits: bool) -> RequestFlow[Reservation]:
+        response = yield post(f"{self.step_requests.path}/reservations", body)
+        made = response.read(Reservation, waits=waits)
+        if response.status != HTTPStatus.ACCEPTED:
+            self.step_requests.plan = made.id
+            self.step_requests.state = replace(self.state, reservation=made.id)
+            return made
+        release = post(f"{path('reservations', made.id)}/void", {})
+        return (yield from self._claim(PlanWait(self.state.id, made.id, on_wait).claim_or_give_up(release)))
+
+    def _claim(self, claim: RequestFlow[tuple[RunState, Reservation]]) -> RequestFlow[Reservation]:
+        """Adopt the plan that a wait claims; if it is not granted, get the state in which it leaves the run."""
+        try:
+            state, claimed = yield from claim
+        except PlanNotGrantedError as error:
+            try:
+                yield from self.refresh()
+            except LedgerError as second:
+                error.add_note(f"The ledger did not answer what has become of {self.state.id}: {second}")
+            raise
+        self.step_requests.plan = claimed.id
+        self.step_requests.update_state(state)
+        return claimed
+
+    def _own_plan(self) -> str:
+        if self.step_requests.plan is None:
+            raise ValueError("This run has set no plan aside: call reserve first.")
+        return self.step_requests.plan
+
+    def _end_plan(self, action: str, body: Mapping[str, object]) -> RequestFlow[Reservation]:
+        ended = (yield post(f"{path('reservations', self._own_plan())}/{action}", body)).read(Reservation)
+        self.step_requests.update_state((yield get_run(self.state.id).request).read(RunState))
+        return ended

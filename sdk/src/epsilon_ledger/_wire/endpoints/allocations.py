@@ -1,0 +1,65 @@
+"""Allocations of accounts, and the plans that wait for them."""
+
+from epsilon_ledger._wire.allocation_models import AccountAllocation, AccountQueue, Allocation
+from epsilon_ledger._wire.endpoints.etags import tag_of
+from epsilon_ledger._wire.references import find_account_id
+from epsilon_ledger._wire.requests import RequestFlow, get, path, put
+
+
+def get_allocation(account: str) -> RequestFlow[AccountAllocation]:
+    """Get how an account shares out its limit among plans, and what of it is usable now.
+
+    Args:
+        account: id or path of a population or a budget.
+
+    Returns:
+        The allocation; `plans_only` is False if there is none.
+
+    Raises:
+        LedgerError: the account does not exist, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    return (yield get(f"{path('accounts', account_id)}/allocation")).read(AccountAllocation)
+
+
+def replace_allocation(
+    account: str, allocation: Allocation | None, *, reason: str, if_match: AccountAllocation | str | None = None
+) -> RequestFlow[AccountAllocation]:
+    """Replace how an account shares out its limit among plans; what is reserved stays reserved.
+
+    An account with an allocation admits steps of plans only.
+
+    Args:
+        account: id or path of a population or a budget.
+        allocation: all of it, `{**seen.allocation, "rule": "dominant_share"}` for instance; None: steps need no plan.
+        reason: for the audit log.
+        if_match: what was read before, or its `etag`: if the allocation has changed since, nothing happens. None:
+            whatever the allocation is now.
+
+    Returns:
+        The new allocation.
+
+    Raises:
+        PreconditionFailedError: the allocation has changed since it was read.
+        LedgerError: it was not replaced, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    body = {"allocation": allocation, "reason": reason}
+    request = put(f"{path('accounts', account_id)}/allocation", body, if_match=tag_of(if_match))
+    return (yield request).read(AccountAllocation)
+
+
+def get_queue(account: str) -> RequestFlow[AccountQueue]:
+    """Get the plans that wait for an account or for one under it, the next one first.
+
+    Args:
+        account: id or path of a population or a budget.
+
+    Returns:
+        The plans, and what each of them waits for; at most 100.
+
+    Raises:
+        LedgerError: the account does not exist, or no response arrived.
+    """
+    account_id = yield from find_account_id(account)
+    return (yield get(f"{path('accounts', account_id)}/queue")).read(AccountQueue)

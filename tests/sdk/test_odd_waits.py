@@ -1,0 +1,176 @@
+"""Replies about waiting plans that no ledger of today sends: nothing is released for them."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from epsilon_ledger import (
+    EventCount,
+    LedgerClient,
+    LedgerError,
+    NotFoundError,
+    PlanNotGrantedError,
+    Run,
+    UnexpectedResponseError,
+    Waiting,
+    gaussian,
+)
+from tests.sdk.fake_ledger import KEY, RUN, URL, problem
+
+PLAN = [EventCount(event=gaussian(2.0), count=5)]
+WAITING = {
+    "rule": "a_rule_of_tomorrow",
+    "position": 1,
+    "plans": 1,
+    "aged": False,
+    "score": "Infinity",
+    "lacks": [
+        {
+            "account": "bud_1",
+            "account_path": "mimic/icu-team",
+            "reason": "a_reason_of_tomorrow",
+            "order": "Infinity",
+            "requested": "Infinity",
+            "available": 0,
+        }
+    ],
+    "estimated_at": "2026-11-28T08:00:00Z",
+    "a_member_of_a_newer_ledger": {"x": 1},
+}
+
+
+@dataclass
+class WaitingLedger:
+    """Lets every plan wait; `looks` are the members of its reservation at each look, the last one for ever.
+
+    A look may be a response instead. `claimed` are the members of the answer to the claim.
+    """
+
+    looks: list[dict[str, Any] | httpx.Response] = field(default_factory=list)
+    claimed: dict[str, Any] = field(default_factory=lambda: {"status": "active"})
+    run: dict[str, Any] = field(default_factory=dict)
+    requests: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        match request.method, request.url.path.split("/")[2:]:
+            case "POST", ["runs"]:
+                return httpx.Response(201, json=RUN | {"status": "waiting", "waiting_reservation": "res_1"} | self.run)
+            case "GET", ["runs", _]:
+                return httpx.Response(200, json=RUN | {"reservation": "res_1"})
+            case "GET", _:
+                look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+                return look if isinstance(look, httpx.Response) else httpx.Response(200, json=reservation(look))
+            case _, [*_, "renew"]:
+                return httpx.Response(200, json=reservation(self.claimed))
+        return httpx.Response(200, json=reservation({"status": "cancelled"}))
+
+    @property
+    def asked(self) -> list[str]:
+        return [request.url.path.rpartition("/")[2] for request in self.requests]
+
+
+def reservation(members: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": "res_1",
+        "run": "run_1",
+        "attempt": 1,
+        "status": "waiting",
+        "plan": [PLAN[0] | {"authorized": 0, "revoked": 0}],
+        "steps_planned": 5,
+        "steps_authorized": 0,
+        "steps_revoked": 0,
+        "steps_executed": None,
+        "lease_seconds": 3600,
+        "expires_at": (datetime.now(UTC) + timedelta(hours=1)).isoformat(),
+        "granted_at": "2026-11-27T08:00:00Z" if members.get("status") == "active" else None,
+    } | members
+
+
+@pytest.fixture
+def open_run() -> Iterator[Callable[..., Run]]:
+    clients = []
+
+    def opened(ledger: WaitingLedger, **terms: Any) -> Run:  # noqa: ANN401 - passed on
+        client = LedgerClient(URL, KEY, transport=httpx.MockTransport(ledger), max_attempts=2)
+        client._transport._retry_policy = replace(client._transport._retry_policy, sleep=lambda _: None)
+        clients.append(client)
+        return client.create_run("icu", budget="mimic", plan=PLAN, wait=timedelta(hours=1), **terms)
+
+    yield opened
+    for client in clients:
+        client.close()
+
+
+def test_what_a_newer_ledger_adds_is_told_and_shown(open_run: Callable[..., Run]) -> None:
+    seen: list[Waiting] = []
+    ledger = WaitingLedger([{"waiting": None}, {"waiting": WAITING}, {"waiting": WAITING}, {"status": "active"}])
+    run = open_run(ledger, on_wait=seen.append)
+    assert (run.status, run.state.reservation) == ("active", "res_1")
+    [told] = seen
+    assert str(told) == (
+        "place 1 of 1 by a_rule_of_tomorrow; waits for mimic/icu-team (a_reason_of_tomorrow: 0 of inf nats); "
+        "expected at 2026-11-28 08:00:00 UTC"
+    )
+    assert ledger.asked == ["runs", *["res_1"] * 4, "run_1", "renew"]
+
+
+def test_a_closed_account_is_told_with_its_opening(open_run: Callable[..., Run]) -> None:
+    seen: list[Waiting] = []
+    lacks = [WAITING["lacks"][0] | {"reason": "closed", "opens_at": "2027-01-01T00:00:00Z"}]  # type: ignore[index]
+    waiting = WAITING | {"lacks": lacks, "estimated_at": None}
+    fits = WAITING | {"lacks": [], "estimated_at": None}
+    open_run(WaitingLedger([{"waiting": waiting}, {"waiting": fits}, {"status": "active"}]), on_wait=seen.append)
+    assert [str(told).partition("; ")[2] for told in seen] == [
+        "waits for mimic/icu-team (closed, opens at 2027-01-01 00:00:00 UTC)",
+        "it fits, others are served first",
+    ]
+
+
+@pytest.mark.parametrize("status", ["voided", "a_status_of_tomorrow"])
+def test_any_other_status_is_no_grant(open_run: Callable[..., Run], status: str) -> None:
+    with pytest.raises(PlanNotGrantedError, match=f"it is {status}") as caught:
+        open_run(WaitingLedger([{"status": status}]))
+    assert (caught.value.reservation_status, caught.value.waiting) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("looks", "claimed", "error"),
+    [
+        ([{"steps_planned": "five"}], {}, UnexpectedResponseError),
+        ([{"waiting": {"position": 1}}], {}, UnexpectedResponseError),
+        ([httpx.Response(200, text="<html>")], {}, UnexpectedResponseError),
+        ([problem(404, "not_found")], {}, NotFoundError),
+        ([{"status": "active"}], {"status": "forfeited"}, UnexpectedResponseError),
+        ([{"status": "active"}], {"status": "active", "id": "res_2"}, UnexpectedResponseError),
+    ],
+    ids=["type", "member", "html", "gone", "claim of an ended plan", "claim of another plan"],
+)
+def test_a_bad_reply_leaves_the_plan_and_says_how_to_go_on(
+    open_run: Callable[..., Run], looks: list[Any], claimed: dict[str, Any], error: type[LedgerError]
+) -> None:
+    ledger = WaitingLedger(looks, claimed)
+    with pytest.raises(error) as caught:
+        open_run(ledger)
+    [note] = caught.value.__notes__
+    assert "get_run('run_1').wait_for_plan() waits on for it" in note
+    assert "cancel" not in ledger.asked
+
+
+def test_a_run_that_waits_for_an_approval_is_returned_as_it_is(open_run: Callable[..., Run]) -> None:
+    ledger = WaitingLedger(run={"status": "pending", "waiting_reservation": None})
+    assert open_run(ledger).status == "pending"
+    assert ledger.asked == ["runs"]
+
+
+def test_the_wait_ends_by_this_machines_clock(open_run: Callable[..., Run]) -> None:
+    ledger = WaitingLedger([{"status": "active"}])
+    before = datetime.now(UTC)
+    open_run(ledger)
+    sent = datetime.fromisoformat(json.loads(ledger.requests[0].content)["wait_until"])
+    assert before <= sent - timedelta(hours=1) <= datetime.now(UTC)

@@ -1,0 +1,331 @@
+"""Plans that arrive, wait, are granted and end in any order: the rule decides, once, and never past a limit."""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from app.ledger.permissions import Role
+from app.ledger.runs import RunStatus
+from app.persistence.database import ALL_TENANTS, Database
+from app.persistence.repositories import accounts
+from app.service.auth import authentication
+from app.service.governance.api_keys import create_key
+from app.service.maintenance import expire_reservations
+from app.service.scheduling.grants import expire_waiting, grant_in_organisation, service_context
+from app.service.scheduling.lines import BEGINS, WaitingPlans, grants_in, with_runs
+from app.service.verification import verify
+from tests.api.trainer import LOUD, QUIET, counted, within_limits
+from tests.clocks import stand_at
+from tests.conftest import Ledger
+from tests.reliability.conftest import ROUNDS
+
+START = datetime(2100, 1, 1, tzinfo=UTC)
+ACCOUNTS = ("people", "people/a", "people/b", "people/a/sub")
+
+_numbers = itertools.count()
+
+places = st.integers(0, 7)
+counts = st.sampled_from([5, 20, 60, 120, 200])
+UNLOCKS: list[dict[str, Any] | None] = [
+    None,
+    {"type": "over_time", "over_seconds": 400, "parts": 4},
+    {"type": "by_plans", "plans": 6},
+]
+ALLOCATIONS = st.none() | st.fixed_dictionaries(
+    {
+        "rule": st.sampled_from(["first_come", "dominant_share", "most_packed"]),
+        "aging_seconds": st.sampled_from([None, 0, 120]),
+        "unlock": st.sampled_from(UNLOCKS),
+        "minimum": st.sampled_from([0.0, 0.0, 0.3]),
+        "maximum": st.sampled_from([1.0, 1.0, 0.5]),
+        "weight": st.sampled_from([1.0, 3.0]),
+    }
+)
+
+WAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
+    "arrive": (
+        8,
+        {
+            "budgets": st.sampled_from([(1,), (1,), (2,), (3,), (3,), (1, 2), (3, 2)]),
+            "count": counts,
+            "event": st.sampled_from([LOUD, LOUD, QUIET]),
+            "waits": st.sampled_from([None, 90, 900, 9000, 9000]),
+            "lease": st.sampled_from([60, 9000]),
+        },
+    ),
+    "again": (2, {"place": places, "count": counts, "waits": st.sampled_from([None, 9000])}),
+    "settle": (5, {"place": places, "how": st.sampled_from(["commit", "void", "void", "renew", "steps"])}),
+    "look": (4, {}),
+    "limit": (2, {"account": st.integers(0, 3), "epsilon": st.sampled_from([0.3, 0.6, 1.0, 1.5])}),
+    "allocate": (2, {"account": st.integers(0, 3), "terms": ALLOCATIONS}),
+    "pass_time": (3, {"seconds": st.sampled_from([1, 61, 100, 1000])}),
+    "turn": (
+        4,
+        {
+            "place": places,
+            "how": st.sampled_from(["cancel", "cancel", "prioritize", "pause", "resume", "abort", "attempts"]),
+            "priority": st.sampled_from([-1, 0, 2]),
+        },
+    ),
+}
+"""What may happen, how often, and with what; one rule, since hypothesis leaves out rules at random."""
+
+
+@dataclass
+class Asked:
+    """A run, and the plan that it has asked for last."""
+
+    run: str
+    plan: str
+
+
+class Scheduling(RuleBasedStateMachine):
+    """An organisation of its own for each example, in one ledger; two processes look in turns."""
+
+    ledger: Ledger
+    patch: pytest.MonkeyPatch
+    replicas: list[Database]
+    changes = 0
+
+    @initialize(terms=ALLOCATIONS)
+    def opened(self, terms: dict[str, Any] | None) -> None:
+        self.now = START
+        stand_at(self.patch, lambda: self.now)
+        name, database = f"organisation{next(_numbers)}", self.ledger.database
+        self.owner = authentication.create_organisation(database, name, START)
+        self.ledger.keys[name, "admin"] = create_key(database, name, Role.ADMIN, START).key
+        self.ledger.keys[name, "privacy_officer"] = create_key(database, name, Role.PRIVACY_OFFICER, START).key
+        self.organisation = name
+        self.headers = self.ledger.headers("admin", name)
+        unit = {"privacy_unit": "user", "neighboring_relation": "add_or_remove_one"}
+        self.ids = [str(self.made("populations", name="people", limit=_limit(1.0), **unit)["id"])]
+        for path in ACCOUNTS[1:]:
+            parent, _, own = path.rpartition("/")
+            self.ids.append(str(self.made("budgets", name=own, parent=parent, limit=_limit(0.7))["id"]))
+        self.asked: list[Asked] = []
+        self.allocate(0, terms)
+
+    def made(self, kind: str, **body: object) -> dict[str, Any]:
+        reply = self.sent(kind, body)
+        assert reply.status_code == 201, reply.text
+        made: dict[str, Any] = reply.json()
+        return made
+
+    def sent(self, path: str, body: object = None, **more: str) -> httpx2.Response:
+        reply: httpx2.Response = self.ledger.http.post(f"/v1/{path}", json=body, headers=self.headers | more)
+        return reply
+
+    @rule(data=st.data())
+    def something(self, data: st.DataObject) -> None:
+        what = data.draw(st.sampled_from([name for name, (weight, _) in WAYS.items() for _ in range(weight)]))
+        self.now += timedelta(milliseconds=1)
+        getattr(self, what)(**{name: data.draw(strategy, name) for name, strategy in WAYS[what][1].items()})
+
+    def arrive(
+        self, budgets: tuple[int, ...], count: int, event: dict[str, Any], waits: int | None, lease: int
+    ) -> None:
+        body: dict[str, Any] = {
+            "name": f"run{len(self.asked)}",
+            "budgets": [ACCOUNTS[each] for each in budgets],
+            "plan": counted((event, count)),
+            "lease_seconds": lease,
+        }
+        reply = self.sent("runs", body | self.until(waits))
+        if reply.status_code == 201:
+            run = reply.json()
+            self.asked.append(Asked(run["id"], run["reservation"] or run["waiting_reservation"]))
+            self.fits_if_held(run["id"], held=run["status"] == "active")
+        else:
+            assert reply.json()["code"] in {"budget_exceeded", "plans_waiting"}, reply.text
+
+    def until(self, waits: int | None) -> dict[str, str]:
+        return {} if waits is None else {"wait_until": (self.now + timedelta(seconds=waits)).isoformat()}
+
+    def fits_if_held(self, run: str, *, held: bool) -> None:
+        """What was let in at this time is within all limits."""
+        if held:
+            with self.ledger.database.read(ALL_TENANTS) as tx:
+                path = accounts.path_of(tx, self.owner, run)
+            assert within_limits([each.account for each in path])
+
+    def picked(self, place: int) -> Asked | None:
+        return self.asked[place % len(self.asked)] if self.asked else None
+
+    def again(self, place: int, count: int, waits: int | None) -> None:
+        one = self.picked(place)
+        if one is None:
+            return
+        body = {"plan": counted((LOUD, count)), "lease_seconds": 9000}
+        attempt = self.read("runs", one.run)["attempt"]
+        reply = self.sent(f"runs/{one.run}/reservations", body | {"attempt": attempt} | self.until(waits))
+        if reply.status_code in {201, 202}:
+            one.plan = reply.json()["id"]
+            self.fits_if_held(one.run, held=reply.status_code == 201)
+
+    def read(self, kind: str, which: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ledger.http.get(f"/v1/{kind}/{which}", headers=self.headers).json()
+        return found
+
+    def settle(self, place: int, how: str) -> None:
+        one = self.picked(place)
+        if one is None:
+            return
+        if how == "steps":
+            self.sent(f"runs/{one.run}/steps", {"events": counted((LOUD, 5)), "attempt": 1})
+        else:
+            self.sent(f"reservations/{one.plan}/{how}", {"steps_executed": 5} if how == "commit" else None)
+
+    def limit(self, account: int, epsilon: float) -> None:
+        body = {"limit": _limit(epsilon), "reason": "as the office wishes"}
+        reply = self.sent(f"accounts/{self.ids[account]}/limit", body, **{"If-Match": "*"})
+        if reply.status_code == 201:
+            other = self.ledger.headers("privacy_officer", self.organisation)
+            path = f"/v1/proposals/{reply.json()['id']}/approve"
+            self.ledger.http.post(path, json={"reason": "as well"}, headers=other)
+
+    def allocate(self, account: int, terms: dict[str, Any] | None) -> None:
+        allocation = None
+        if terms is not None:
+            allocation = {name: terms[name] for name in ("rule", "aging_seconds", "unlock")}
+            allocation["rule"] = terms["rule"] if account == 0 else None
+            share = {name: terms[name] for name in ("minimum", "maximum", "weight")}
+            children = {0: "people/a", 1: "people/a/sub"}
+            allocation["shares"] = [{"account": children[account]} | share] if account in children else []
+        reply = self.ledger.http.put(
+            f"/v1/accounts/{self.ids[account]}/allocation",
+            json={"allocation": allocation, "reason": "the teams share"},
+            headers=self.headers | {"If-Match": "*"},
+        )
+        assert reply.status_code == 200, reply.text
+
+    def pass_time(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+        expire_reservations(self.ledger.database, self.now)
+        expire_waiting(self.ledger.database)
+
+    def turn(self, place: int, how: str, priority: int) -> None:
+        """A plan loses its turn or gets another, while all is settled: those behind it may be let in."""
+        waiting = [one for one in self.asked if self.read("reservations", one.plan)["status"] == "waiting"]
+        if not waiting:
+            return
+        self.look()
+        one = waiting[place % len(waiting)]
+        bodies = {"cancel": {"reason": "not needed"}, "prioritize": {"priority": priority, "reason": "a deadline"}}
+        if how in bodies:
+            self.sent(f"reservations/{one.plan}/{how}", bodies[how])
+        else:
+            self.sent(f"runs/{one.run}/{how}", {} if how in {"abort", "attempts"} else None)
+        self.look()
+
+    def look(self) -> None:
+        """A pass grants what who knows nothing of earlier ones would grant, in this order, and leaves nothing over."""
+        expire_waiting(self.ledger.database)
+        expected, before = self.expected(), self.granted()
+        self.replicas.reverse()
+        assert grant_in_organisation(self.replicas[0], self.owner) == len(expected)
+        granted = self.granted()[len(before) :]
+        assert [each["subject"] for each in granted] == expected
+        for each in granted:
+            self.fits_if_held(each["after"]["run"], held=True)
+        assert self.expected() == []
+        self.nothing_that_fits_is_left()
+
+    def expected(self) -> list[str]:
+        """The plans to grant now, in their order, by a process that has just started."""
+        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
+        with self.ledger.database.read(self.owner) as tx:
+            look = fresh.look(tx, context.now, context.lapsed_by)
+            grants = grants_in(tx, self.owner, look, set(look.states), set(look.rows))
+        return [each.standing.plan.id for each in grants]
+
+    def nothing_that_fits_is_left(self) -> None:
+        """No plan fits that may be granted, unless one that has waited for long holds it up."""
+        context, fresh = service_context(self.ledger.database, self.owner), WaitingPlans(self.owner)
+        with self.ledger.database.read(self.owner) as tx:
+            look = fresh.look(tx, context.now, context.lapsed_by)
+            for line in look.lines.values():
+                with_runs(tx, self.owner, look.books, line.plans.values())
+                if any(look.rows[each.plan.id].run_status in BEGINS for each in line.aged(look.now)):
+                    continue
+                for plan in line.plans.values():
+                    row = look.rows[plan.id]
+                    assert row.run_status not in BEGINS or look.books.hold(plan) is None
+
+    def granted(self) -> list[dict[str, Any]]:
+        return [each for each in self.events() if each["action"] == "reservation.granted"]
+
+    def events(self) -> list[dict[str, Any]]:
+        """All that was recorded of plans, oldest first."""
+        found: list[dict[str, Any]] = []
+        url: str | None = "/v1/audit-events?order=oldest&limit=200"
+        while url is not None:
+            page = self.ledger.http.get(url, headers=self.headers).json()
+            found += [each for each in page["items"] if each["action"].startswith("reservation.")]
+            cursor = page.get("next_cursor")
+            url = None if cursor is None else f"/v1/audit-events?order=oldest&limit=200&cursor={cursor}"
+        return found
+
+    @invariant()
+    def the_ledger_verifies(self) -> None:
+        """Now and then, and at the end of each example."""
+        self.changes += 1
+        if self.changes % 12 == 0:
+            self.verified()
+
+    def teardown(self) -> None:
+        if hasattr(self, "ids"):
+            self.look()
+            self.verified()
+
+    def verified(self) -> None:
+        found = verify(self.ledger.database, self.owner)
+        assert found.problems == ()
+        happened = Counter((each["subject"], _act(each["action"])) for each in self.events())
+        assert all(count == 1 for (_, act), count in happened.items() if act in {"queued", "ended"}), happened
+        ended = {plan for plan, act in happened if act == "ended"}
+        queued = {plan for plan, act in happened if act == "queued"}
+        assert ended <= queued
+        for plan in queued:
+            status = self.read("reservations", plan)["status"]
+            assert (status == "waiting") == (plan not in ended)
+        for one in self.asked:
+            run = self.read("runs", one.run)
+            assert (run["status"] == str(RunStatus.WAITING)) <= (run["waiting_reservation"] is not None)
+
+
+def _limit(epsilon: float) -> dict[str, float]:
+    return {"epsilon": epsilon, "delta": 1e-5}
+
+
+def _act(action: str) -> str:
+    ends = {"reservation.granted", "reservation.expired", "reservation.cancelled"}
+    return "ended" if action in ends else action.removeprefix("reservation.")
+
+
+@pytest.mark.every_case
+def test_no_sequence_passes_a_limit_or_leaves_a_plan_that_fits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    Scheduling.ledger, Scheduling.patch = ledger, monkeypatch
+    url = ledger.database.engine.url.render_as_string(hide_password=False)
+    other = Database(url)
+    Scheduling.replicas = [ledger.database, other]
+    examples = 1 if ledger.database.dialect == "postgresql" else 3
+    try:
+        run_state_machine_as_test(
+            Scheduling,
+            settings=settings(
+                max_examples=examples * ROUNDS,
+                stateful_step_count=40,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        other.dispose()
